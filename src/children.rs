@@ -8,7 +8,7 @@ use std::fs;
 use rustix::io::Errno;
 use rustix::process::{Pid, WaitId, WaitIdOptions, WaitOptions, waitid, waitpid};
 
-/// Every child of this process.
+/// Returns every child of this process.
 pub(crate) fn of_this_process() -> Vec<Pid> {
     let options = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
     if matches!(waitid(WaitId::All, options), Err(Errno::CHILD)) {
@@ -17,7 +17,7 @@ pub(crate) fn of_this_process() -> Vec<Pid> {
     of_threads().unwrap_or_else(of_all_processes)
 }
 
-/// As each thread lists them. Not every kernel does.
+/// Returns the children as each thread lists them. Not every kernel does.
 fn of_threads() -> Option<Vec<Pid>> {
     let mut children = Vec::new();
     for thread in fs::read_dir("/proc/self/task").ok()?.flatten() {
@@ -32,7 +32,7 @@ fn of_threads() -> Option<Vec<Pid>> {
     Some(children)
 }
 
-/// As every process names its parent.
+/// Returns the children, found by the parent that every process names.
 fn of_all_processes() -> Vec<Pid> {
     let own = std::process::id().to_string();
     let is_child = |pid: i32| {
@@ -45,7 +45,7 @@ fn of_all_processes() -> Vec<Pid> {
     entries.filter_map(|entry| is_child(entry.ok()?.file_name().to_str()?.parse().ok()?)).collect()
 }
 
-/// The memory of a process and of all that descends from it, in bytes: what is theirs alone, without files and without what they share.
+/// Returns the memory of a process and of all that descends from it, in bytes: what is theirs alone, without files and without what they share.
 pub(crate) fn memory_of_tree(root: u32) -> u64 {
     /// So that a process that starts others without end holds up nobody.
     const LOOKS: usize = 4096;

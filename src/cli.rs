@@ -32,7 +32,7 @@ mod wait;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use clap::{Parser, Subcommand, ValueEnum};
+use clap::{Args as _, Parser, Subcommand, ValueEnum};
 
 use crate::driver::DriverError;
 use crate::exit;
@@ -111,41 +111,95 @@ enum Command {
     Man(man::Args),
     /// Print the version
     Version,
-    /// The head itself, as `start` runs it in the background
     #[command(hide = true)]
-    Head,
-    /// What a program does with the place of its head when that has died
+    Head(HeadArgs),
     #[command(hide = true)]
-    FinishPlace {
-        temp_dir: PathBuf,
-        spans_dir: Option<PathBuf>,
-    },
-    /// The HTTP API, as the head runs it
+    FinishPlace(FinishPlaceArgs),
     #[command(hide = true)]
-    Http {
-        session_dir: PathBuf,
-        head_pid: u32,
-        log_limit: u64,
-    },
-    /// The proxy of a service, as the head runs it
+    Http(HttpArgs),
     #[command(hide = true)]
-    Proxy {
-        session_dir: PathBuf,
-        head_pid: u32,
-    },
-    /// A replica of a service, as the head runs it
+    Proxy(ProxyArgs),
     #[command(hide = true)]
-    Replica {
-        session_dir: PathBuf,
-        head_pid: u32,
-    },
-    /// A worker, as the head runs it
+    Replica(ReplicaArgs),
     #[command(hide = true)]
-    Worker {
-        session_dir: PathBuf,
-        worker: WorkerId,
-        head_pid: u32,
-    },
+    Worker(WorkerArgs),
+}
+
+/// The head itself, as `start` runs it in the background
+#[derive(clap::Args)]
+struct HeadArgs {}
+
+/// Finish the place of a head whose program has died
+#[derive(clap::Args)]
+struct FinishPlaceArgs {
+    temp_dir: PathBuf,
+    spans_dir: Option<PathBuf>,
+}
+
+/// The HTTP API, as the head runs it
+#[derive(clap::Args)]
+struct HttpArgs {
+    session_dir: PathBuf,
+    head_pid: u32,
+    log_limit: u64,
+}
+
+/// The proxy of a service, as the head runs it
+#[derive(clap::Args)]
+struct ProxyArgs {
+    session_dir: PathBuf,
+    head_pid: u32,
+}
+
+/// A replica of a service, as the head runs it
+#[derive(clap::Args)]
+struct ReplicaArgs {
+    session_dir: PathBuf,
+    head_pid: u32,
+}
+
+/// A worker, as the head runs it
+#[derive(clap::Args)]
+struct WorkerArgs {
+    session_dir: PathBuf,
+    worker: WorkerId,
+    head_pid: u32,
+}
+
+/// Returns the command line with this subcommand alone, for a line that names it: what the others take is not built, which would be most of
+/// the time that a short command needs.
+fn command_with_only(name: &str) -> Option<clap::Command> {
+    type Augment = fn(clap::Command) -> clap::Command;
+    const SUBCOMMANDS: [(&str, Augment); 26] = [
+        ("start", start::Args::augment_args),
+        ("stop", stop::Args::augment_args),
+        ("status", status::Args::augment_args),
+        ("submit", submit::Args::augment_args),
+        ("list", list::Args::augment_args),
+        ("get", get::Args::augment_args),
+        ("wait", wait::Args::augment_args),
+        ("explain", explain::Args::augment_args),
+        ("cancel", cancel::Args::augment_args),
+        ("trace", trace::Args::augment_args),
+        ("view", view::Args::augment_args),
+        ("top", top::Args::augment_args),
+        ("serve", serve::Args::augment_args),
+        ("logs", logs::Args::augment_args),
+        ("modules", modules::Args::augment_args),
+        ("hooks", hooks::Args::augment_args),
+        ("new", new::Args::augment_args),
+        ("prune", prune::Args::augment_args),
+        ("completions", completions::Args::augment_args),
+        ("man", man::Args::augment_args),
+        ("head", HeadArgs::augment_args),
+        ("finish-place", FinishPlaceArgs::augment_args),
+        ("http", HttpArgs::augment_args),
+        ("proxy", ProxyArgs::augment_args),
+        ("replica", ReplicaArgs::augment_args),
+        ("worker", WorkerArgs::augment_args),
+    ];
+    let (name, augment) = SUBCOMMANDS.iter().find(|(known, _)| *known == name)?;
+    Some(clap::Command::new("tracer").subcommand_required(true).subcommand(augment(clap::Command::new(*name))))
 }
 
 /// Takes a path that may be empty: a variable that is set to nothing counts as not set.
@@ -154,7 +208,7 @@ fn path_parser() -> impl clap::builder::TypedValueParser<Value = PathBuf> {
     clap::builder::OsStringValueParser::new().map(PathBuf::from)
 }
 
-/// Where the head is looked for.
+/// Place in which the head is looked for.
 #[derive(Clone, Debug, clap::Args)]
 struct PlaceArgs {
     /// The folder of the head's sessions [default: /tmp/tracer-<uid>]
@@ -182,7 +236,7 @@ impl PlaceArgs {
     }
 }
 
-/// How a report is written.
+/// Form of a report.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 enum Format {
     /// For people.
@@ -200,7 +254,7 @@ struct FormatArgs {
     format: Format,
 }
 
-/// What a subcommand ends with: the exit code, or an error to print and its exit code.
+/// Result of a subcommand: the exit code, or an error to print and its exit code.
 type CommandResult = Result<u8, CommandError>;
 
 /// An error as `--format json` writes it.
@@ -211,13 +265,13 @@ struct ErrorReport {
 
 #[derive(serde::Serialize)]
 struct ErrorFields {
-    /// What kind it is of, one for each exit code.
+    /// Kind of the error, one for each exit code.
     kind: &'static str,
     /// The head's reason, if it was the head that refused.
     #[serde(skip_serializing_if = "Option::is_none")]
     code: Option<&'static str>,
     message: String,
-    /// What to do next.
+    /// The next step.
     hint: Option<String>,
     exit_code: u8,
 }
@@ -234,7 +288,7 @@ impl CommandError {
         CommandError { error: error.into(), exit_code }
     }
 
-    /// The error for programs.
+    /// Returns the error for programs.
     fn report(&self) -> ErrorReport {
         let kind = match self.exit_code {
             exit::USAGE => "usage",
@@ -324,25 +378,25 @@ pub fn main() -> ExitCode {
         Command::Prune(args) => prune::run(&args),
         Command::Completions(args) => completions::run(&args),
         Command::Man(args) => man::run(&args),
-        Command::Head => start::run_head(),
-        Command::FinishPlace { temp_dir, spans_dir } => start::run_finish(&temp_dir, spans_dir),
-        Command::Http { session_dir, head_pid, log_limit } => crate::http_api::run(&session_dir, head_pid, log_limit)
+        Command::Head(HeadArgs {}) => start::run_head(),
+        Command::FinishPlace(args) => start::run_finish(&args.temp_dir, args.spans_dir),
+        Command::Http(args) => crate::http_api::run(&args.session_dir, args.head_pid, args.log_limit)
             .map(|()| exit::OK)
             .map_err(|error| CommandError::new(exit::FAILED, error)),
-        Command::Proxy { session_dir, head_pid } => crate::serving::proxy::run(&session_dir, head_pid)
+        Command::Proxy(args) => crate::serving::proxy::run(&args.session_dir, args.head_pid)
             .map(|()| exit::OK)
             .map_err(|error| CommandError::new(exit::FAILED, error)),
-        Command::Replica { session_dir, head_pid } => crate::worker::replica::run(&session_dir, head_pid)
+        Command::Replica(args) => crate::worker::replica::run(&args.session_dir, args.head_pid)
             .map(|()| exit::OK)
             .map_err(|error| CommandError::new(exit::FAILED, error)),
-        Command::Worker { session_dir, worker, head_pid } => crate::worker::run(&session_dir, worker, head_pid)
+        Command::Worker(args) => crate::worker::run(&args.session_dir, args.worker, args.head_pid)
             .map(|()| exit::OK)
             .map_err(|error| CommandError::new(exit::FAILED, error)),
     };
     ExitCode::from(result.unwrap_or_else(|failure| report::failure(format, &failure)))
 }
 
-/// A variable that is set to nothing counts as not set; the parser would take it for a value.
+/// Removes variables that are set to nothing, which count as not set; the parser would take them for values.
 fn forget_empty_variables() {
     let is_ours = |name: &std::ffi::OsStr| name.as_encoded_bytes().starts_with(b"TRACER_");
     let variables: Vec<_> = std::env::vars_os().filter(|(name, value)| value.is_empty() && is_ours(name)).collect();
@@ -364,6 +418,19 @@ mod tests {
     #[test]
     fn the_command_line_is_consistent() {
         Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn every_subcommand_is_the_same_when_it_is_built_alone() {
+        let all = Cli::command();
+        for subcommand in all.get_subcommands().filter(|subcommand| subcommand.get_name() != "version") {
+            let name = subcommand.get_name();
+            let mut alone = command_with_only(name).unwrap_or_else(|| panic!("`{name}` is not built alone"));
+            let alone = alone.find_subcommand_mut(name).expect("it has the one");
+            let text = |command: &mut clap::Command| command.render_long_help().to_string();
+            assert_eq!(text(alone), text(&mut subcommand.clone()), "{name}");
+        }
+        assert!(command_with_only("version").is_none() && command_with_only("strat").is_none());
     }
 
     #[test]

@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use crate::count::Size;
-use crate::http_api::LoopbackAddress;
+use crate::http_api::{LoopbackAddress, OtlpAddress};
 use crate::memory_limit::{self, MemoryLimit};
 use crate::propagation::Propagators;
 use crate::spool::hooks::FURTHER_LIMIT;
@@ -21,6 +21,7 @@ use crate::task::{parse_resource, sort_resources};
 pub use file::FileError;
 pub use otel::{Exporters, OtelSettings};
 pub use tracer_core::duration::{DurationError, parse_duration};
+pub use tracer_core::logs::{LogEvents, LogLevel};
 pub use tracer_core::sampling_ratio::{SamplingRatio, SamplingRatioError};
 pub use tracer_core::size::{MEMORY_LEAST, SizeError, check_memory, parse_size};
 pub use tracer_ipc::environment::{
@@ -53,16 +54,22 @@ pub const PROPAGATORS_VARIABLE: &str = "TRACER_TRACING_PROPAGATORS";
 pub const TRACE_RUNTIME_VARIABLE: &str = "TRACER_TRACE_RUNTIME";
 /// The environment variable for [`Settings::record_arguments`].
 pub const RECORD_ARGUMENTS_VARIABLE: &str = "TRACER_RECORD_ARGUMENTS";
+/// The environment variable for [`Settings::log_events`].
+pub const LOG_EVENTS_VARIABLE: &str = "TRACER_LOG_EVENTS";
+/// The environment variable for [`Settings::log_level`].
+pub const LOG_LEVEL_VARIABLE: &str = "TRACER_LOG_LEVEL";
 /// The environment variable for [`Settings::http`].
 pub const HTTP_VARIABLE: &str = "TRACER_HTTP";
 /// The environment variable for [`Settings::http_commands`].
 pub const HTTP_COMMANDS_VARIABLE: &str = "TRACER_HTTP_COMMANDS";
 /// The environment variable for [`Settings::metrics`].
 pub const METRICS_VARIABLE: &str = "TRACER_METRICS";
+/// The environment variable for [`Settings::otlp`].
+pub const OTLP_VARIABLE: &str = "TRACER_OTLP";
 /// The environment variable for [`Settings::module_path`]: folders separated by colons.
 pub const MODULE_PATH_VARIABLE: &str = "TRACER_MODULE_PATH";
 
-/// How long a hook may take to set up tracing unless something else was said.
+/// Default of the time that a hook may take to set up tracing.
 pub const DEFAULT_HOOK_TIMEOUT: Duration = Duration::from_secs(10);
 /// The most workers that a head may be asked to start.
 pub const NUM_WORKERS_LIMIT: u32 = 1024;
@@ -71,10 +78,10 @@ pub const MAX_PROCESSES_LIMIT: u32 = 4096;
 /// The least that the logs of a session may be bounded to.
 pub const LOG_SIZE_LEAST: u64 = 1 << 20;
 const DEFAULT_LOG_SIZE: u64 = 1 << 30;
-/// How many more processes there may be than workers, unless it is said otherwise.
+/// Default number of processes beyond the workers.
 const MORE_PROCESSES: u32 = 16;
 
-/// What the command line and the environment say; `None` where they say nothing.
+/// Settings of the command line and the environment; `None` where they say nothing.
 ///
 /// Empty texts and paths count as nothing, because an environment variable that is set to nothing means that.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -119,15 +126,21 @@ pub struct Overrides {
     pub trace_runtime: Option<bool>,
     /// See [`Settings::record_arguments`].
     pub record_arguments: Option<bool>,
+    /// See [`Settings::log_events`].
+    pub log_events: Option<LogEvents>,
+    /// See [`Settings::log_level`].
+    pub log_level: Option<LogLevel>,
     /// See [`Settings::http`].
     pub http: Option<LoopbackAddress>,
     /// See [`Settings::http_commands`].
     pub http_commands: Option<bool>,
     /// See [`Settings::metrics`].
     pub metrics: Option<LoopbackAddress>,
+    /// See [`Settings::otlp`].
+    pub otlp: Option<OtlpAddress>,
     /// See [`Settings::module_path`].
     pub module_path: Option<Vec<PathBuf>>,
-    /// What the `OTEL_*` variables say. Tracer's own variables and flags are stronger, the file is weaker.
+    /// Settings of the `OTEL_*` variables. Tracer's own variables and flags are stronger, the file is weaker.
     pub otel: OtelSettings,
 }
 
@@ -136,7 +149,7 @@ pub struct Overrides {
 pub struct Settings {
     /// True if `tracer start` stays in the foreground.
     pub block: bool,
-    /// How many workers run: 1 to [`NUM_WORKERS_LIMIT`]; by default as many as there are cpus.
+    /// Number of workers: 1 to [`NUM_WORKERS_LIMIT`]; by default as many as there are cpus.
     pub num_workers: u32,
     /// The most worker processes there may be, those included that wait for tasks of their tasks: `num_workers` to
     /// [`MAX_PROCESSES_LIMIT`]; by default 16 more than `num_workers`.
@@ -144,7 +157,7 @@ pub struct Settings {
     /// The most memory that tasks which have not ended may take in the head, in bytes: at least [`MEMORY_LEAST`]. Beyond it no more are accepted. By
     /// default a quarter of the smallest of the machine's memory, the bounds of the control groups above this process, and its own limits.
     pub queue_memory: u64,
-    /// What `queue_memory` follows from.
+    /// Origin of `queue_memory`.
     pub queue_memory_source: String,
     /// The most that the logs of a session may take, in bytes: at least [`LOG_SIZE_LEAST`]. By default 1 GiB.
     pub max_log_size: u64,
@@ -152,7 +165,7 @@ pub struct Settings {
     pub journal_sync: bool,
     /// The most memory of a worker process with everything that it starts, in bytes: at least [`MEMORY_LEAST`]. By default no bound.
     pub worker_memory: Option<u64>,
-    /// What tasks may ask for by name, and how much there is of it, in the order of the names. By default nothing.
+    /// Named resources that tasks may ask for, with their amounts, in the order of the names. By default none.
     pub resources: Vec<(String, u64)>,
     /// The place of the head: its lock, and the folder of each session with socket, spools and logs. By default [`default_temp_dir`].
     pub temp_dir: PathBuf,
@@ -167,33 +180,39 @@ pub struct Settings {
     pub tracing_exporters: Vec<String>,
     /// True if a worker whose hook fails must not run tasks.
     pub tracing_required: bool,
-    /// How long a hook may take to set up tracing; more than 0. By default [`DEFAULT_HOOK_TIMEOUT`].
+    /// Time that a hook may take to set up tracing; more than 0. By default [`DEFAULT_HOOK_TIMEOUT`].
     pub hook_timeout: Duration,
     /// The share of new traces that are sampled. By default all.
     pub sampling_ratio: SamplingRatio,
-    /// What submissions take from their environment, and what commands get in theirs. By default all.
+    /// Parts of the context that submissions take from their environment, and that commands get in theirs. By default all.
     pub propagators: Propagators,
     /// True if the runtime's own work is traced for every task, and not only for those whose submission asks for it.
     pub trace_runtime: bool,
     /// True if the arguments of tasks are put on their spans.
     pub record_arguments: bool,
-    /// Where the HTTP API listens; none for no HTTP API.
+    /// Form that `tracing` events of modules take. By default both.
+    pub log_events: LogEvents,
+    /// Least level of the log records that are kept. By default info.
+    pub log_level: LogLevel,
+    /// Address of the HTTP API; none for no HTTP API.
     pub http: Option<LoopbackAddress>,
     /// True if commands are taken over HTTP, and not only functions of modules.
     pub http_commands: bool,
-    /// Where `GET /metrics` is answered; none for where the HTTP API is.
+    /// Address that answers `GET /metrics`; none for that of the HTTP API.
     pub metrics: Option<LoopbackAddress>,
+    /// Address at which OTLP is received; none if it is not.
+    pub otlp: Option<OtlpAddress>,
     /// Folders in which modules are looked for before all others, in order.
     pub module_path: Vec<PathBuf>,
-    /// Why nothing is traced, if something says that nothing shall be; fits after "off: ".
+    /// Reason why nothing is traced, if something says that nothing shall be; fits after "off: ".
     pub tracing_off: Option<String>,
-    /// What named the hook, if nobody named it as such; fits after "because ".
+    /// Clause on what named the hook, if nobody named it as such; fits after "because ".
     pub hook_reason: Option<String>,
-    /// What a person should know about the settings.
+    /// Warnings about the settings, for people.
     pub warnings: Vec<String>,
 }
 
-/// Why there are no settings.
+/// Failure to make the settings.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum Error {
@@ -201,21 +220,21 @@ pub enum Error {
     Read {
         /// The file.
         path: PathBuf,
-        /// What the operating system said.
+        /// The operating system's error.
         source: std::io::Error,
     },
     /// The configuration file says something wrong.
     File {
         /// The file.
         path: PathBuf,
-        /// What, and in which line.
+        /// The mistake, with its line.
         source: FileError,
     },
     /// A value from the command line or the environment is out of range.
     Invalid {
         /// The setting, as a flag.
         flag: &'static str,
-        /// What was expected and found.
+        /// Sentence on what was expected and found.
         reason: String,
     },
 }
@@ -343,8 +362,11 @@ fn merge(stronger: Overrides, weaker: Overrides) -> Result<Settings, Error> {
         propagators: stronger.propagators.or(otel.propagators).or(weaker.propagators).unwrap_or_default(),
         trace_runtime: stronger.trace_runtime.or(weaker.trace_runtime).unwrap_or(false),
         record_arguments: stronger.record_arguments.or(weaker.record_arguments).unwrap_or(false),
+        log_events: stronger.log_events.or(weaker.log_events).unwrap_or_default(),
+        log_level: stronger.log_level.or(weaker.log_level).unwrap_or_default(),
         http: stronger.http.or(weaker.http),
         metrics: stronger.metrics.or(weaker.metrics),
+        otlp: stronger.otlp.or(weaker.otlp),
         http_commands: stronger.http_commands.or(weaker.http_commands).unwrap_or(false),
         module_path: folders(stronger.module_path).or(folders(weaker.module_path)).unwrap_or_default(),
         tracing_off,
@@ -360,6 +382,16 @@ fn merge(stronger: Overrides, weaker: Overrides) -> Result<Settings, Error> {
             metrics = metrics.get()
         );
         return Err(Error::Invalid { flag: "--metrics", reason });
+    }
+    if let (Some(shared), Some(otlp)) = (settings.http.or(settings.metrics), settings.otlp.and_then(|otlp| otlp.0))
+        && shared != otlp
+    {
+        let reason = format!(
+            "expected {shared}, where the HTTP API or the metrics are, found {otlp}: one process serves all of them\n(hint: leave the address out)",
+            shared = shared.get(),
+            otlp = otlp.get()
+        );
+        return Err(Error::Invalid { flag: "--otlp", reason });
     }
     // What the file says was checked where its line number was at hand.
     check_num_workers(settings.num_workers.into())
@@ -383,7 +415,7 @@ fn merge(stronger: Overrides, weaker: Overrides) -> Result<Settings, Error> {
     Ok(settings)
 }
 
-/// The startup hooks and the exporters of one source, of which it may say one kind.
+/// Returns the startup hooks and the exporters of one source, of which it may say one kind.
 fn hooks_of(source: &Overrides) -> Result<(Vec<String>, Vec<String>), Error> {
     let said = |names: &[String]| names.iter().filter(|name| !name.is_empty()).cloned().collect::<Vec<_>>();
     let (hooks, exporters) = (said(&source.tracing_startup_hooks), said(&source.tracing_exporters));
@@ -490,9 +522,12 @@ mod tests {
                 propagators: Propagators::default(),
                 trace_runtime: false,
                 record_arguments: false,
+                log_events: LogEvents::Both,
+                log_level: LogLevel::Info,
                 http: None,
                 http_commands: false,
                 metrics: None,
+                otlp: None,
                 module_path: Vec::new(),
                 tracing_off: None,
                 hook_reason: None,
@@ -525,6 +560,10 @@ propagators = ["baggage"]
 runtime = true
 record_arguments = true
 
+[logs]
+events = "log"
+level = "debug"
+
 [http]
 address = "localhost:8265"
 commands = true
@@ -556,9 +595,12 @@ commands = true
                 propagators: Propagators { trace_context: false, baggage: true },
                 trace_runtime: true,
                 record_arguments: true,
+                log_events: LogEvents::Log,
+                log_level: LogLevel::Debug,
                 http: Some("127.0.0.1:8265".parse().expect("an address")),
                 http_commands: true,
                 metrics: None,
+                otlp: None,
                 module_path: vec!["/opt/modules".into(), "/etc/tracer/modules".into()],
                 tracing_off: Some("--tracing-enabled is false".into()),
                 hook_reason: None,
@@ -590,9 +632,12 @@ commands = true
             propagators: Some(Propagators::NONE),
             trace_runtime: Some(false),
             record_arguments: Some(false),
+            log_events: Some(LogEvents::Span),
+            log_level: Some(LogLevel::Off),
             http: Some("[::1]:1".parse().expect("an address")),
             http_commands: Some(false),
             metrics: Some("[::1]:1".parse().expect("an address")),
+            otlp: Some("auto".parse().expect("an address")),
             module_path: Some(vec!["here".into()]),
             otel: OtelSettings {
                 is_disabled: true,
@@ -624,9 +669,12 @@ commands = true
                 propagators: Propagators::NONE,
                 trace_runtime: false,
                 record_arguments: false,
+                log_events: LogEvents::Span,
+                log_level: LogLevel::Off,
                 http: Some("[::1]:1".parse().expect("an address")),
                 http_commands: false,
                 metrics: Some("[::1]:1".parse().expect("an address")),
+                otlp: Some("auto".parse().expect("an address")),
                 module_path: vec!["here".into()],
                 tracing_off: None,
                 hook_reason: None,
@@ -738,7 +786,7 @@ commands = true
             (
                 "port = 1",
                 "/etc/tracer/tracer.toml:1: unknown key `port`; \
-                 known are `block`, `num_workers`, `max_processes`, `queue_memory`, `max_log_size`, `journal_sync`, `worker_memory`, `resources`, `temp_dir`, `module_path`, `tracing`, `http`, `metrics`",
+                 known are `block`, `num_workers`, `max_processes`, `queue_memory`, `max_log_size`, `journal_sync`, `worker_memory`, `resources`, `temp_dir`, `module_path`, `tracing`, `logs`, `http`, `metrics`, `otlp`",
             ),
             (
                 "startup_hook = 'a:b'",
@@ -805,6 +853,10 @@ commands = true
             (
                 "[tracing]\nsampling_ratio = 1.5",
                 "/etc/tracer/tracer.toml:2: `tracing.sampling_ratio`: expected a number from 0 to 1, found `1.5`",
+            ),
+            (
+                "[logs]\nevents = 'all'",
+                "/etc/tracer/tracer.toml:2: `logs.events`: expected `log`, `span` or `both`, found `all`",
             ),
             (
                 "[tracing]\nsampling_ratio = 'half'",

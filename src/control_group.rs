@@ -7,15 +7,15 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
-/// Where groups are, on every system that has them.
+/// Mount point of control groups, on every system that has them.
 const ROOT: &str = "/sys/fs/cgroup";
-/// What the names of groups begin with that a head makes. The head's process follows, then the worker.
+/// Prefix of the names of groups that a head makes. The head's process follows, then the worker.
 const OURS: &str = "tracer-";
 
 /// In version 1, no bound is the largest number of whole pages.
 const UNBOUNDED: u64 = 1 << 62;
 
-/// Which interface of the kernel a group has.
+/// Version of the kernel's interface of control groups.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Version {
     One,
@@ -30,7 +30,7 @@ pub(crate) struct Group {
 }
 
 impl Group {
-    /// The group of a process that bounds its memory; none where there is no such thing.
+    /// Returns the group of a process that bounds its memory; none where there is no such thing.
     pub(crate) fn of(pid: u32) -> Option<Group> {
         Group::in_text(Path::new(ROOT), &fs::read_to_string(format!("/proc/{pid}/cgroup")).ok()?)
     }
@@ -150,7 +150,7 @@ impl Group {
         fs::read_to_string(self.path.join(file)).ok()?.trim().parse().ok()
     }
 
-    /// The bound on the memory, in bytes.
+    /// Returns the bound on the memory, in bytes.
     pub(crate) fn limit(&self) -> Option<u64> {
         match self.version {
             // Without a bound it is the largest number of whole pages.
@@ -159,7 +159,7 @@ impl Group {
         }
     }
 
-    /// The bounds on the memory of this group and of those above it, with the file that says each. In a container, what is above the group may be
+    /// Returns the bounds on the memory of this group and of those above it, with the file that says each. In a container, what is above the group may be
     /// out of sight.
     pub(crate) fn limits_above(&self) -> Vec<(PathBuf, u64)> {
         let (root, names): (_, &[_]) = match self.version {
@@ -172,7 +172,7 @@ impl Group {
         limits
     }
 
-    /// The most memory that there was, in bytes.
+    /// Returns the most memory that there was, in bytes.
     pub(crate) fn peak(&self) -> Option<u64> {
         self.number(match self.version {
             Version::One => "memory.max_usage_in_bytes",
@@ -209,7 +209,7 @@ mod tests {
         assert_eq!(found("1:cpu:/\n"), None);
     }
 
-    /// A folder that looks like a group of version 2.
+    /// Returns a folder that looks like a group of version 2.
     fn version_two(folder: &Path, controllers: &str, inside: &str) -> Group {
         fs::write(folder.join("cgroup.controllers"), controllers).unwrap();
         fs::write(folder.join("cgroup.subtree_control"), "").unwrap();

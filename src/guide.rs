@@ -10,6 +10,8 @@
 //! | [`hooks`] | tracing hooks and exporters, those that are shipped, several at once |
 //! | [`serving`] | functions and types of libraries behind HTTP |
 //! | [`http`] | the HTTP API |
+//! | [`otlp`] | OTLP over HTTP from commands and other programs: variables, files, limits, answers |
+//! | [`logs`] | log records of modules: `tracing`, `log` and C, files, settings |
 //! | [`metrics`] | `GET /metrics` for Prometheus: names, tokens, what survives, exemplars |
 //! | [`configuration`] | flags, variables and `tracer.toml`; OpenTelemetry's variables |
 //! | [`running`] | systemd, containers, logs, upgrades, memory, cleaning up |
@@ -34,6 +36,10 @@ pub mod how_it_works {}
 pub mod http {}
 #[doc = include_str!("guide/json.md")]
 pub mod json {}
+#[doc = include_str!("guide/logs.md")]
+pub mod logs {}
+#[doc = include_str!("guide/otlp.md")]
+pub mod otlp {}
 #[doc = include_str!("guide/metrics.md")]
 pub mod metrics {}
 #[doc = include_str!("guide/programs.md")]

@@ -48,8 +48,9 @@ mod handlers;
 pub(crate) mod limits;
 mod link;
 pub(crate) mod log;
-mod metrics;
+pub(crate) mod metrics;
 mod openapi;
+mod otlp;
 mod output;
 pub(crate) mod parameters;
 pub(crate) mod place;
@@ -78,9 +79,11 @@ use serde::{Deserialize, Serialize};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::sync::{Semaphore, watch};
+use tokio::task::JoinHandle;
 use tracer_ipc::metrics::SeriesFile;
 
-pub use address::{AddressError, LoopbackAddress};
+pub use address::{AddressError, LoopbackAddress, OtlpAddress};
+pub use otlp::received_line;
 
 use crate::driver::DriverError;
 use crate::hook::Recorder;
@@ -90,41 +93,46 @@ use connection::{Connections, Known, Socket};
 use limits::Rate;
 use link::Link;
 use log::Log;
+use metrics::export::ExportSettings;
+use otlp::Receiver;
 use output::Outputs;
 
-/// What a head's HTTP API is started with.
+/// Settings of a head's HTTP API.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct HttpSettings {
     /// Address that it listens on.
     pub address: LoopbackAddress,
     /// True if commands are taken, and not only functions.
     pub allows_commands: bool,
-    /// True if `GET /metrics` is answered and nothing else.
+    /// True if the API itself is not served, and only `GET /metrics` is answered and what else is asked for.
     #[serde(default)]
     pub is_metrics_only: bool,
+    /// True if OTLP is received.
+    #[serde(default)]
+    pub receives_otlp: bool,
 }
 
-/// How long requests that are being answered may take to end when the process is asked to.
+/// Time that requests in progress may take to end when the process is asked to.
 const END_TIME: Duration = Duration::from_millis(1500);
 /// Limit of time for a hook to deliver what it has queued when the process ends.
 const SHUTDOWN_LIMIT: Duration = Duration::from_secs(2);
 /// Threads for what takes long: large results.
 const BLOCKING_THREADS: usize = limits::LARGE_ANSWERS;
-/// How much further back than its head it stands when the cpus are all taken.
+/// Nice value added to that of its head: it stands back when the cpus are all taken.
 const NICE: i32 = 5;
 /// Pause when no connection can be accepted.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
-/// Why the process cannot go on. The head sees it end and starts it again.
+/// Reason why the process cannot go on. The head sees it end and starts it again.
 #[derive(Debug)]
 pub(crate) enum ServeError {
     /// The process that started it is gone.
     Orphaned,
     /// Something with the operating system.
     Io {
-        /// What was tried, as a verb with its object.
+        /// The failed action: a verb with its object.
         doing: &'static str,
-        /// What the operating system said.
+        /// The operating system's error.
         source: io::Error,
     },
     /// The head cannot be reached.
@@ -157,12 +165,14 @@ fn io_error(doing: &'static str) -> impl FnOnce(io::Error) -> ServeError {
     move |source| ServeError::Io { doing, source }
 }
 
-/// Everything that requests need.
+/// State that requests share.
 struct App {
     settings: HttpSettings,
     token: String,
     /// Token that is enough for `GET /metrics`.
     metrics_token: String,
+    /// The receiver of OTLP; none when the head was started without.
+    receiver: Option<Arc<Receiver>>,
     /// Counts of requests; none when the file cannot be used.
     requests: Option<Mutex<SeriesFile>>,
     session_dir: PathBuf,
@@ -207,6 +217,11 @@ pub(crate) fn run(session_dir: &Path, head_pid: u32, log_limit: u64) -> Result<(
         settings,
         token,
         metrics_token: place::read_metrics_token(session_dir).map_err(io_error("read the token of scrapers"))?,
+        receiver: settings
+            .receives_otlp
+            .then(|| Receiver::open(session_dir, &welcome.tracing.spans_dir, recorder).map(Arc::new))
+            .transpose()
+            .map_err(io_error("read the token of senders"))?,
         requests: open_request_metrics(session_dir),
         session_dir: session_dir.into(),
         welcome,
@@ -248,7 +263,7 @@ fn open_request_metrics(session_dir: &Path) -> Option<Mutex<SeriesFile>> {
     }
 }
 
-/// The socket that is standard input. What else wants to read that finds nothing.
+/// Returns the socket that is standard input. What else wants to read that finds nothing.
 fn take_listener() -> io::Result<TcpListener> {
     let listener = TcpListener::from(parent::take_standard_input()?);
     listener.set_nonblocking(true)?;
@@ -262,16 +277,31 @@ async fn serve(app: Arc<App>, listener: TcpListener, ended: UnixStream) -> io::R
     ended.set_nonblocking(true)?;
     let mut ended = tokio::net::UnixStream::from_std(ended)?;
     let (ending_tx, ending) = watch::channel(false);
+    let exporting = export_metrics(&app, ending.clone());
     let accepting = tokio::spawn(accept(Arc::clone(&app), listener, ending));
     let mut byte = [0];
     let _ = ended.read(&mut byte).await;
     accepting.abort();
     let _ = ending_tx.send(true);
     let deadline = Instant::now() + END_TIME;
+    if let Some(exporting) = exporting {
+        let _ = tokio::time::timeout_at(deadline.into(), exporting).await;
+    }
     while app.connections.count() > 0 && Instant::now() < deadline {
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
     Ok(())
+}
+
+/// Exports metrics from now on, if the environment says so.
+fn export_metrics(app: &Arc<App>, ending: watch::Receiver<bool>) -> Option<JoinHandle<()>> {
+    match ExportSettings::of_environment() {
+        Ok(settings) => settings.map(|settings| tokio::spawn(metrics::export::run(Arc::clone(app), settings, ending))),
+        Err(error) => {
+            eprintln!("tracer: metrics are not exported: {error}");
+            None
+        }
+    }
 }
 
 async fn accept(app: Arc<App>, listener: tokio::net::TcpListener, ending: watch::Receiver<bool>) {
@@ -364,7 +394,7 @@ impl Drop for Served {
 /// Tells a client that there is no room for it.
 async fn turn_away(mut stream: TcpStream) {
     let problem =
-        problem::Problem::new(problem::UNAVAILABLE, "as many connections are open as may be, and all of them are busy")
+        problem::Problem::new(problem::UNAVAILABLE, "the limit on connections is reached, and all of them are busy")
             .json();
     let head = format!(
         "HTTP/1.1 503 Service Unavailable\r\ncontent-type: application/problem+json\r\ncontent-length: {}\r\n\

@@ -60,8 +60,8 @@ fn with_version(text: &str, indent: &str, end: &str) -> String {
     }
 }
 
-/// A report of the head, with each time (`started_unix_nano`) as text of RFC 3339 (`started_time`) and as milliseconds (`started_unix_ms`), which any
-/// reader of JSON takes without loss. The result of a task is its own and stays as it is.
+/// Returns a report of the head, with each time (`started_unix_nano`) as text of RFC 3339 (`started_time`) and as milliseconds
+/// (`started_unix_ms`), which any reader of JSON takes without loss. The result of a task is its own and stays as it is.
 pub(crate) fn with_times(report: &impl Serialize) -> Value {
     let mut value = serde_json::to_value(report).expect("reports are plain data");
     tell_times(&mut value);

@@ -27,6 +27,7 @@
 //! | pass the result of a task to another one without waiting for it | [`Remote::arg`] takes `&TaskHandle` |
 //! | wait for one, all, any | [`TaskHandle::get`], [`get_all`], [`wait_any`] |
 //! | take results as tasks end, and show how far they are | [`as_completed`], [`Progress`] |
+//! | call a deployment of a service, in the same trace | [`Cluster::deployment`] |
 //! | wait in an executor, without blocking its thread | [`TaskHandle::get_async`], [`AsCompleted::next_async`] |
 //! | cancel | [`TaskHandle::cancel`], [`Cluster::cancel_all`], [`Init::cancel_on_ctrl_c`] |
 //! | know why a task failed | [`RemoteError`]: its kind, type, message, stack, attempts and trace |
@@ -94,14 +95,14 @@
 //!
 //! | these alone | files |
 //! |---|---|
-//! | start processes | `head/process.rs` (workers, the HTTP API), `head/guard.rs` (the head itself), `worker/command/` (commands), `client/cluster/embedded.rs` (a program's own head), `cli/start.rs` (a head in the background), `cli/report.rs` (the pager) |
-//! | signal processes | `head/process.rs`, `head/guard.rs`, `head/io.rs`, `worker/command.rs`, `client/cluster/embedded.rs`, `cli/start.rs`, `ipc/fault.rs` (itself, in tests) |
-//! | print | `cli/report.rs`, `cli/live_line.rs`, `cli/submit/map/progress.rs`, `cli/start.rs`; to a log of their own process: `host/hook/log.rs`, `worker.rs`, `worker/`, `http_api.rs`, `http_api/link.rs`, `serving/proxy.rs`, `serving/proxy/`, `ipc/fork.rs`; of hooks, which have no log but standard error: `hooks/otlp/` (once, that spans do not arrive), `hooks/sdk/src/panics.rs` and `hooks/sdk/src/host.rs` (without a host) |
+//! | start processes | `head/process.rs` (workers, the HTTP API), `head/guard.rs` (the head itself), `worker/command/` (commands), `client/cluster/embedded.rs` (a program's own head), `cli/start.rs` (a head in the background), `cli/report.rs` (the pager), `hooks/program/` (programs that are deployments) |
+//! | signal processes | `head/process.rs`, `head/guard.rs`, `head/io.rs`, `worker/command.rs`, `client/cluster/embedded.rs`, `cli/start.rs`, `ipc/fault.rs` (itself, in tests), `hooks/program/` (its program, and itself after it) |
+//! | print | `cli/report.rs`, `cli/live_line.rs`, `cli/submit/map/progress.rs`, `cli/start.rs`; to a log of their own process: `host/hook/log.rs`, `worker.rs`, `worker/`, `http_api.rs`, `http_api/link.rs`, `http_api/metrics/export.rs`, `serving/proxy.rs`, `serving/proxy/`, `ipc/fork.rs`; of hooks, which have no log but standard error: `hooks/otlp/` (once, that spans do not arrive), `hooks/sdk/src/panics.rs` and `hooks/sdk/src/host.rs` (without a host); `hooks/program/` (the log of its replica) |
 //! | change the environment of their own process | while it has one thread: `cli.rs` (removes empty variables of tracer, which count as not set), `client/driver/session_environment.rs` (a driver takes over the session's: exporters of a hook read it by themselves, where no ABI reaches) |
 //! | open shared libraries | `host/hook/module.rs` |
-//! | write span files | `host/hook/own.rs`, `head/recovery.rs`, `hooks/local_tmp_tracing/`, `hooks/span_file/` |
-//! | run on tokio | `http_api.rs`, `http_api/`, `view/`, `serving/proxy.rs`, `serving/proxy/`, `hooks/otlp_grpc/`, `hooks/sdk/src/blocking.rs` (a task's own runtime), `hooks/sdk/src/serve/` (a replica's loop) |
-//! | use `unsafe` | `host/`, `ipc/`, `head/guard.rs`, `head/heap.rs`, `worker/command.rs`, `worker/command/`, `worker/usage.rs`, `cli.rs`, `client/driver/session_environment.rs`, `hooks/abi/`, `hooks/sdk/` |
+//! | write span files | `host/hook/logs.rs`, `host/hook/own.rs`, `head/recovery.rs`, `http_api/otlp.rs`, `hooks/local_tmp_tracing/`, `hooks/span_file/` |
+//! | run on tokio | `http_api.rs`, `http_api/`, `view/`, `serving/proxy.rs`, `serving/proxy/`, `hooks/otlp_grpc/`, `hooks/sdk/src/blocking.rs` (a task's own runtime), `hooks/sdk/src/serve/` (a replica's loop), `hooks/program/` |
+//! | use `unsafe` | `host/`, `ipc/`, `head/guard.rs`, `head/heap.rs`, `worker/command.rs`, `worker/command/`, `worker/usage.rs`, `worker/output_marks.rs`, `cli.rs`, `client/driver/session_environment.rs`, `hooks/abi/`, `hooks/sdk/` |
 //! | decide, from arguments alone | `reactor/` |
 //!
 //! And beside the table:
@@ -118,9 +119,9 @@
 
 // The library of a program that submits tasks.
 pub use tracer_client::{
-    Actor, ActorHandle, AsCompleted, Call, CancelReport, Cluster, Completed, Driver, EmbeddedHead, Init, InitError,
-    OutputLine, Progress, Remote, RemoteError, RemoteErrorKind, TaskHandle, as_completed, cluster, driver, get_all,
-    init, wait_any,
+    Actor, ActorHandle, AsCompleted, Call, CancelReport, Cluster, Completed, DeploymentAnswer, DeploymentCall,
+    DeploymentError, DeploymentHandle, DeploymentValues, Driver, EmbeddedHead, Init, InitError, OutputLine, Progress,
+    Remote, RemoteError, RemoteErrorKind, TaskHandle, as_completed, cluster, driver, get_all, init, wait_any,
 };
 pub use tracer_core::{clock, count, exit, names, propagation, suggestion, task, value};
 pub use tracer_host::hook;
@@ -153,6 +154,8 @@ pub mod serving;
 #[cfg(feature = "program")]
 mod standard_input;
 #[cfg(feature = "program")]
+mod task_logs;
+#[cfg(feature = "program")]
 pub mod trace;
 #[cfg(feature = "program")]
 pub mod view;
@@ -166,5 +169,5 @@ use {
     tracer_client::connection,
     tracer_core::{causes, escape, grpc, pattern, request_names},
     tracer_host::{attempt_span, module_store, recorded_arguments, runtime_spans},
-    tracer_ipc::{channel, fault, fork, identity, spin},
+    tracer_ipc::{channel, fault, fork, identity, spin, task_output},
 };

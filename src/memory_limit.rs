@@ -1,4 +1,4 @@
-//! How much memory this process may take, and what says so.
+//! Limit on the memory of this process, and its origin.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -11,11 +11,11 @@ use crate::control_group::Group;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct MemoryLimit {
     pub(crate) bytes: u64,
-    /// What sets it, as a noun phrase.
+    /// Origin of the limit, as a noun phrase.
     pub(crate) source: String,
 }
 
-/// The smallest of the machine's memory, the bounds of the control groups above this process, and its own limits.
+/// Returns the smallest of the machine's memory, the bounds of the control groups above this process, and its own limits.
 pub(crate) fn of_this_process() -> MemoryLimit {
     let info = rustix::system::sysinfo();
     let machine = info.totalram.saturating_mul(info.mem_unit.into());
@@ -30,7 +30,7 @@ pub(crate) fn of_this_process() -> MemoryLimit {
     smallest(machine, of_groups.chain(own))
 }
 
-/// The first of the smallest.
+/// Returns the first of the smallest.
 fn smallest(first: MemoryLimit, others: impl Iterator<Item = MemoryLimit>) -> MemoryLimit {
     others.fold(first, |least, other| if other.bytes < least.bytes { other } else { least })
 }

@@ -23,7 +23,7 @@ use rustix::net::{
 
 use crate::session::short_path;
 
-/// How long a worker waits for a submitter that does not answer, because it is stopped for instance.
+/// Time that a worker waits for a submitter that does not answer, because it is stopped for instance.
 const ANSWER_LIMIT: Duration = Duration::from_secs(10);
 
 /// The standard input of this process, for the one who asks for it at [`Offer::path`]. Dropped, it is withdrawn.

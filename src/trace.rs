@@ -16,8 +16,10 @@ mod differences;
 pub mod export;
 #[cfg(test)]
 mod fixture;
+mod graft;
 mod list;
 mod live;
+mod log_records;
 mod open;
 mod path;
 mod paths;
@@ -40,8 +42,9 @@ pub use diff::{Diff, DiffRow, Side};
 pub use differences::{Difference, Differences};
 pub use list::{Filter, List, Row};
 pub use live::{Live, LiveSpan, Look};
+pub use log_records::LogRecord;
 pub use open::{Open, OpenSpan, OpenTrace};
-pub use path::{CriticalPath, Idle, Stretch, What, idle};
+pub use path::{CriticalPath, Idle, Stretch, StretchKind, idle};
 pub use query::{Query, QueryError};
 pub use read::{LoadError, Notice, Problem, Tail, load};
 pub use region::{Cell, HeatMap, Region};
@@ -54,15 +57,17 @@ pub(crate) use time::format as rfc3339;
 pub use tree::{Item, Node, Tree};
 pub use watch::Watch;
 
-/// What a folder of span files holds.
+/// Contents of a folder of span files.
 #[derive(Debug)]
 pub struct Loaded {
     /// The folder.
     pub folder: PathBuf,
     /// The traces, the one that started first at the front.
     pub traces: Vec<Trace>,
-    /// What could not be read, file by file. Everything else was.
+    /// Parts that could not be read, file by file. Everything else was.
     pub notices: Vec<Notice>,
+    /// Traces of commands that are parts of the traces of their attempts.
+    grafts: graft::Grafts,
 }
 
 /// One trace, as far as it was found.
@@ -72,7 +77,7 @@ pub struct Trace {
     pub id: TraceId,
     /// Its spans by start time. Never empty.
     pub spans: Vec<Span>,
-    /// How many further records had the id of a span in `spans`. The first one read was kept.
+    /// Number of further records that had the id of a span in `spans`. The first one read was kept.
     pub duplicates: usize,
 }
 
@@ -81,7 +86,9 @@ impl Loaded {
     pub fn new(folder: &Path, spans: Vec<Span>, notices: Vec<Notice>) -> Loaded {
         let mut index_by_id: HashMap<TraceId, usize> = HashMap::new();
         let mut traces: Vec<Trace> = Vec::new();
-        for span in spans {
+        let mut grafts = graft::Grafts::default();
+        for mut span in spans {
+            grafts.take_in(&mut span);
             let index = *index_by_id.entry(span.trace_id).or_insert_with(|| {
                 traces.push(Trace { id: span.trace_id, spans: Vec::new(), duplicates: 0 });
                 traces.len() - 1
@@ -95,11 +102,13 @@ impl Loaded {
             trace.duplicates = before - trace.spans.len();
             trace.spans.sort_by_key(|span| span.start_unix_nano);
         }
-        traces.sort_by_key(|trace| (trace.start_unix_nano(), trace.id));
-        Loaded { folder: folder.into(), traces, notices }
+        let mut loaded = Loaded { folder: folder.into(), traces, notices, grafts };
+        loaded.graft();
+        loaded.sort();
+        loaded
     }
 
-    /// A folder in which nothing is.
+    /// Returns a folder in which nothing is.
     pub fn empty(folder: &Path) -> Loaded {
         Loaded::new(folder, Vec::new(), Vec::new())
     }
@@ -107,7 +116,8 @@ impl Loaded {
     /// Adds spans that are in no file yet. A span that is here already is kept as it is: what was written is the last word.
     pub fn add(&mut self, spans: impl IntoIterator<Item = Span>) {
         let mut by_trace: HashMap<TraceId, Vec<Span>> = HashMap::new();
-        for span in spans {
+        for mut span in spans {
+            self.grafts.take_in(&mut span);
             by_trace.entry(span.trace_id).or_default().push(span);
         }
         if by_trace.is_empty() {
@@ -123,6 +133,11 @@ impl Loaded {
             trace.add(spans);
             self.traces.push(trace);
         }
+        self.graft();
+        self.sort();
+    }
+
+    fn sort(&mut self) {
         self.traces.sort_by_key(|trace| (trace.start_unix_nano(), trace.id));
     }
 }
@@ -151,7 +166,7 @@ impl Trace {
         self.end_unix_nano() - self.start_unix_nano()
     }
 
-    /// The span the trace is named after: the first without a parent, else the first whose parent is not found, else
+    /// Returns the span the trace is named after: the first without a parent, else the first whose parent is not found, else
     /// the first.
     pub fn root(&self) -> &Span {
         let known: HashSet<SpanId> = self.spans.iter().map(|span| span.span_id).collect();
@@ -175,12 +190,12 @@ impl Trace {
         self.spans.iter().map(Span::process).collect::<HashSet<_>>().len()
     }
 
-    /// The spans of this name, by start time.
+    /// Returns the spans of this name, by start time.
     pub fn spans_named(&self, name: &str) -> impl Iterator<Item = &Span> {
         self.spans.iter().filter(move |span| span.name == name)
     }
 
-    /// The span with this id.
+    /// Returns the span with this id.
     pub fn span(&self, span_id: SpanId) -> Option<&Span> {
         self.spans.iter().find(|span| span.span_id == span_id)
     }

@@ -38,7 +38,7 @@ use crate::http_api::LoopbackAddress;
 use links::Links;
 use source::Source;
 
-/// How long a link works.
+/// Time for which a link works.
 pub const LINK_TIME: Duration = Duration::from_secs(60);
 
 /// A viewer that listens and does not serve yet.

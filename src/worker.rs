@@ -7,8 +7,10 @@
 
 mod actor;
 mod attempt;
+mod calling;
 mod command;
 mod nested;
+mod output_marks;
 pub(crate) mod replica;
 mod results;
 mod sink;
@@ -22,7 +24,7 @@ use std::time::Duration;
 
 use crate::channel::Receiver;
 use crate::fork;
-use crate::hook::{HookError, OwnSettings, Recorder, SearchPath, offer_tasks, run_hook};
+use crate::hook::{HookError, OwnSettings, Recorder, SearchPath, offer_calls, offer_metrics, offer_tasks, run_hook};
 use crate::module_store::ModuleStore;
 use crate::protocol::frame::{FRAME_LIMIT, FrameBuffer};
 use crate::protocol::wire::Take;
@@ -31,12 +33,14 @@ use crate::session;
 use crate::spin::Spin;
 use crate::spool::Spool;
 use crate::task::{Refusal, WorkerId};
+use crate::task_output::Marking;
 
 use attempt::Attempts;
 use nested::Nested;
+use output_marks::OutputMarks;
 use results::Results;
 
-/// What a hook may take to deliver what it has queued when the worker ends.
+/// Time that a hook may take to deliver what it has queued when the worker ends.
 const SHUTDOWN_LIMIT: Duration = Duration::from_secs(5);
 
 /// Runs a worker until the head tells it to end or is gone.
@@ -63,14 +67,18 @@ pub(crate) fn run(session_dir: &Path, worker: WorkerId, head_pid: u32) -> Result
     let search = SearchPath { module_path: welcome.module_folders, is_complete: true };
     let nested: &'static Nested = Box::leak(Box::new(Nested::new(session_dir, worker, recorder)));
     offer_tasks(Box::leak(Box::new(nested)));
+    offer_calls(Box::leak(Box::new(calling::ProcessCalls::new(session_dir, recorder, None))));
+    offer_metrics(session::place_of(session_dir));
     let store = ModuleStore::of_session(session_dir);
     let mut attempts =
         Attempts::new(spool, recorder, nested, (search, store), worker, welcome.node_id, welcome.tracing.propagators);
     attempts.record_arguments(welcome.tracing.record_arguments);
+    attempts.mark_output(OutputMarks::new(welcome.output_nonce));
     let attempts = Arc::new(attempts);
     nested.run_with(Arc::clone(&attempts), Arc::clone(&results));
     let calls = actor::Calls::new(Arc::clone(&attempts), Arc::clone(&results));
     let outcome = take_leases(&mut stream, &mut inbox, &attempts, &results, &calls);
+    attempts.output_marks().end();
     if !matches!(outcome, Ok(End::Told)) {
         // The head is gone, or this worker cannot go on: the next head, or this one, learns from the claims what has begun here.
         spool.keep();
@@ -86,7 +94,7 @@ pub(crate) fn run(session_dir: &Path, worker: WorkerId, head_pid: u32) -> Result
     outcome.map(drop)
 }
 
-/// Why a worker takes no more leases.
+/// Reason why a worker takes no more leases.
 enum End {
     /// The head has told it to end.
     Told,
@@ -133,6 +141,14 @@ fn take_leases(
                             }
                             results.push(&result, !take.is_empty());
                         }
+                    }
+                }
+                kind::MARKING => {
+                    let mut take = Take::new(body);
+                    while !take.is_empty() {
+                        let order = Marking::take(&mut take);
+                        let order = order.map_err(|error| WorkerError::Protocol(error.to_string()))?;
+                        attempts.output_marks().follow(order);
                     }
                 }
                 kind::RINGS => results.attach(receiver.attach(inbox)),
@@ -189,7 +205,7 @@ fn set_up_tracing(tracing: &TracingSettings, spool: &'static Spool) -> (Option<&
     (run.recorder, run.failure.or(further))
 }
 
-/// Why a worker cannot go on. The head sees it end and says so.
+/// Reason why a worker cannot go on. The head sees it end and says so.
 #[derive(Debug)]
 pub(crate) enum WorkerError {
     /// The process that started it is gone.

@@ -20,7 +20,7 @@ use std::time::Duration;
 
 use tracer::{AsCompleted, Init, as_completed};
 
-/// How often the line on the terminal is drawn anew.
+/// Interval at which the line on the terminal is drawn anew.
 const REDRAW: Duration = Duration::from_millis(100);
 
 fn main() -> ExitCode {

@@ -7,14 +7,15 @@
 //     cc -std=c11 -Wall -Wextra -pedantic -fPIC -shared -pthread -I ../../hooks/abi/include -o libhook_c.so hook_c.c
 //     tracer start --head --tracing-startup-hook=./libhook_c.so:setup_tracing
 //
-// What it shows: the module's record, a hook that can fail and say why, and the table of a provider that makes its own
-// ids and follows its parent's sampling. What it leaves out, and the default hook has: rotation, mending a file that
-// somebody left torn, and writing many spans at once.
+// What it shows: the module's record, a hook that can fail and say why, the table of a provider that makes its own
+// ids and follows its parent's sampling, and a task that makes a log record. What it leaves out, and the default hook
+// has: rotation, mending a file that somebody left torn, and writing many spans at once.
 //
 // Rules that every hook keeps, in C or not (tracer_abi.h has all of them):
 // - Texts are borrowed for one call, not NUL-terminated, and may hold anything. What is kept is copied.
 // - Every function may be called from any thread. Calls for one span never overlap, so a span needs no lock.
-// - Structs begin with their size so that they can grow. All fields used here are in version 1.0, so any host has them.
+// - Structs begin with their size so that they can grow. All fields that the hook uses are in version 1.0, so any
+//   host has them; the log record is of version 1.6, for which its task looks.
 
 #define _GNU_SOURCE // getrandom, O_NOFOLLOW
 
@@ -759,6 +760,72 @@ static uint32_t setup_tracing(const TracerHook *hook, const TracerTracing **trac
     return TRACER_STATUS_OK;
 }
 
+// ---- a task that logs and counts -----------------------------------------------------------------------------------------------
+
+// The host's table, from which a module takes what it needs.
+static const TracerHost *host;
+
+static uint32_t on_load(const TracerHost *lent, TracerTextBuffer *error) {
+    (void)error;
+    host = lent;
+    return TRACER_STATUS_OK;
+}
+
+#if TRACER_ABI_MINOR >= 6
+// Counts a greeting, with the span of the attempt as its exemplar. The instrument is the same one each time.
+static void count_greeting(const TracerTaskCall *call, const TracerKeyValue *attribute) {
+    if (host->size < offsetof(TracerHost, host_exemplar) || host->host_instrument == NULL) {
+        return;
+    }
+    TracerInstrument greetings = {
+        .size = sizeof greetings,
+        .kind = TRACER_INSTRUMENT_COUNTER,
+        .number = TRACER_NUMBER_U64,
+        .name = TEXT("greetings"),
+        .unit = TEXT("{greeting}"),
+        .description = TEXT("Greetings said."),
+        .scope = TEXT("hook_c"),
+    };
+    void *instrument = host->host_instrument(&greetings);
+    TracerMeasurement one = {
+        .size = sizeof one,
+        .value = {.u64_ = 1},
+        .attributes = attribute,
+        .attribute_count = 1,
+        .span_context = call->span_context,
+    };
+    host->host_measure(instrument, &one);
+}
+#endif
+
+// Makes a log record in the span of its attempt, counts it, and returns nothing. A header before ABI 1.6 has neither.
+static uint32_t greet(const TracerTask *task, const TracerTaskCall *call) {
+    (void)task;
+#if TRACER_ABI_MINOR >= 6
+    static const TracerKeyValue attribute = {TEXT("language"), TEXT_VALUE(TEXT("C"))};
+    TracerLogRecord record = {
+        .size = sizeof record,
+        .span_context = call->span_context,
+        .severity = TRACER_SEVERITY_INFO,
+        .target = TEXT("hook_c"),
+        .body = TEXT("hello from C"),
+        .attributes = &attribute,
+        .attribute_count = 1,
+    };
+    // Hosts before that have a shorter table, and processes that are not traced take no records.
+    if (host->size >= offsetof(TracerHost, log_severity) && host->host_log_record != NULL) {
+        host->host_log_record(&record);
+    }
+    count_greeting(call, &attribute);
+#endif
+    call->host_result(call->data, (TracerBytes)TEXT("\xc0")); // nil of MessagePack
+    return TRACER_STATUS_OK;
+}
+
+static const TracerTask greet_task = {.size = sizeof greet_task, .name = TEXT("greet"), .on_run = greet};
+
+static const TracerTask *const tasks[] = {&greet_task};
+
 // ---- the module -----------------------------------------------------------------------------------------------------
 
 static const TracerHook hook = {
@@ -779,6 +846,9 @@ static const TracerModule module = {
     .version = TEXT("0.1.0"),
     .hooks = hooks,
     .hook_count = 1,
+    .tasks = tasks,
+    .task_count = 1,
+    .on_load = on_load,
 };
 
 const TracerModule *tracer_module(void) {

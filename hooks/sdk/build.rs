@@ -9,7 +9,7 @@ fn main() {
     println!("cargo:rustc-env=TRACER_SDK_RUSTC={}", rustc().unwrap_or_else(|| "rustc of unknown version".to_owned()));
 }
 
-/// The first two words of `rustc --version`, such as `rustc 1.95.0`.
+/// Returns the first two words of `rustc --version`, such as `rustc 1.95.0`.
 fn rustc() -> Option<String> {
     let output = Command::new(env::var_os("RUSTC")?).arg("--version").output().ok()?;
     let text = String::from_utf8(output.stdout).ok()?;

@@ -34,7 +34,7 @@ pub(super) struct Args {
     /// Every task that has not ended and whose --name fits; `*` stands for any text, `?` for any character
     #[arg(long, value_name = "PATTERN", group = "which")]
     name: Option<String>,
-    /// Time for each step; 0s kills at once [default: what the submission said, which is 2s unless said]
+    /// Time for each step; 0s kills at once [default: the --grace of the submission]
     #[arg(long, value_name = "DURATION", value_parser = parse_duration)]
     grace: Option<Duration>,
     #[command(flatten)]

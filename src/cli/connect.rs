@@ -10,7 +10,7 @@ pub(super) fn ask(place: &PlaceArgs, query: &Query) -> Result<Reply, CommandErro
     Ok(driver.query(query)?)
 }
 
-/// The error for a reply of another kind than was asked for.
+/// Returns the error for a reply of another kind than was asked for.
 pub(super) fn unexpected_reply() -> CommandError {
     DriverError::Protocol(crate::protocol::wire::WireError::UnknownValue("reply")).into()
 }

@@ -28,7 +28,7 @@ const PAGES: [(&str, &str); 14] = [
     ("tasks.md", include_str!("../guide/tasks.md")),
 ];
 
-/// The lines of a page inside fences of these languages, and its other lines.
+/// Returns the lines of a page inside fences of these languages, and its other lines.
 fn split_page<'a>(page: &'a str, languages: &[&str]) -> (Vec<&'a str>, Vec<&'a str>) {
     let (mut fenced, mut other, mut language) = (Vec::new(), Vec::new(), None);
     for line in page.lines() {
@@ -44,7 +44,7 @@ fn split_page<'a>(page: &'a str, languages: &[&str]) -> (Vec<&'a str>, Vec<&'a s
     (fenced, other)
 }
 
-/// The commands of a shell's line as their words, without redirections. Enough of a shell for these pages: quotes, comments, pipes,
+/// Returns the commands of a shell's line as their words, without redirections. Enough of a shell for these pages: quotes, comments, pipes,
 /// lists, and commands whose output is taken.
 fn commands_of(line: &str) -> Vec<Vec<String>> {
     let (mut commands, mut words, mut word) = (Vec::new(), Vec::new(), None::<String>);
@@ -85,7 +85,7 @@ fn commands_of(line: &str) -> Vec<Vec<String>> {
     commands
 }
 
-/// Its words from `tracer` on, if this is a command line of tracer's.
+/// Returns its words from `tracer` on, if this is a command line of tracer's.
 fn of_tracer(words: &[String]) -> Option<&[String]> {
     let at = words.iter().position(|word| !word.contains('='))?;
     let program = words[at].rsplit('/').next()?;
@@ -143,7 +143,7 @@ fn all_flags(command: &Command, all: &mut BTreeSet<String>) {
     command.get_subcommands().for_each(|command| all_flags(command, all));
 }
 
-/// The texts in backticks of lines outside of fences.
+/// Returns the texts in backticks of lines outside of fences.
 fn code_in(lines: &[&str]) -> Vec<String> {
     let lines = lines.iter().map(|line| line.replace("\\|", "|"));
     lines.flat_map(|line| line.split('`').skip(1).step_by(2).map(str::to_owned).collect::<Vec<_>>()).collect()

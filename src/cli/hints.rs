@@ -16,7 +16,7 @@ pub(super) fn note_place(temp_dir: &Path) {
     let _ = FLAG.set(PlaceArgs::flag(temp_dir));
 }
 
-/// The place that a command line names, if it does.
+/// Returns the place that a command line names, if it does.
 pub(super) fn place_of(matches: &ArgMatches) -> Option<PathBuf> {
     let mut leaf = matches;
     while let Some((_, below)) = leaf.subcommand() {
@@ -25,7 +25,7 @@ pub(super) fn place_of(matches: &ArgMatches) -> Option<PathBuf> {
     leaf.try_get_one::<PathBuf>("temp_dir").ok().flatten().filter(|path| !path.as_os_str().is_empty()).cloned()
 }
 
-/// A message in which each command of tracer between backticks is given the place, if it takes one and has none.
+/// Returns a message in which each command of tracer between backticks is given the place, if it takes one and has none.
 pub(super) fn with_place(text: &str) -> Cow<'_, str> {
     with_flag(text, FLAG.get().map_or("", String::as_str))
 }
@@ -123,7 +123,7 @@ mod tests {
             "undelivered: 3 spans (see `tracer hooks undelivered`)".to_owned(),
             "there is no task 7\n(hint: `tracer list tasks` shows those that are known)".to_owned(),
             "task 7 is being cancelled; `tracer get 7` shows how far that is".to_owned(),
-            "was cut short by somebody\n(hint: `tracer stop` and `tracer start --head --fresh` begin a whole one)"
+            "was truncated by another process\n(hint: `tracer stop` and `tracer start --head --fresh` begin a whole one)"
                 .to_owned(),
         ];
         for message in messages {

@@ -12,23 +12,23 @@ use crate::config::parse_duration;
 use crate::exit;
 use crate::hook::{HookCheck, HookContract, check_hook};
 
-/// Try tracing hooks out, or show what they have not delivered
+/// Try tracing hooks out, or show the spans that they have not delivered
 #[derive(clap::Args)]
 #[command(after_help = "Example:\n  tracer hooks check local_tmp_tracing:setup_tracing")]
 pub(super) struct Args {
     #[command(subcommand)]
-    what: What,
+    command: HooksCommand,
 }
 
 #[derive(Subcommand)]
-enum What {
+enum HooksCommand {
     /// Load a hook and run it here, as every process of a head would
     #[command(after_help = "Example:\n  tracer hooks check local_tmp_tracing:setup_tracing")]
     Check {
         /// The hook, as `module:attribute`
         #[arg(value_name = "MODULE:ATTRIBUTE")]
         hook: String,
-        /// What it must be [default: either]
+        /// Contract that it must keep [default: either]
         #[arg(long = "as", value_name = "CONTRACT", value_parser = ["startup-hook", "exporter"])]
         wanted: Option<String>,
         /// Time limit for the hook
@@ -43,9 +43,11 @@ enum What {
 }
 
 pub(super) fn run(args: &Args) -> CommandResult {
-    let (hook, wanted, hook_timeout, search, format) = match &args.what {
-        What::Check { hook, wanted, hook_timeout, search, format } => (hook, wanted, hook_timeout, search, format),
-        What::Undelivered(args) => return undelivered::run(args),
+    let (hook, wanted, hook_timeout, search, format) = match &args.command {
+        HooksCommand::Check { hook, wanted, hook_timeout, search, format } => {
+            (hook, wanted, hook_timeout, search, format)
+        }
+        HooksCommand::Undelivered(args) => return undelivered::run(args),
     };
     report::reserve_stdout()?;
     let wanted = wanted.as_deref().map(|name| match name {
@@ -77,7 +79,7 @@ pub(super) fn run(args: &Args) -> CommandResult {
 #[serde(untagged)]
 pub(super) enum HookReport {
     Refused {
-        /// Why, for people.
+        /// Message for people.
         refused: String,
         /// The same in the form of every error.
         #[serde(skip_deserializing)]

@@ -24,20 +24,20 @@ use tracer_core::clock::now_unix_nano;
 #[command(after_help = "Example:\n  tracer list tasks --limit 20")]
 pub(super) struct Args {
     #[command(subcommand)]
-    what: What,
+    kind: ListedKind,
 }
 
 #[derive(Subcommand)]
-enum What {
+enum ListedKind {
     /// List tasks, newest first
     #[command(
         after_help = "Example:\n  tracer list tasks --limit 20\n  tracer list tasks --state failed --state cancelled --since 1h\n  tracer list tasks --summary"
     )]
     Tasks {
-        /// Maximum number of tasks to show, of those that were asked for
+        /// Maximum number of tasks to show
         #[arg(long, value_name = "N", default_value_t = 100)]
         limit: usize,
-        /// Show functions instead: their tasks by state, how long those ran, how long the oldest waits
+        /// Show functions instead: their tasks by state, run times, and the longest wait
         #[arg(long, conflicts_with = "limit")]
         summary: bool,
         #[command(flatten)]
@@ -114,7 +114,7 @@ struct FilterArgs {
     /// With a --name that fits; `*` stands for any text, `?` for any character
     #[arg(long, value_name = "PATTERN")]
     name: Option<String>,
-    /// Whose function or actor is of a module that fits; `*` and `?` as for --name
+    /// With a function or actor of a module that fits; `*` and `?` as for --name
     #[arg(long, value_name = "PATTERN")]
     module: Option<String>,
     /// Submitted since: a duration before now, such as 10m, or a time, such as 2026-11-20T19:00:00Z
@@ -153,8 +153,8 @@ impl FilterArgs {
 }
 
 pub(super) fn run(args: &Args) -> CommandResult {
-    match &args.what {
-        What::Tasks { limit, summary, filter, place, format } => {
+    match &args.kind {
+        ListedKind::Tasks { limit, summary, filter, place, format } => {
             let limit = if *summary { summary::LOOKED_AT } else { *limit };
             let Reply::Tasks(tasks) = ask(place, &Query::Tasks { limit, which: filter.filter() })? else {
                 return Err(unexpected_reply());
@@ -166,35 +166,35 @@ pub(super) fn run(args: &Args) -> CommandResult {
             }
             report::value(format.format, &crate::json::with_times(&tasks), |_| render_tasks(&tasks));
         }
-        What::Actors { place, format } => {
+        ListedKind::Actors { place, format } => {
             let Reply::Actors(actors) = ask(place, &Query::Actors)? else { return Err(unexpected_reply()) };
             let report = crate::json::with_times(&json!({ "actors": actors }));
             report::value(format.format, &report, |_| render_actors(&actors));
         }
-        What::Workers { place, format } => {
+        ListedKind::Workers { place, format } => {
             let Reply::Workers(workers) = ask(place, &Query::Workers)? else { return Err(unexpected_reply()) };
             let report = crate::json::with_times(&json!({ "workers": workers }));
             report::value(format.format, &report, |_| render_workers(&workers));
         }
-        What::Services { place, format } => {
+        ListedKind::Services { place, format } => {
             let services = serve::list(place)?;
             let report = crate::json::with_times(&json!({ "services": services }));
             report::value(format.format, &report, |_| serve::services_table(&services));
         }
-        What::Deployments { place, format } => {
+        ListedKind::Deployments { place, format } => {
             let rows: Vec<_> = serve::list(place)?.into_iter().flat_map(|service| service.deployments).collect();
             report::value(format.format, &json!({ "deployments": rows }), |_| serve::deployments_table(&rows));
         }
-        What::Replicas { place, format } => {
+        ListedKind::Replicas { place, format } => {
             let rows: Vec<_> = serve::list(place)?.into_iter().flat_map(|service| service.replicas).collect();
             let report = crate::json::with_times(&json!({ "replicas": rows }));
             report::value(format.format, &report, |_| serve::replicas_table(&rows));
         }
-        What::Modules { search, format } => {
+        ListedKind::Modules { search, format } => {
             let modules = modules(search);
             report::value(format.format, &json!({ "modules": modules }), |_| render_modules(&modules));
         }
-        What::Hooks { search, format } => {
+        ListedKind::Hooks { search, format } => {
             let hooks = hooks(search);
             report::value(format.format, &json!({ "hooks": hooks }), |_| render_hooks(&hooks));
         }
@@ -232,7 +232,7 @@ fn render_tasks(list: &TaskList) -> String {
     text
 }
 
-/// The state of a task, with what it was told beyond what most are.
+/// Returns the state of a task, with what it was told beyond what most are.
 fn with_options(task: &TaskReport) -> String {
     match super::report::options(task) {
         Some(options) => format!("{} ({options})", task.state),
@@ -247,7 +247,7 @@ fn ran(task: &TaskReport) -> String {
     }
 }
 
-/// The slots and resources that a worker's tasks have.
+/// Returns the slots and resources that a worker's tasks have.
 fn has(worker: &WorkerReport) -> String {
     let resources: Vec<_> = worker.resources.iter().map(|(name, &amount)| (name.as_str(), amount)).collect();
     match (worker.cpus, resources.is_empty()) {
@@ -258,7 +258,7 @@ fn has(worker: &WorkerReport) -> String {
     }
 }
 
-/// A text of several lines in one, for a table.
+/// Returns a text of several lines in one, for a table.
 fn one_line(text: &str) -> String {
     text.lines().map(str::trim).filter(|line| !line.is_empty()).collect::<Vec<_>>().join(" ")
 }
@@ -302,7 +302,7 @@ fn render_workers(workers: &[WorkerReport]) -> String {
     )
 }
 
-/// Every library in the folders that is a module, and those built in. What is no module is not mentioned.
+/// Returns every library in the folders that is a module, and those built in. What is no module is not mentioned.
 fn modules(search: &SearchArgs) -> Vec<Found> {
     let (search, searched_as) = search.search_path();
     let mut names = search.libraries();

@@ -19,7 +19,7 @@ use crate::trace::render;
 
 /// A task that ends within this time has no line.
 const DELAY: Duration = Duration::from_secs(1);
-/// How often the line is drawn anew.
+/// Interval at which the line is drawn anew.
 const TICK: Duration = Duration::from_millis(500);
 /// Takes the line away, with the cursor at its beginning.
 const CLEAR: &[u8] = b"\r\x1b[2K";
@@ -41,7 +41,7 @@ impl Screen {
         SCREEN.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// That the terminal cannot be written to is no reason to fail.
+    /// Clears the line. Does not fail if the terminal cannot be written to.
     fn clear(&mut self) {
         if std::mem::take(&mut self.is_shown) {
             let _ = io::stderr().lock().write_all(CLEAR);

@@ -1,65 +1,93 @@
 //! `tracer logs`.
 
+mod replica;
+mod task;
+
 use std::time::Duration;
 
-use super::serve::{self, tail::Tails};
-use super::{CommandError, CommandResult, PlaceArgs, report};
+use super::{CommandError, CommandResult, FormatArgs, PlaceArgs};
 use crate::exit;
-use crate::suggestion;
+use crate::protocol::Stream;
 
-/// Show what a replica has written
+/// Show what a task, the tasks of a trace, or a replica has written
+///
+/// Of a task: the lines that its attempts wrote to standard output and standard error, also after its end and without a head, for as long as the logs
+/// of its session are kept (`--max-log-size`, `tracer prune`). Of an actor: what its creation and its methods wrote. Calls of an actor that run
+/// beside each other share their output, which counts for the actor.
 #[derive(clap::Args)]
-#[command(after_help = "Example:\n  tracer logs app#1 --follow")]
+#[command(
+    after_help = "Example:\n  tracer logs last\n  tracer logs 7 --follow\n  tracer logs --trace last --grep error\n  tracer logs app#1 --follow"
+)]
 pub(super) struct Args {
-    /// The replica, as `tracer list replicas` names it; `SERVICE/REPLICA` where several services have one of that name
-    replica: String,
-    /// Go on with what it writes, until it ends
+    /// The task's id, `last`, the name of an actor, or a replica as `tracer list replicas` names it (`SERVICE/REPLICA` where several services have
+    /// one of that name)
+    #[arg(required_unless_present = "trace")]
+    id: Option<String>,
+    /// The tasks of a trace: the beginning of its id, or `last`
+    #[arg(long, value_name = "ID", conflicts_with = "id")]
+    trace: Option<String>,
+    /// Go on with what comes, until the task or the replica has ended; of a trace, until Ctrl-C
     #[arg(short, long)]
     follow: bool,
+    /// Only lines that contain this text
+    #[arg(long, value_name = "TEXT")]
+    grep: Option<String>,
+    /// Only what was written to this output
+    #[arg(long, value_name = "OUTPUT")]
+    stream: Option<StreamName>,
+    /// Put the time before each line
+    #[arg(long)]
+    times: bool,
     #[command(flatten)]
     place: PlaceArgs,
+    #[command(flatten)]
+    format: FormatArgs,
+}
+
+/// An output of a process.
+#[derive(Clone, Copy, clap::ValueEnum)]
+enum StreamName {
+    /// Standard output
+    Stdout,
+    /// Standard error
+    Stderr,
+}
+
+impl StreamName {
+    fn stream(self) -> Stream {
+        match self {
+            StreamName::Stdout => Stream::Stdout,
+            StreamName::Stderr => Stream::Stderr,
+        }
+    }
 }
 
 /// Interval between two reads of new lines.
 const INTERVAL: Duration = Duration::from_millis(100);
 
 pub(super) fn run(args: &Args) -> CommandResult {
-    let found = find(args)?;
-    let Some(path) = found.log else {
-        return Err(CommandError::new(exit::FAILED, format!("replica `{}` has no log yet", found.name)));
-    };
-    let mut tails = Tails::default();
-    tails.add(&path, String::new());
-    loop {
-        // Looked at before what it wrote last is read.
-        let goes_on = args.follow && find(args).is_ok_and(|again| again.pid == found.pid);
-        tails.take(|_, line| report::text(line));
-        if !goes_on {
-            tails.take_rest(|_, line| report::text(line));
-            return Ok(exit::OK);
+    match &args.id {
+        Some(name) if name.contains('#') => {
+            refuse_for_replica(args)?;
+            replica::run(args, name)
         }
-        std::thread::sleep(INTERVAL);
+        _ => task::run(args),
     }
 }
 
-/// The replica that is meant.
-fn find(args: &Args) -> Result<crate::protocol::ReplicaReportRow, CommandError> {
-    let rows: Vec<_> = serve::list(&args.place)?.into_iter().flat_map(|service| service.replicas).collect();
-    let wanted = &args.replica;
-    let mut meant = rows.iter().filter(|row| row.name == *wanted || format!("{}/{}", row.service, row.name) == *wanted);
-    match (meant.next(), meant.next()) {
-        (Some(found), None) => Ok(found.clone()),
-        (Some(one), Some(other)) => {
-            let text = format!(
-                "two services have a replica `{wanted}`\n(hint: `{}/{}` or `{}/{}`)",
-                one.service, one.name, other.service, other.name
-            );
-            Err(CommandError::new(exit::USAGE, text))
-        }
-        (None, _) => {
-            let hint = suggestion::hint(wanted, rows.iter().map(|row| row.name.as_str()));
-            let hint = if hint.is_empty() { "\n(hint: `tracer list replicas` names them)".to_owned() } else { hint };
-            Err(CommandError::new(exit::FAILED, format!("there is no replica `{wanted}`{hint}")))
-        }
+/// Refuses what a replica's log cannot tell.
+fn refuse_for_replica(args: &Args) -> Result<(), CommandError> {
+    let given = [
+        (args.stream.is_some(), "--stream"),
+        (args.times, "--times"),
+        (args.grep.is_some(), "--grep"),
+        (args.format.format == super::Format::Json, "--format json"),
+    ];
+    match given.iter().find(|(is_given, _)| *is_given) {
+        Some((_, flag)) => Err(CommandError::new(
+            exit::USAGE,
+            format!("`{flag}` is for the output of tasks; a replica's is shown as it was written"),
+        )),
+        None => Ok(()),
     }
 }

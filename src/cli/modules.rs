@@ -12,16 +12,16 @@ use crate::exit;
 use crate::hook::{Module, ModuleDescription, ParameterDescription, SearchPath, TaskDescription, otel_advice};
 use crate::protocol::Welcome;
 
-/// Show what modules have
+/// Show the contents of modules
 #[derive(clap::Args)]
 #[command(after_help = "Example:\n  tracer modules show wordcount")]
 pub(super) struct Args {
     #[command(subcommand)]
-    what: What,
+    command: ModulesCommand,
 }
 
 #[derive(Subcommand)]
-enum What {
+enum ModulesCommand {
     /// Show a module's tasks and actors with their parameters, its hooks and its versions
     #[command(after_help = "Example:\n  tracer modules show wordcount")]
     Show {
@@ -34,13 +34,13 @@ enum What {
     },
 }
 
-/// Where modules are looked for.
+/// Folders in which modules are looked for.
 #[derive(Clone, Debug, clap::Args)]
 pub(super) struct SearchArgs {
-    /// Folders to look in first, separated by colons; then beside tracer, in ../lib/tracer, and built in [default: as the head that runs does]
+    /// Folders to look in first, separated by colons; then beside tracer, in ../lib/tracer, and built in [default: those of the running head]
     #[arg(long, value_name = "DIRS", env = crate::config::MODULE_PATH_VARIABLE)]
     module_path: Option<OsString>,
-    /// Do not ask the head that runs where it looks for modules
+    /// Do not ask the running head for its folders of modules
     #[arg(long)]
     no_head: bool,
     #[command(flatten)]
@@ -71,7 +71,7 @@ impl SearchedAs {
 }
 
 impl SearchArgs {
-    /// The folders that are named here; else those of the head, if one runs.
+    /// Returns the folders that are named here; else those of the head, if one runs.
     pub(super) fn search_path(&self) -> (SearchPath, SearchedAs) {
         let named = split_paths(self.module_path.as_ref());
         if let (None, false) = (&named, self.no_head)
@@ -95,18 +95,18 @@ pub(super) fn warn_of_missing(module_path: &[PathBuf], said_by: &str) {
     }
 }
 
-/// The warning of a library that others could change, which `said` describes.
+/// Returns the warning of a library that others could change, which `said` describes.
 pub(super) fn others_can_change_it(said: &str) -> String {
     format!("it runs with your rights, and others can change it: {said}")
 }
 
-/// The folders of a list separated by colons; none for an empty list.
+/// Returns the folders of a list separated by colons; none for an empty list.
 pub(super) fn split_paths(list: Option<&OsString>) -> Option<Vec<PathBuf>> {
     list.filter(|list| !list.is_empty()).map(|list| std::env::split_paths(list).collect())
 }
 
 pub(super) fn run(args: &Args) -> CommandResult {
-    let What::Show { module, search, format } = &args.what;
+    let ModulesCommand::Show { module, search, format } = &args.command;
     let (search, searched_as) = search.search_path();
     let module = Module::load(&search, module).map_err(|error| CommandError::new(exit::FAILED, error))?;
     report::value(format.format, &Found { module: module.describe(), searched_as }, render);

@@ -60,7 +60,7 @@ pub(super) fn task(driver: &mut Driver, id: TaskId) -> Result<TaskReport, Comman
     task.map(|task| *task).ok_or_else(|| no_task(id))
 }
 
-/// The error for an id that the head does not know.
+/// Returns the error for an id that the head does not know.
 pub(super) fn no_task(id: TaskId) -> CommandError {
     let text = format!(
         "there is no task {id}: it was never submitted to this head, or ended too long ago\n\

@@ -8,7 +8,7 @@ use crate::exit;
 
 /// Make a task module: a crate that builds, with a task and its test
 ///
-/// The crate depends on `tracer-sdk` by its path: what --sdk or TRACER_SDK says, else `hooks/sdk` of the clone that this tracer was built in.
+/// The crate depends on `tracer-sdk` by its path: that of --sdk or TRACER_SDK, else `hooks/sdk` of the clone that this tracer was built in.
 #[derive(clap::Args)]
 #[command(after_help = "Example:\n  tracer new shop --actor --hook")]
 pub(super) struct Args {

@@ -11,7 +11,7 @@ use clap::{Arg, Command, CommandFactory, FromArgMatches};
 use super::{Cli, Format, hints};
 use crate::escape;
 
-/// Why a command line was not run: it is wrong, or asks for help or for the version.
+/// Reason why a command line was not run: it is wrong, or asks for help or for the version.
 pub(super) enum NotParsed {
     /// Help or a version, to be printed as clap does it, with its exit code.
     Answered(clap::Error),
@@ -22,9 +22,9 @@ pub(super) enum NotParsed {
 /// A command line that cannot be run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Mistake {
-    /// What is wrong.
+    /// Description of the mistake.
     pub(super) message: String,
-    /// What to do instead; several if there are several ways.
+    /// The next steps; several if there are several ways.
     pub(super) tips: Vec<String>,
     /// The usage of the command, on which nothing depends that was given.
     usage: Option<String>,
@@ -49,6 +49,9 @@ impl std::error::Error for Mistake {}
 
 /// Reads a command line; the first argument is the program.
 pub(super) fn parse(arguments: &[OsString]) -> Result<Cli, NotParsed> {
+    if let Some(cli) = parse_alone(arguments) {
+        return Ok(cli);
+    }
     if let Ok(matches) = Cli::command().ignore_errors(true).try_get_matches_from(arguments)
         && let Some(place) = hints::place_of(&matches)
     {
@@ -64,7 +67,19 @@ pub(super) fn parse(arguments: &[OsString]) -> Result<Cli, NotParsed> {
     })
 }
 
-/// The format that the command line asks for, whether or not it can be parsed. A mistake is told in it, too.
+/// Reads a command line without a mistake, by the subcommand that it names first alone. What is to be said of any other one takes all of them.
+fn parse_alone(arguments: &[OsString]) -> Option<Cli> {
+    let command = super::command_with_only(arguments.get(1)?.to_str()?)?;
+    let mut matches = command.try_get_matches_from(arguments).ok()?;
+    let place = hints::place_of(&matches);
+    let cli = Cli::from_arg_matches_mut(&mut matches).ok()?;
+    if let Some(place) = place {
+        hints::note_place(&place);
+    }
+    Some(cli)
+}
+
+/// Returns the format that the command line asks for, whether or not it can be parsed. A mistake is told in it, too.
 pub(super) fn wanted_format(arguments: &[OsString]) -> Format {
     let mut before = None;
     for argument in arguments.iter().skip(1).take_while(|argument| *argument != "--") {
@@ -76,7 +91,7 @@ pub(super) fn wanted_format(arguments: &[OsString]) -> Format {
     Format::Text
 }
 
-/// The command that the arguments name, as far as they name one.
+/// Returns the command that the arguments name, as far as they name one.
 fn named<'a>(command: &'a mut Command, arguments: &[OsString]) -> &'a mut Command {
     let mut named = command;
     for argument in arguments.iter().skip(1) {
@@ -97,7 +112,7 @@ fn text_of(error: &clap::Error, kind: ContextKind) -> Option<String> {
     }
 }
 
-/// The argument that clap names so, such as `--num-workers <N>` or `<ID>`.
+/// Returns the argument that clap names so, such as `--num-workers <N>` or `<ID>`.
 fn argument_named<'a>(command: &'a Command, shown: &str) -> Option<&'a Arg> {
     command.get_arguments().find(|argument| argument.to_string() == shown)
 }
@@ -107,7 +122,7 @@ fn value_name(argument: &Arg) -> &str {
     argument.get_value_names().and_then(|names| names.first()).map_or("", |name| name.as_str())
 }
 
-/// The variable of the environment that the value came from: that of the argument, if the argument was not given.
+/// Returns the variable of the environment that the value came from: that of the argument, if the argument was not given.
 fn origin(argument: &Arg, arguments: &[OsString], lookup: impl Fn(&OsStr) -> Option<OsString>) -> Option<String> {
     let variable = argument.get_env()?;
     lookup(variable).filter(|value| !value.is_empty())?;
@@ -171,7 +186,7 @@ fn usage_head(mistake: &Mistake) -> String {
     mistake.usage.as_deref().and_then(|usage| usage.lines().next()).unwrap_or("\0").to_owned()
 }
 
-/// The message and the tips of an error in clap's own words, without its usage.
+/// Returns the message and the tips of an error in clap's own words, without its usage.
 fn clap_words(error: &clap::Error) -> (String, Vec<String>) {
     let text = error.render().to_string();
     let text = text.strip_prefix("error: ").unwrap_or(&text);
@@ -277,7 +292,7 @@ fn expected(source: &str, value_name: &str, value: &str, argument: Option<&Arg>)
     (text, tips)
 }
 
-/// A message without the hints at its end, and these.
+/// Returns a message without the hints at its end, and these.
 pub(super) fn split_hints(text: &str) -> (String, Vec<String>) {
     let (mut message, mut hints): (Vec<&str>, Vec<String>) = (Vec::new(), Vec::new());
     for line in text.lines() {
@@ -290,7 +305,7 @@ pub(super) fn split_hints(text: &str) -> (String, Vec<String>) {
     (message.join("\n"), hints)
 }
 
-/// The flag that a negative number was given to, which clap takes for a flag of its own.
+/// Returns the flag that a negative number was given to, which clap takes for a flag of its own.
 fn before_negative_number<'a>(command: &'a Command, arguments: &[OsString], given: &str) -> Option<&'a Arg> {
     given.strip_prefix('-').filter(|rest| rest.starts_with(|c: char| c.is_ascii_digit()))?;
     let at = arguments.iter().position(|argument| argument.to_string_lossy().starts_with(given))?;
@@ -301,7 +316,7 @@ fn before_negative_number<'a>(command: &'a Command, arguments: &[OsString], give
     command.get_arguments().find(|argument| argument.get_long() == Some(before) && argument.get_action().takes_values())
 }
 
-/// The whole of a negative number, of which clap names the beginning.
+/// Returns the whole of a negative number, of which clap names the beginning.
 fn negative_number(arguments: &[OsString], given: &str) -> String {
     let whole =
         arguments.iter().map(|argument| argument.to_string_lossy()).find(|argument| argument.starts_with(given));
@@ -329,8 +344,7 @@ fn tip_for_word(path: &str, word: &str, arguments: &[OsString]) -> Option<String
             "`tracer list tasks` lists tasks, `tracer status` sums them up".into()
         }
         ("tracer", "log" | "output") => {
-            "`tracer logs REPLICA` shows what a replica has written, `tracer submit` what a task writes while it waits"
-                .into()
+            "`tracer logs ID` shows what a task has written, `tracer logs REPLICA` what a replica has".into()
         }
         ("tracer", "show" | "result" | "inspect" | "describe") => {
             "`tracer get ID` shows a task, `tracer trace show ID` a trace".into()
@@ -338,7 +352,7 @@ fn tip_for_word(path: &str, word: &str, arguments: &[OsString]) -> Option<String
         ("tracer", "kill" | "rm" | "abort" | "delete") => {
             "`tracer cancel ID` ends a task, `tracer stop` the head".into()
         }
-        ("tracer", "restart") => "`tracer stop`, then `tracer start --head`; what was accepted is remembered".into(),
+        ("tracer", "restart") => "`tracer stop`, then `tracer start --head`; accepted tasks are remembered".into(),
         ("tracer", "up" | "init" | "head" | "server" | "daemon") => "`tracer start --head` starts a head".into(),
         ("tracer", "down" | "shutdown" | "quit" | "exit") => "`tracer stop` ends the head and its workers".into(),
         ("tracer", "deploy" | "rollback" | "history" | "config") => format!("`tracer serve {}`", rest()),
@@ -347,7 +361,7 @@ fn tip_for_word(path: &str, word: &str, arguments: &[OsString]) -> Option<String
         }
         ("tracer serve", "stop" | "down" | "delete" | "rm" | "kill") => "`tracer serve shutdown` ends a service".into(),
         ("tracer serve", "list" | "ls" | "ps") => {
-            "`tracer list services` lists services, `tracer serve status` says how they are".into()
+            "`tracer list services` lists services, `tracer serve status` shows their state".into()
         }
         ("tracer serve", "logs" | "log") => "`tracer logs REPLICA` shows what a replica has written".into(),
         ("tracer serve", "apply" | "update" | "check" | "validate") => {

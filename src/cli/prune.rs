@@ -33,16 +33,15 @@ use crate::spool::{Parcel, owners};
 /// Tasks that have ended are forgotten with their results and idempotency keys, and leave the journal. They count as old as their end, and their
 /// results are a size of their own.
 ///
-/// What is in use stays, whatever its age: the session of the head that runs or was killed last, a session with undelivered spans (until the next
-/// time), files of processes that live, tasks whose result a task that has not ended takes as an argument, and actors that live. Works with and
-/// without a head.
+/// Kept at any age: the session of the head that runs or was killed last, a session with undelivered spans (until the next time), files of processes
+/// that live, tasks whose result a task that has not ended takes as an argument, and actors that live. Works with and without a head.
 #[derive(clap::Args)]
 #[command(
     after_help = "Example:\n  tracer prune --older-than 7d --dry-run\n  tracer prune --max-size 1GiB --max-tasks 1000"
 )]
 #[command(group(clap::ArgGroup::new("which").required(true).multiple(true)))]
 pub(super) struct Args {
-    /// Remove what is older, such as 12h or 7d
+    /// Remove files and tasks that are older, such as 12h or 7d
     #[arg(long, value_name = "DURATION", value_parser = parse_age, group = "which")]
     older_than: Option<Duration>,
     /// Remove the oldest until the rest takes at most this much, such as 1GiB
@@ -51,7 +50,7 @@ pub(super) struct Args {
     /// Forget the tasks that ended first until this many that have ended are left
     #[arg(long, value_name = "N", group = "which")]
     max_tasks: Option<u64>,
-    /// Remove nothing, and say what would be
+    /// List what would be removed, and remove nothing
     #[arg(long)]
     dry_run: bool,
     #[command(flatten)]
@@ -251,7 +250,7 @@ fn remove(candidate: &Candidate) -> std::io::Result<bool> {
     fs::remove_file(&candidate.path).map(|()| true)
 }
 
-/// The process that a span file is named by: `4711.json`, or `4711.2.json` after a rotation.
+/// Returns the process that a span file is named by: `4711.json`, or `4711.2.json` after a rotation.
 fn pid_of_file(path: &Path) -> Option<u32> {
     let name = path.file_name()?.to_str()?.strip_suffix(".json")?;
     let (pid, rotation) = name.split_once('.').map_or((name, None), |(pid, rotation)| (pid, Some(rotation)));
@@ -263,7 +262,7 @@ fn pid_of_file(path: &Path) -> Option<u32> {
 }
 
 impl Candidate {
-    /// A regular file of this user's. Links and what others have put there are none.
+    /// Returns a regular file of this user's. Links and what others have put there are none.
     fn of_file(path: PathBuf, kind: Kind, is_in_use: impl FnOnce() -> bool) -> Option<Candidate> {
         let is_own = |metadata: &Metadata| metadata.uid() == rustix::process::geteuid().as_raw();
         let metadata = fs::symlink_metadata(&path).ok().filter(|metadata| metadata.is_file() && is_own(metadata))?;
@@ -272,7 +271,7 @@ impl Candidate {
     }
 }
 
-/// The span files in a folder.
+/// Returns the span files in a folder.
 fn span_files(folder: &Path) -> Vec<Candidate> {
     let candidate = |path: PathBuf| {
         let pid = pid_of_file(&path)?;
@@ -282,14 +281,14 @@ fn span_files(folder: &Path) -> Vec<Candidate> {
     entries.filter_map(|entry| candidate(entry.path())).collect()
 }
 
-/// The spans in all sessions of a place that wait for exporters.
+/// Returns the spans in all sessions of a place that wait for exporters.
 fn undelivered_spans(temp_dir: &Path) -> Vec<Candidate> {
     let sessions = session::all_sessions(temp_dir);
     let parcels = sessions.iter().flat_map(|session| owners::all_parcels(&session::handover_dir(session)));
     parcels.filter_map(|parcel| Candidate::of_file(parcel.path.clone(), Kind::Undelivered(parcel), || false)).collect()
 }
 
-/// The journals of a place that no head reads any more.
+/// Returns the journals of a place that no head reads any more.
 fn journals(temp_dir: &Path) -> Vec<Candidate> {
     let entries = fs::read_dir(temp_dir).into_iter().flatten().flatten();
     let paths = entries.map(|entry| entry.path()).filter(|path| is_put_aside(path));
@@ -302,7 +301,7 @@ fn is_put_aside(path: &Path) -> bool {
     ["tasks.journal.old-", "tasks.journal.damaged-"].iter().any(|start| name.starts_with(start))
 }
 
-/// The sessions of a place.
+/// Returns the sessions of a place.
 fn sessions(temp_dir: &Path) -> Vec<Candidate> {
     // The first look at the sessions: one that comes later is not in the list.
     let folders = session::all_sessions(temp_dir);
@@ -321,7 +320,7 @@ fn sessions(temp_dir: &Path) -> Vec<Candidate> {
     folders.into_iter().filter_map(candidate).collect()
 }
 
-/// The bytes of the files below a folder but for one folder in it, and when one of them was last changed.
+/// Returns the bytes of the files below a folder but for one folder in it, and when one of them was last changed.
 fn measure(folder: &Path, without: &Path, modified: SystemTime) -> (u64, SystemTime) {
     let (mut bytes, mut modified) = (0, modified);
     let mut folders = vec![folder.to_owned()];

@@ -24,7 +24,7 @@ use crate::count::Count;
 use crate::protocol::TaskReport;
 use crate::{escape, json};
 
-/// Where data goes once [`reserve_stdout`] was called.
+/// The original standard output, once [`reserve_stdout`] was called.
 static DATA: OnceLock<File> = OnceLock::new();
 
 /// Keeps the original standard output for results and redirects file descriptor 1 to standard error, so that output of loaded modules cannot mix with data.
@@ -67,12 +67,12 @@ pub(super) fn json(text: &str) {
     data(&escape::json(text));
 }
 
-/// A report as a line.
+/// Returns a report as a line.
 pub(super) fn object_line(report: &impl Serialize) -> String {
     escape::json(&json::line(report)).into_owned() + "\n"
 }
 
-/// A JSON value as a line.
+/// Returns a JSON value as a line.
 pub(super) fn json_line(value: &impl Serialize) -> String {
     let mut text = serde_json::to_string(value).expect("reports are plain data");
     if let Cow::Owned(escaped) = escape::json(&text) {
@@ -117,7 +117,7 @@ fn write_talk(text: &str) {
     end_quietly_if_closed(&live_line::above(|| io::stderr().lock().write_all(line(text).as_bytes())));
 }
 
-/// The text with its line feed, to be written at once: commands that run beside each other often share an output.
+/// Returns the text with its line feed, to be written at once: commands that run beside each other often share an output.
 fn line(text: &str) -> Cow<'_, str> {
     if text.ends_with('\n') { text.into() } else { format!("{text}\n").into() }
 }
@@ -264,7 +264,7 @@ pub(super) fn width() -> usize {
     size().filter(|&width| width > 0).or_else(columns).unwrap_or(80)
 }
 
-/// A table without lines: columns two spaces apart.
+/// Returns a table without lines: columns two spaces apart.
 pub(super) fn table<const N: usize>(header: [&str; N], rows: impl IntoIterator<Item = [String; N]>) -> String {
     let mut table = Table::new();
     table.load_style(presets::NOTHING).set_header(header);
@@ -277,7 +277,7 @@ pub(super) fn table<const N: usize>(header: [&str; N], rows: impl IntoIterator<I
     table.lines().map(|line| line.trim_end().to_owned() + "\n").collect()
 }
 
-/// A name that somebody chose, as one line.
+/// Returns a name that somebody chose, as one line.
 pub(super) fn name(text: &str) -> String {
     escape::line(text).into_owned()
 }
@@ -326,7 +326,7 @@ pub(super) fn task_lines(prefix: &str, lines: &[u8]) {
     }
     end_quietly_if_closed(&live_line::above(|| io::stderr().lock().write_all(&text)));
 }
-/// The further options of a task as `priority 5`; none for none.
+/// Returns the further options of a task as `priority 5`; none for none.
 pub(super) fn options(task: &TaskReport) -> Option<String> {
     let options: Vec<_> = task.options.iter().map(|(name, value)| format!("{name} {value}")).collect();
     (!options.is_empty()).then(|| options.join(", "))

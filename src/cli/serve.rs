@@ -30,20 +30,21 @@ Example:
   tracer serve status")]
 pub(super) struct Args {
     #[command(subcommand)]
-    what: What,
+    command: ServeCommand,
 }
 
 #[derive(Subcommand)]
-enum What {
+enum ServeCommand {
     /// Serve a deployment of a library until Ctrl-C
     ///
     /// Uses the head of this place; if none runs, starts one for the life of this command. Output of replicas and the access log are shown as they come.
-    /// Ctrl-C ends what is going on and then the service; a second one ends it at once.
+    /// Ctrl-C lets requests in progress finish, and then ends the service; a second one ends it at once.
     #[command(after_help = "Example:\n  tracer serve run shop:app --num-replicas 2")]
     Run(run::Args),
     /// Roll a service file out, and wait until it is served
     ///
-    /// Nothing is changed before all of the file was checked. New replicas are ready before old ones end; when that fails, what was served before is served on.
+    /// Nothing is changed before all of the file was checked. New replicas are ready before old ones end; if
+    /// one cannot get ready, the version before stays served.
     #[command(after_help = "Example:\n  tracer serve deploy service.toml --dry-run")]
     Deploy(deploy::Args),
     /// Show services with their deployments, replicas and proxies
@@ -57,7 +58,7 @@ enum What {
         #[command(flatten)]
         format: FormatArgs,
     },
-    /// Print the service file of what is served
+    /// Print the service file of the version that is served
     #[command(after_help = "Example:\n  tracer serve config > service.toml")]
     Config {
         #[command(flatten)]
@@ -76,14 +77,14 @@ enum What {
     /// Serve an earlier version again
     #[command(after_help = "Example:\n  tracer serve rollback 3")]
     Rollback {
-        /// The version, as `tracer serve history` lists them [default: the one before that which is served]
+        /// The version, as `tracer serve history` lists them [default: the one before the served version]
         version: Option<u64>,
         #[command(flatten)]
         which: ServiceArgs,
         #[command(flatten)]
         format: FormatArgs,
     },
-    /// End a service: what is going on ends, and nothing more is taken
+    /// End a service: finish requests in progress, and accept no new ones
     #[command(after_help = "Example:\n  tracer serve shutdown --service shop")]
     Shutdown {
         #[command(flatten)]
@@ -96,7 +97,7 @@ enum What {
     Build(run::ServiceOfArgs),
 }
 
-/// Which service is meant.
+/// Choice of a service.
 #[derive(Clone, Debug, clap::Args)]
 struct ServiceArgs {
     /// The service [default: the only one that there is]
@@ -107,15 +108,15 @@ struct ServiceArgs {
 }
 
 pub(super) fn run(args: Args) -> CommandResult {
-    match args.what {
-        What::Run(args) => run::run(&args),
-        What::Deploy(args) => deploy::run(&args),
-        What::Status { service, place, format } => look::status(&ServiceArgs { service, place }, format.format),
-        What::Config { which, format } => look::config(&which, format.format),
-        What::History { which, format } => look::history(&which, format.format),
-        What::Rollback { version, which, format } => deploy::roll_back(&which, version, format.format),
-        What::Shutdown { which, format } => deploy::shut_down(&which, format.format),
-        What::Build(args) => run::build(&args),
+    match args.command {
+        ServeCommand::Run(args) => run::run(&args),
+        ServeCommand::Deploy(args) => deploy::run(&args),
+        ServeCommand::Status { service, place, format } => look::status(&ServiceArgs { service, place }, format.format),
+        ServeCommand::Config { which, format } => look::config(&which, format.format),
+        ServeCommand::History { which, format } => look::history(&which, format.format),
+        ServeCommand::Rollback { version, which, format } => deploy::roll_back(&which, version, format.format),
+        ServeCommand::Shutdown { which, format } => deploy::shut_down(&which, format.format),
+        ServeCommand::Build(args) => run::build(&args),
     }
 }
 
@@ -144,12 +145,12 @@ fn ask(driver: &mut Driver, query: ServiceQuery) -> Result<ServiceReply, Command
     }
 }
 
-/// The services of a place.
+/// Returns the services of a place.
 pub(super) fn list(place: &PlaceArgs) -> Result<Vec<ServiceReport>, CommandError> {
     services(&mut Driver::connect(&place.temp_dir())?, None)
 }
 
-/// The services that there are, or the one that is meant.
+/// Returns the services that there are, or the one that is meant.
 fn services(driver: &mut Driver, wanted: Option<&str>) -> Result<Vec<ServiceReport>, CommandError> {
     let ServiceReply::Services(mut services) = ask(driver, ServiceQuery::List)? else { return Err(unexpected_reply()) };
     let Some(wanted) = wanted else { return Ok(services) };
@@ -175,10 +176,8 @@ impl ServiceArgs {
             }
             several => {
                 let names: Vec<_> = several.iter().map(|service| format!("`{}`", service.name)).collect();
-                let text = format!(
-                    "there are several services, {}, so which is meant?\n(hint: --service NAME says it)",
-                    names.join(" and ")
-                );
+                let text =
+                    format!("there are several services, {}\n(hint: --service NAME chooses one)", names.join(" and "));
                 Err(CommandError::new(exit::USAGE, text))
             }
         }

@@ -14,18 +14,23 @@ use super::hooks::HookReport;
 use super::modules::{others_can_change_it, split_paths, warn_of_missing};
 use super::status::further_hook;
 use super::{CommandError, CommandResult, Format, FormatArgs, PlaceArgs, hints, report};
-use crate::config::{self, OtelSettings, Overrides, SamplingRatio, Settings, parse_duration, parse_size};
+use crate::config::{
+    self, LogEvents, LogLevel, OtelSettings, Overrides, SamplingRatio, Settings, parse_duration, parse_size,
+};
 use crate::count::{Count, Size};
 use crate::exit;
 use crate::head::guard;
 use crate::head::process::describe_exit;
-use crate::head::server::{self, Fresh, HeadEnd, HeadSettings, Report, Started};
+use crate::head::server::{self, HeadEnd, Report, Started};
+use crate::head::settings::{Fresh, HeadSettings};
 use crate::hook::{HookCheck, HookContract, HookError, ImportString, changeable_by_others};
-use crate::http_api::{HttpSettings, LoopbackAddress};
+use crate::http_api::metrics::export::ExportSettings;
+use crate::http_api::{HttpSettings, LoopbackAddress, OtlpAddress};
 use crate::propagation::Propagators;
 use crate::protocol::{FurtherHook, HookChoice, TracingSettings};
 use crate::session::{Session, SessionError, find_head};
 use crate::spin::is_readable;
+use tracer_core::LogSettings;
 use tracer_core::clock::now_unix_nano;
 
 /// Start a head with its workers
@@ -79,7 +84,7 @@ pub(super) struct Args {
     /// Resources are counters: with `gpu=2` two tasks that ask for `gpu=1` run at a time; which device each uses is up to the task.
     #[arg(long, value_name = "NAME=AMOUNT,...", env = config::RESOURCES_VARIABLE)]
     resources: Option<String>,
-    /// Whether to trace at all; false overrides any hook [default: true]
+    /// Switch for all tracing; false overrides any hook [default: true]
     #[arg(long, env = config::TRACING_ENABLED_VARIABLE, value_name = "BOOL", hide_possible_values = true, value_parser = clap::builder::BoolishValueParser::new(), num_args = 0..=1, require_equals = true, default_missing_value = "true")]
     tracing_enabled: Option<bool>,
     /// The hook that sets up tracing in every process, as `module:attribute`; repeat it to send the spans to additional hooks too
@@ -101,7 +106,7 @@ pub(super) struct Args {
     /// Share of new traces that are sampled, 0 to 1; a hook's own sampler and OTEL_TRACES_SAMPLER come first [default: 1]
     #[arg(long, value_name = "RATIO", env = config::SAMPLING_RATIO_VARIABLE)]
     tracing_sampling_ratio: Option<SamplingRatio>,
-    /// What submissions take from their environment and commands get in theirs: tracecontext, baggage or none, separated by commas [default: tracecontext,baggage]
+    /// Context that submissions take from their environment and commands get in theirs: tracecontext, baggage or none, separated by commas [default: tracecontext,baggage]
     #[arg(long, value_name = "NAMES", env = config::PROPAGATORS_VARIABLE)]
     tracing_propagators: Option<Propagators>,
     /// Trace the runtime's own work for every task too: its journal, its queue, the loading of modules, the results
@@ -110,10 +115,16 @@ pub(super) struct Args {
     /// Put the arguments of tasks on their spans, as `tracer.argument.NAME`; they may be private [default: false]
     #[arg(long, env = config::RECORD_ARGUMENTS_VARIABLE, value_name = "BOOL", hide_possible_values = true, value_parser = clap::builder::BoolishValueParser::new(), num_args = 0..=1, require_equals = true, default_missing_value = "true")]
     record_arguments: Option<bool>,
+    /// Form that `tracing` events of modules take: log for log records, span for events of their span, or both [default: both]
+    #[arg(long, value_name = "FORM", env = config::LOG_EVENTS_VARIABLE)]
+    log_events: Option<LogEvents>,
+    /// Least level of the log records that are kept: trace, debug, info, warn, error or off [default: info]
+    #[arg(long, value_name = "LEVEL", env = config::LOG_LEVEL_VARIABLE)]
+    log_level: Option<LogLevel>,
     /// Serve the HTTP API on this address of this machine, such as 127.0.0.1:8265; port 0 for one that is free [default: no HTTP API]
     ///
     /// Clients need the token that is in the session's folder, in the file `http.token`, new at each start; `tracer status` names both.
-    /// `curl -H "Authorization: Bearer $(cat TOKEN_FILE)" http://127.0.0.1:8265/` lists what there is, and
+    /// `curl -H "Authorization: Bearer $(cat TOKEN_FILE)" http://127.0.0.1:8265/` lists the routes, and
     /// `-H 'Content-Type: application/json' -d '{"function": "demo:my_function"}' 'http://127.0.0.1:8265/api/v1/tasks?wait_ms=10000'`
     /// runs a function. All of it is described at /api/v1/openapi.json.
     #[arg(long, value_name = "ADDRESS", env = config::HTTP_VARIABLE)]
@@ -127,6 +138,15 @@ pub(super) struct Args {
     /// the same, so it can be a `credentials_file` of Prometheus.
     #[arg(long, value_name = "ADDRESS", env = config::METRICS_VARIABLE, num_args = 0..=1, require_equals = true, default_missing_value = "127.0.0.1:9464")]
     metrics: Option<LoopbackAddress>,
+    /// Receive OTLP over HTTP from the commands that it runs, and from other programs of this machine that show the token, on this address;
+    /// without ADDRESS where the HTTP API or the metrics are, else on 127.0.0.1:4318
+    ///
+    /// Spans, log records and metrics in protobuf or JSON are appended to files of the spans folder before they are acknowledged. Commands find the
+    /// address and the token in their environment, so that `tracer submit command -- opentelemetry-instrument python3 app.py` needs no configuration.
+    /// Others send the token of the file `otlp.token` of the temporary folder, which stays the same:
+    /// `OTEL_EXPORTER_OTLP_HEADERS="authorization=Bearer%20$(cat TOKEN_FILE)"`.
+    #[arg(long, value_name = "ADDRESS", env = config::OTLP_VARIABLE, num_args = 0..=1, require_equals = true, default_missing_value = "auto")]
+    otlp: Option<OtlpAddress>,
     /// The folder that span files are written to [default: /tmp/spans]
     #[arg(long, value_name = "DIR", env = config::SPANS_DIR_VARIABLE, value_parser = super::path_parser())]
     spans_dir: Option<PathBuf>,
@@ -156,7 +176,7 @@ pub(super) struct Args {
     format: FormatArgs,
 }
 
-/// What the process that tries the hook out may take beyond the hook's own limit.
+/// Time that the process that tries the hook out may take beyond the hook's own limit.
 const CHECK_ALLOWANCE: Duration = Duration::from_secs(10);
 
 pub(super) fn run(args: Args) -> CommandResult {
@@ -210,9 +230,12 @@ fn settings(args: Args) -> Result<Settings, CommandError> {
         propagators: args.tracing_propagators,
         trace_runtime: args.trace_runtime,
         record_arguments: args.record_arguments,
+        log_events: args.log_events,
+        log_level: args.log_level,
         http: args.http,
         http_commands: args.http_commands,
         metrics: args.metrics,
+        otlp: args.otlp,
         module_path: split_paths(args.module_path.as_ref()),
         otel: OtelSettings::of_this_process(),
     })
@@ -234,7 +257,7 @@ fn settings(args: Args) -> Result<Settings, CommandError> {
     Ok(settings)
 }
 
-/// The error, with the variable of the environment in place of a flag that was not given.
+/// Returns the error, with the variable of the environment in place of a flag that was not given.
 fn named_as_given(error: &config::Error) -> String {
     let text = error.to_string();
     let config::Error::Invalid { flag, .. } = error else { return text };
@@ -259,6 +282,10 @@ fn head_settings(settings: Settings) -> Result<HeadSettings, CommandError> {
     let mut names = names.filter(|_| settings.tracing_enabled);
     let first = names.next();
     let hook_reason = settings.hook_reason;
+    let export = ExportSettings::of_environment().map_err(|error| CommandError::new(exit::USAGE, error))?;
+    let warnings = settings.warnings.into_iter().chain(export.iter().flat_map(ExportSettings::warnings).cloned());
+    // The process that exports answers `GET /metrics`, too, if only on some port.
+    let exported = export.as_ref().map(|_| LoopbackAddress::any_port());
     let mut settings = HeadSettings {
         num_workers: settings.num_workers as usize,
         max_processes: settings.max_processes as usize,
@@ -271,12 +298,15 @@ fn head_settings(settings: Settings) -> Result<HeadSettings, CommandError> {
         temp_dir: absolute(settings.temp_dir),
         module_path: settings.module_path.into_iter().map(absolute).collect(),
         tracing_off: settings.tracing_off,
-        warnings: settings.warnings,
-        http: settings.http.or(settings.metrics).map(|address| HttpSettings {
-            address,
-            allows_commands: settings.http_commands,
-            is_metrics_only: settings.http.is_none(),
-        }),
+        warnings: warnings.collect(),
+        http: settings.http.or(settings.metrics).or(settings.otlp.map(OtlpAddress::alone)).or(exported).map(
+            |address| HttpSettings {
+                address,
+                receives_otlp: settings.otlp.is_some(),
+                allows_commands: settings.http_commands,
+                is_metrics_only: settings.http.is_none(),
+            },
+        ),
         tracing: TracingSettings {
             hook: first.map(|import_string| HookChoice {
                 import_string,
@@ -290,6 +320,7 @@ fn head_settings(settings: Settings) -> Result<HeadSettings, CommandError> {
             propagators: settings.propagators,
             trace_runtime: settings.trace_runtime,
             record_arguments: settings.record_arguments,
+            logs: LogSettings { events: settings.log_events, level: settings.log_level },
             ..TracingSettings::untraced(absolute(settings.spans_dir))
         },
         hook_description: String::new(),
@@ -330,7 +361,7 @@ fn warn_of_others(settings: &mut HeadSettings, hook: &str, check: &HookCheck) {
     }
 }
 
-/// The processes of the session read the variable too, when there is nobody left to be told of a mistake.
+/// Checks the variable early: the processes of the session read it too, when there is nobody left to be told of a mistake.
 fn check_span_file_size() -> Result<(), CommandError> {
     let Some(said) = std::env::var_os(MAX_BYTES_VARIABLE) else { return Ok(()) };
     match said.to_str().and_then(|text| text.parse::<u64>().ok()) {
@@ -540,7 +571,7 @@ fn run_embedded(args: Args) -> CommandResult {
                 // It is readable when the program has ended, or has let go of its head.
                 let has_ended = program.is_ok_and(|program| is_readable(&program, std::time::Duration::ZERO));
                 if let Err(error) = server::finish_place(of_guard, has_ended) {
-                    eprintln!("tracer: what the head of a program has left cannot be finished: {error}");
+                    eprintln!("tracer: the place of a program's head cannot be finished: {error}");
                 }
             })
         })?;
@@ -681,6 +712,9 @@ fn banner(started: &Started, settings: &HeadSettings, is_foreground: bool) -> St
         let text = format!("{}, token in {}\ntakes {taken}", http.url, http.token_path.display());
         fields.push(("  http", text));
     }
+    if let Some(http) = started.http.as_ref().filter(|http| http.receives_otlp) {
+        fields.push(("  otlp", format!("{}, token in {}", http.url, http.otlp_token_path.display())));
+    }
     let queue = format!("takes up to {} of memory, {}", Size(settings.queue_memory), settings.queue_memory_source);
     fields.push(("  queue", queue));
     let recovered = started.recovered.recovered + started.recovered.closed;
@@ -733,13 +767,13 @@ fn banner(started: &Started, settings: &HeadSettings, is_foreground: bool) -> St
     if settings.tracing.hook.is_some() {
         next.push(("  see its trace", format!("tracer trace show{place} last")));
     }
-    next.push(("  see how it is", format!("tracer status{place}")));
+    next.push(("  see its state", format!("tracer status{place}")));
     next.push(("  stop it", if is_foreground { "Ctrl-C".to_owned() } else { format!("tracer stop{place}") }));
     text.push_str(&report::fields(&next));
     text
 }
 
-/// That nothing is traced, and why.
+/// Returns the text that nothing is traced, with the reason.
 fn off(reason: Option<&str>) -> String {
     match reason {
         Some(reason) => format!("off: {reason}"),

@@ -6,7 +6,7 @@ use crate::count::{Count, Elapsed, Size};
 use crate::exit;
 use crate::protocol::{FurtherHook, Metrics, Query, Reply, ServiceState, ServiceSummary, StatusReport, WorkerCounts};
 
-/// Show how the head, its workers and its tracing are doing
+/// Show the state of the head, its workers, its tasks and its tracing
 #[derive(clap::Args)]
 #[command(after_help = "Example:\n  tracer status --format json | jq .tasks")]
 pub(super) struct Args {
@@ -25,7 +25,7 @@ pub(super) fn run(args: &Args) -> CommandResult {
     Ok(exit::OK)
 }
 
-/// A hook that gets the finished spans of the first, for people.
+/// Returns a hook that gets the finished spans of the first, for people.
 pub(super) fn further_hook(hook: &FurtherHook) -> String {
     let place = hook.library.as_ref().map_or_else(|| "built in".into(), |path| format!("from {}", path.display()));
     format!("\nand to {}, {place}\n{}", hook.import_string, hook.description)
@@ -125,6 +125,9 @@ fn render(status: &StatusReport) -> String {
             fields.push(("http", format!("{}, token in {}", http.url, http.token_path.display())));
         }
         fields.push(("metrics", format!("{}/metrics, token in {}", http.url, http.metrics_token_path.display())));
+    }
+    if let Some(http) = status.http.as_ref().filter(|http| http.receives_otlp) {
+        fields.push(("otlp", format!("{}, token in {}", http.url, http.otlp_token_path.display())));
     }
     if let Some(memory) = &status.worker_memory {
         let how = if memory.is_held_by_kernel { "held by a control group" } else { "watched by the head" };

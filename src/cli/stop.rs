@@ -33,7 +33,7 @@ pub(super) struct Args {
     format: FormatArgs,
 }
 
-/// How long the head may take to end once it has stopped everything.
+/// Time that the head may take to end once it has stopped everything.
 const EXIT_LIMIT: Duration = Duration::from_secs(10);
 
 pub(super) fn run(args: &Args) -> CommandResult {

@@ -42,14 +42,14 @@ Example:
   tracer submit command -- python3 train.py")]
 pub(super) struct Args {
     #[command(subcommand)]
-    what: What,
+    kind: SubmittedKind,
 }
 
 #[derive(Subcommand)]
-enum What {
+enum SubmittedKind {
     /// Run a function of a module
     ///
-    /// Prints its result as JSON. What it writes while it runs appears on standard error. Exits with 1 if it fails, with
+    /// Prints its result as JSON. Its output while it runs appears on standard error. Exits with 1 if it fails, with
     /// 124 if it runs into --timeout.
     #[command(after_help = "\
 Example:
@@ -125,7 +125,7 @@ Example:
     },
 }
 
-/// What all submissions have.
+/// Flags of all submissions.
 #[derive(clap::Args)]
 struct CommonArgs<Of: Submits> {
     /// Print the id as soon as it is accepted, and do not wait for it
@@ -167,21 +167,21 @@ impl<Of: Submits> CommonArgs<Of> {
 
 /// Bytes of a line that are shown without waiting for its end.
 const LINE_LIMIT: usize = 8192;
-/// How long a second Ctrl-C waits for the head's answer.
+/// Time that a second Ctrl-C waits for the head's answer.
 const ANSWER_LIMIT: Duration = Duration::from_secs(2);
-/// What a hook may take to deliver what it has queued when this process ends.
+/// Time that a hook may take to deliver what it has queued when this process ends.
 const SHUTDOWN_LIMIT: Duration = Duration::from_secs(5);
 /// The same, when the head brings on what is left, for a hook that delivers in ways of which it does not tell.
 const HANDOVER_AFTER: Duration = Duration::from_secs(2);
-/// How long spans are left to the head at once. Most submissions have ended by then, and exit without waiting for a collector.
+/// Age of this process up to which its spans are left to the head. Most submissions have ended by then, and exit without waiting for a collector.
 const QUIET: Duration = Duration::from_secs(1);
-/// Which share of the time that this process has lived it waits at its exit for answers that are due, and how long at most.
+/// Limits of the wait at the exit for answers that are due: a share of the life of this process, one of so many, and a time.
 const PATIENCE_SHARE: u32 = 20;
 const PATIENCE_MAX: Duration = Duration::from_millis(500);
 
 pub(super) fn run(args: Args) -> CommandResult {
-    match args.what {
-        What::Task { target, arguments, map, common } => {
+    match args.kind {
+        SubmittedKind::Task { target, arguments, map, common } => {
             let (module, function) = split_target(&target)?;
             let arguments = encode_arguments(&arguments)?;
             let module = absolute(module);
@@ -202,9 +202,9 @@ pub(super) fn run(args: Args) -> CommandResult {
             let spec = TaskSpec::Function(FunctionSpec::of_task(&module, function, &arguments));
             submit(spec, false, &common.checked()?)
         }
-        What::Actor(args) => actor::create(args),
-        What::Call(args) => actor::call(args),
-        What::Command { command, stdin, env, inherit_env, cwd, common } => {
+        SubmittedKind::Actor(args) => actor::create(args),
+        SubmittedKind::Call(args) => actor::call(args),
+        SubmittedKind::Command { command, stdin, env, inherit_env, cwd, common } => {
             let environment = environment(&env, inherit_env)?;
             let variables = environment.iter().map(|(name, value)| (name.as_bytes(), value.as_bytes())).collect();
             let here = std::env::current_dir()?;
@@ -236,7 +236,7 @@ pub(super) fn run(args: Args) -> CommandResult {
     }
 }
 
-/// A module as the worker is to find it: a path is relative to this folder, not to the worker's.
+/// Returns a module as the worker is to find it: a path is relative to this folder, not to the worker's.
 fn absolute(module: &str) -> String {
     if !crate::hook::is_path(module) {
         return module.to_owned();
@@ -259,7 +259,7 @@ fn encode_arguments(arguments: &[String]) -> Result<Vec<Vec<u8>>, CommandError> 
     Ok(values)
 }
 
-/// The variables that a command gets from here, each once.
+/// Returns the variables that a command gets from here, each once.
 fn environment(set: &[OsString], inherits: bool) -> Result<BTreeMap<OsString, OsString>, CommandError> {
     let mut variables = BTreeMap::new();
     if inherits {
@@ -428,7 +428,7 @@ fn follow(driver: &mut Driver, task: Ticket, short_name: &str, passes_stdout: bo
 /// The id of what was submitted and, when it was waited for, how it ended and whether the wait was interrupted.
 type Followed = Result<(TaskId, Option<(Finished, bool)>), DriverError>;
 
-/// The job's span carries the outcome, and is recorded before this process ends.
+/// Ends the job's span with the outcome, and records it before this process ends.
 fn end_job(job: Option<ActiveSpan>, driver: &Driver, outcome: &Followed) {
     let failure = match outcome {
         Ok((_, Some((Finished { outcome: Outcome::Failed(failure), .. }, _)))) => {
@@ -477,7 +477,7 @@ struct FinishedTask {
     trace_id: Option<String>,
     outcome: Outcome,
     past: Vec<AttemptReport>,
-    /// What a command used, if it ran.
+    /// Resources that a command used, if it ran.
     usage: Option<CommandUsage>,
     was_interrupted: bool,
     is_command: bool,
@@ -551,7 +551,7 @@ impl FinishedTask {
     }
 }
 
-/// A hint for a module that was not found by the head's workers and is in `TRACER_MODULE_PATH` of this command. `target` is `module.function`,
+/// Returns a hint for a module that was not found by the head's workers and is in `TRACER_MODULE_PATH` of this command. `target` is `module.function`,
 /// and `message` names the folders that they have looked in, or the library that they have found there.
 fn library_of_this_shell(target: &str, message: &str) -> Option<String> {
     let (module, _) = target.split_once('.')?;
@@ -620,7 +620,7 @@ impl Interrupts {
         Ok(interrupts)
     }
 
-    /// The task exists from now on. It is cancelled if that was asked for before.
+    /// Notes that the task exists from now on. It is cancelled if that was asked for before.
     fn accepted(&self, id: TaskId) {
         let was_interrupted = {
             let mut state = lock(&self.state);

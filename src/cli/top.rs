@@ -27,12 +27,12 @@ const TASKS: usize = 2000;
 
 /// Show workers, queue and rates on a terminal, until `q`
 ///
-/// What each worker runs, with the innermost of its open spans; what waits, by function, and why; tasks a second; warnings. Keys: arrows or `j` and `k`
-/// scroll, Tab goes to the other table, `p` pauses, `q` or Ctrl-C ends.
+/// Has a table of workers, with the task and the innermost open span of each; a table of waiting tasks by function, with the reason; tasks per second;
+/// warnings. Keys: arrows or `j` and `k` scroll, Tab goes to the other table, `p` pauses, `q` or Ctrl-C ends.
 #[derive(clap::Args)]
 #[command(after_help = "Examples:\n  tracer top\n  tracer top --interval 2s")]
 pub(super) struct Args {
-    /// Time between two looks at the head
+    /// Interval at which the head is asked
     #[arg(long, value_name = "DURATION", default_value = "500ms", value_parser = parse_duration)]
     interval: Duration,
     #[command(flatten)]

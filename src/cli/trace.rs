@@ -3,6 +3,7 @@
 mod check;
 mod diff;
 mod follow;
+mod output;
 
 use std::fs::OpenOptions;
 use std::io::{self, Write};
@@ -20,22 +21,22 @@ use crate::exit;
 use crate::head::recovery::finish_leavings;
 use crate::session::{HeadRecord, SessionError, find_head};
 use crate::trace::render::Details;
-use crate::trace::{self, Filter, Live, LoadError, Loaded, Open, Query, Trace, export, render};
+use crate::trace::{self, Filter, Live, LoadError, Loaded, LogRecord, Open, Query, Trace, export, render};
 use tracer_core::clock::now_unix_nano;
 
 /// Read traces back from the span files
 ///
-/// No head is needed, but for what is running. The files are looked for where the processes of this place's head write them, else in
+/// A head is needed only for spans that are open. The files are looked for where the processes of this place's head write them, else in
 /// /tmp/spans. When the head was killed, and no other has come, the spans of the processes that died with it are completed first.
 #[derive(clap::Args)]
 #[command(after_help = "Example:\n  tracer trace show last")]
 pub(super) struct Args {
     #[command(subcommand)]
-    what: What,
+    command: TraceCommand,
 }
 
 #[derive(Subcommand)]
-enum What {
+enum TraceCommand {
     /// List traces, the newest first
     ///
     /// A query has terms that all have to hold of one span of a trace: `error`, `running`, `root`, `name:count`, `duration>100ms`, `since:10m`,
@@ -91,6 +92,12 @@ enum What {
         /// Show the events of each span below it, each with its time since the start of the trace; in JSON they always are
         #[arg(long)]
         events: bool,
+        /// Show the log records of the trace and the lines that its attempts wrote, each below its span with its time since the start of the trace
+        ///
+        /// Records have their severity, and with --attributes their attributes. They are read from the files `*.logs.jsonl` of the spans folder, to which
+        /// `tracer start --otlp` writes what programs send. Lines have the name of the output; they are those of `tracer logs --trace ID`.
+        #[arg(long, conflicts_with = "follow")]
+        logs: bool,
         /// Show each span on a line of its own, also many siblings of one name
         #[arg(long, visible_alias = "all")]
         no_fold: bool,
@@ -121,10 +128,10 @@ enum What {
         /// All traces
         #[arg(long)]
         all: bool,
-        /// Which format
+        /// Format of the output
         #[arg(long, value_enum, value_name = "FORMAT")]
         format: ExportFormat,
-        /// Where to write, instead of standard output
+        /// File to write to, instead of standard output
         #[arg(long, short, value_name = "FILE")]
         output: Option<PathBuf>,
         #[command(flatten)]
@@ -172,7 +179,16 @@ enum ExportFormat {
     Folded,
 }
 
-/// Where the span files are.
+/// Reads the log records of a trace and the lines that its attempts wrote, by time.
+fn log_records(source: &SourceArgs, loaded: &Loaded, trace: &Trace) -> Result<Vec<LogRecord>, CommandError> {
+    let (mut records, notices) = loaded.log_records(trace);
+    notices.iter().for_each(|notice| report::warning(&notice.to_string()));
+    records.extend(output::of_trace(source, trace)?);
+    records.sort_by_key(|record| record.time_unix_nano);
+    Ok(records)
+}
+
+/// Source of the spans: a folder of span files, and the place of the head.
 #[derive(clap::Args)]
 pub(super) struct SourceArgs {
     /// The folder of the span files
@@ -183,12 +199,12 @@ pub(super) struct SourceArgs {
 }
 
 impl SourceArgs {
-    /// The folder of the head's sessions.
+    /// Returns the folder of the head's sessions.
     pub(super) fn temp_dir(&self) -> PathBuf {
         self.place.temp_dir()
     }
 
-    /// The head that runs, or the one that was killed and that no other has followed. Then the spans of the processes that died with it
+    /// Returns the head that runs, or the one that was killed and that no other has followed. Then the spans of the processes that died with it
     /// are in the span files, but for what a warning says.
     fn head(&self) -> Result<HeadRecord, SessionError> {
         let temp_dir = self.place.temp_dir();
@@ -203,7 +219,7 @@ impl SourceArgs {
         leavings.dead_head.map_or_else(|| find_head(&temp_dir), Ok)
     }
 
-    /// The folder of the span files, and the head that runs or was killed, if it writes there.
+    /// Returns the folder of the span files, and the head that runs or was killed, if it writes there.
     pub(super) fn folder_and_head(&self) -> (PathBuf, Option<HeadRecord>) {
         let said = self.spans_dir.clone().filter(|path| !path.as_os_str().is_empty());
         let head = self.head().ok();
@@ -258,7 +274,7 @@ fn warn_of_doubtful_keys(query: &Query) {
     }
 }
 
-/// The traces that a query finds.
+/// Returns the traces that a query finds.
 fn found<'a>(loaded: &'a Loaded, query: &Query) -> Vec<&'a Trace> {
     loaded.traces.iter().filter(|trace| query.is_empty() || query.matches(trace)).collect()
 }
@@ -270,7 +286,7 @@ fn write_file(path: &Path, write: impl FnOnce(&mut dyn Write) -> io::Result<()>)
     write(&mut out).and_then(|()| out.flush())
 }
 
-/// Everything that is open in the processes of the running head, or in those that live on without theirs.
+/// Returns the spans that are open in the processes of the running head, or in those that live on without theirs.
 fn look_for_open(source: &SourceArgs) -> Result<Open, CommandError> {
     let head = source.head().map_err(DriverError::Session)?;
     let now = now_unix_nano();
@@ -287,10 +303,10 @@ fn look_for_open(source: &SourceArgs) -> Result<Open, CommandError> {
 }
 
 pub(super) fn run(args: &Args) -> CommandResult {
-    match &args.what {
-        What::Diff(args) => return diff::run(args),
-        What::Check(args) => return check::run(args),
-        What::List { query, errors, name, min_duration, limit, source, format } => {
+    match &args.command {
+        TraceCommand::Diff(args) => return diff::run(args),
+        TraceCommand::Check(args) => return check::run(args),
+        TraceCommand::List { query, errors, name, min_duration, limit, source, format } => {
             let query = parse_query(query)?;
             let min_duration_ns =
                 min_duration.map_or(0, |duration| u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX));
@@ -303,26 +319,28 @@ pub(super) fn run(args: &Args) -> CommandResult {
                 render::list(list, now_unix_nano(), report::width(), report::colours_on_stdout())
             });
         }
-        What::Show { trace, follow, attributes, events, no_fold, no_pager, source, format } => {
-            let details = Details { attributes: *attributes, events: *events, folds: !no_fold };
+        TraceCommand::Show { trace, follow, attributes, events, logs, no_fold, no_pager, source, format } => {
+            let details = Details { attributes: *attributes, events: *events, logs: None, folds: !no_fold };
             if *follow {
                 follow::run(source, trace, &details, format.format)?;
                 return Ok(exit::OK);
             }
             let loaded = source.load_with_running()?;
             let trace = loaded.find(trace)?;
+            let records = if *logs { Some(log_records(source, &loaded, trace)?) } else { None };
+            let details = Details { logs: records.as_deref(), ..details };
             let render = || render::show(trace, &details, report::width(), report::colours_on_stdout());
             match format.format {
                 Format::Text if !no_pager => report::page(&render()),
-                format => report::value(format, &trace.report(), |_| render()),
+                format => report::value(format, &trace.report().with_log_records(records.as_deref()), |_| render()),
             }
         }
-        What::Open { source, format } => {
+        TraceCommand::Open { source, format } => {
             report::value(format.format, &look_for_open(source)?, |open| {
                 render::open(open, report::width(), report::colours_on_stdout())
             });
         }
-        What::Export { trace, all, format, output, source } => {
+        TraceCommand::Export { trace, all, format, output, source } => {
             let loaded = source.load()?;
             let traces = match all {
                 true => loaded.traces.iter().collect(),
@@ -341,7 +359,7 @@ pub(super) fn run(args: &Args) -> CommandResult {
                 })?,
             }
         }
-        What::Stats { trace, limit, source, format } => {
+        TraceCommand::Stats { trace, limit, source, format } => {
             let stats = match trace {
                 None => source.load()?.stats(Some(*limit)),
                 Some(trace) => {

@@ -14,8 +14,8 @@ use crate::view::{LinkMaker, Viewer};
 
 /// Show traces in a browser while they run
 ///
-/// Serves a page on an address of this machine until Ctrl-C, for the span files and for what is open in the processes of the head, if one
-/// runs. The link that is printed works once, within a minute; Enter prints another one.
+/// Serves a page on an address of this machine until Ctrl-C, with the spans of the span files and those that are open in the processes of
+/// the head, if one runs. The link that is printed works once, within a minute; Enter prints another one.
 #[derive(clap::Args)]
 #[command(
     after_help = "Examples:\n  tracer view\n  tracer view last\n  tracer view /data/spans --address 127.0.0.1:8000"
@@ -33,7 +33,7 @@ pub(super) struct Args {
     format: FormatArgs,
 }
 
-/// Where the page is, for programs.
+/// Addresses of the page, for programs.
 #[derive(serde::Serialize)]
 struct Page {
     /// Works once, within a minute.
@@ -78,7 +78,7 @@ pub(super) fn run(args: &Args) -> CommandResult {
     Ok(exit::OK)
 }
 
-/// The whole id of the trace that is meant.
+/// Returns the whole id of the trace that is meant.
 fn find(args: &Args, what: &str) -> Result<trace::TraceId, CommandError> {
     Ok(args.source.load_with_running()?.find(what)?.id)
 }

@@ -102,17 +102,17 @@ fn row(id: TaskId, outcome: &Outcome) -> serde_json::Value {
 
 /// Result of waiting.
 pub(super) struct Waited {
-    /// Those that have ended, in the order in which that was heard of.
+    /// Tasks that have ended, in the order in which that was heard of.
     pub(super) ended: Vec<(TaskId, Outcome)>,
-    /// Those that have not.
+    /// Tasks that have not ended.
     pub(super) open: Vec<TaskId>,
     pub(super) end: End,
 }
 
-/// Why it is waited no longer.
+/// Reason for the end of a wait.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum End {
-    /// What was waited for has ended.
+    /// The tasks that were waited for have ended.
     Ended,
     /// `--timeout` is over.
     TimedOut,
@@ -150,7 +150,7 @@ impl Waited {
     }
 }
 
-/// The first of them.
+/// Returns the first of them.
 fn list(ids: &[TaskId]) -> String {
     const NAMED: usize = 10;
     let mut text: Vec<_> = ids.iter().take(NAMED).map(ToString::to_string).collect();

@@ -6,6 +6,7 @@
 mod actor;
 mod completed;
 mod current;
+mod deployment;
 mod embedded;
 mod error;
 mod init;
@@ -22,6 +23,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use self::embedded::{END_LIMIT, Embedded};
+use crate::calls::Calls;
 use crate::connection::{Connection, Exchange};
 use tracer_core::propagation::Carrier;
 use tracer_core::task::JobId;
@@ -30,6 +32,7 @@ use tracer_ipc::protocol::{CancelWhich, Query, Reply, Welcome};
 
 pub use self::actor::{Actor, Call};
 pub use self::completed::{AsCompleted, Completed, Progress, as_completed};
+pub use self::deployment::{DeploymentAnswer, DeploymentCall, DeploymentError, DeploymentHandle, DeploymentValues};
 pub use self::embedded::EXECUTABLE_VARIABLE;
 pub use self::error::{RemoteError, RemoteErrorKind};
 pub use self::init::{EmbeddedHead, HookPlace, Init, InitError};
@@ -39,9 +42,9 @@ pub use self::task::{TaskHandle, get_all, wait_any};
 pub use crate::driver::ActorHandle;
 pub use tracer_ipc::protocol::{CancelReport, StatusReport};
 
-/// How long submissions may take to be accepted when nobody will ask for them any more.
+/// Time within which the last submissions must be accepted when nobody will ask for them any more.
 const SETTLE_LIMIT: Duration = Duration::from_secs(5);
-/// How long the spans of this process may take to be delivered when the cluster is dropped.
+/// Time within which the spans of this process must be delivered when the cluster is dropped.
 const DELIVER_LIMIT: Duration = Duration::from_secs(2);
 
 /// Connects to the running head of this machine, or starts one for the life of this program if none runs. [`Init`] says more.
@@ -69,16 +72,16 @@ pub fn init() -> Result<Cluster, InitError> {
 #[derive(Clone)]
 pub struct Cluster(Arc<Inner>);
 
-/// What a cluster and the handles of its tasks share.
+/// State that a cluster shares with the handles of its tasks.
 struct Inner {
     connection: Arc<Connection>,
-    /// What submissions are children of, unless they say it.
+    /// Default parent of submissions.
     parent: Carrier,
     is_parent_remote: bool,
-    /// What was submitted last: there is one text however often the same is submitted.
+    /// Target of the last submission: there is one text however often the same is submitted.
     last_target: Mutex<Arc<str>>,
     session_dir: PathBuf,
-    /// Where large values are.
+    /// Folder of large values.
     values: PathBuf,
     job_id: JobId,
     welcome: Welcome,
@@ -86,10 +89,12 @@ struct Inner {
     /// The span around all of it, if it is wanted.
     job: Mutex<Option<ActiveSpan>>,
     warnings: Vec<String>,
-    /// What running tasks get when the head is stopped.
+    /// Grace of running tasks when the head is stopped.
     grace: Duration,
     /// The head, if it is this program's own.
     embedded: Mutex<Option<Embedded>>,
+    /// The side that calls deployments, once one was called.
+    calls: Mutex<Option<Arc<Calls>>>,
     _watched: Option<interrupts::Watched>,
 }
 
@@ -150,7 +155,7 @@ impl Cluster {
         let query = Query::Cancel { which: CancelWhich::Job(self.0.job_id), grace_ms: None };
         match self.0.connection.query(&query, None)? {
             Some(Reply::Cancelled(tasks)) => Ok(tasks.len()),
-            _ => Err(RemoteError::submission("the head did not say what became of the request to cancel")),
+            _ => Err(RemoteError::submission("the head gave no answer to the request to cancel")),
         }
     }
 
@@ -158,7 +163,7 @@ impl Cluster {
     pub fn status(&self) -> Result<StatusReport, RemoteError> {
         match self.0.connection.query(&Query::Status, None)? {
             Some(Reply::Status(status)) => Ok(*status),
-            _ => Err(RemoteError::submission("the head did not say how it is doing")),
+            _ => Err(RemoteError::submission("the head gave no answer to the request for its status")),
         }
     }
 
@@ -172,12 +177,12 @@ impl Cluster {
         self.0.lock_embedded().is_some()
     }
 
-    /// The place of the head, if it is this program's own: what `--temp-dir` takes, for commands that look at it while it runs.
+    /// Returns the place of the head, if it is this program's own: what `--temp-dir` takes, for commands that look at it while it runs.
     pub fn embedded_temp_dir(&self) -> Option<PathBuf> {
         self.0.lock_embedded().as_ref().map(|embedded| embedded.place().to_owned())
     }
 
-    /// The folder of the session: logs of the head and of the workers are in `logs`.
+    /// Returns the folder of the session: logs of the head and of the workers are in `logs`.
     pub fn session_dir(&self) -> &Path {
         &self.0.session_dir
     }
@@ -233,6 +238,9 @@ impl Drop for Inner {
         let settled = |exchange: &mut Exchange| exchange.is_settled().then_some(());
         // What the head has not taken in by then it takes in later, if it lives.
         let _ = self.connection.wait_for(Some(Instant::now() + SETTLE_LIMIT), settled);
+        if let Some(calls) = self.calls.get_mut().unwrap_or_else(PoisonError::into_inner).take() {
+            calls.close();
+        }
         self.end_job();
         if let Some(recorder) = self.recorder {
             let _ = recorder.flush(DELIVER_LIMIT);

@@ -323,7 +323,7 @@ impl Connection {
 
     // ---- the face of tasks and services ------------------------------------------------------------------------------
 
-    /// Has a thread do the reading from now on, which says why when nothing comes any more.
+    /// Starts a thread that does the reading from now on, and says why when nothing comes any more.
     pub fn read_in_thread(self: &Arc<Self>, on_end: impl FnOnce(&str) + Send + 'static) -> Result<(), DriverError> {
         let mut shared = self.lock();
         shared.check()?;
@@ -378,7 +378,7 @@ impl Connection {
         drop(self.break_off(self.lock(), reason));
     }
 
-    /// Nobody uses it any more: ends its thread. What was submitted and is not sent is sent first.
+    /// Ends its thread: nobody uses it any more. What was submitted and is not sent is sent first.
     pub fn close(&self) {
         let _ = self.send();
         self.is_closed.store(true, Relaxed);

@@ -54,7 +54,7 @@ pub struct Driver {
     /// Parent of submissions.
     carrier: Carrier,
     is_carrier_remote: bool,
-    /// When it connected.
+    /// Time of the connection.
     since: Instant,
     further_failures: Vec<HookError>,
     outputs: Outputs,
@@ -114,7 +114,7 @@ pub struct Remote<'a> {
     arguments: Vec<Vec<u8>>,
     options: TaskOptions,
     inputs: Vec<Input>,
-    /// Those of them that are in files.
+    /// Arguments that are in files.
     pending: Vec<Pending>,
 }
 
@@ -126,7 +126,7 @@ impl HasOptions for Remote<'_> {
     }
 }
 
-/// What can be an argument of a task: a value that can be serialized, or `&Ticket`, the result of another task.
+/// A type whose values can be arguments of a task: one that can be serialized, or `&Ticket`, the result of another task.
 pub trait Argument {
     /// Adds it behind those that are there.
     #[doc(hidden)]
@@ -277,8 +277,8 @@ impl Driver {
         self.start_tracing_quietly(Duration::ZERO)
     }
 
-    /// As [`start_tracing`](Self::start_tracing), for a process that may be short-lived: during `quiet`, what is for a network goes to the
-    /// head, which has workers deliver it, so that this process can exit without waiting for an answer.
+    /// Starts tracing as [`start_tracing`](Self::start_tracing) does, for a process that may be short-lived: during `quiet`, spans for a
+    /// network go to the head, which has workers deliver them, so that this process can exit without waiting for an answer.
     pub fn start_tracing_quietly(&mut self, quiet: Duration) -> Option<HookError> {
         let started = tracing::start(self.welcome(), quiet);
         self.connection.with(|exchange| exchange.set_recorder(started.recorder));
@@ -286,7 +286,7 @@ impl Driver {
         started.failure
     }
 
-    /// The hooks that made the tracing of this process, if a driver has started it.
+    /// Returns the hooks that made the tracing of this process, if a driver has started it.
     pub fn hooks_of_this_process() -> Option<Vec<String>> {
         tracing::hooks_of_this_process()
     }
@@ -312,7 +312,7 @@ impl Driver {
         self.is_carrier_remote = is_remote;
     }
 
-    /// From now on every module has the version that it has when a task of it is first submitted, whatever is built meanwhile. Otherwise a
+    /// Keeps for every module the version that it has when a task of it is first submitted, whatever is built meanwhile. Otherwise a
     /// library that has changed is used when none of this driver's tasks is open.
     pub fn keep_module_versions(&mut self) {
         self.connection.with(Exchange::keep_module_versions);
@@ -443,7 +443,7 @@ impl Driver {
         self.wait_for(Exchange::pop_finished)
     }
 
-    /// As [`next_finished`](Self::next_finished), of what has arrived, without waiting.
+    /// Returns the next end that has arrived, as [`next_finished`](Self::next_finished) does, without waiting.
     pub fn try_next_finished(&mut self) -> Result<Option<Finished>, DriverError> {
         self.connection.look_now(|exchange| or_refusal(exchange, Exchange::pop_finished))?.transpose()
     }
@@ -453,7 +453,7 @@ impl Driver {
         self.accepted_tag(task.tag())
     }
 
-    /// As [`accepted`](Self::accepted), for the task of that number.
+    /// Waits as [`accepted`](Self::accepted) does, for the task of that number.
     pub fn accepted_tag(&mut self, tag: u64) -> Result<TaskId, DriverError> {
         self.wait_for(|exchange| {
             let id = exchange.id_of_tag(tag).map(Ok);
@@ -468,7 +468,7 @@ impl Driver {
         Ok(())
     }
 
-    /// The end of a task that is [watched](Self::watch), once.
+    /// Returns the end of a task that is [watched](Self::watch), once.
     pub fn take_watched(&mut self, task: TaskId) -> Option<Finished> {
         self.connection.with(|exchange| exchange.take_finished(watched_tag(task)))
     }

@@ -15,7 +15,7 @@ use tracer_ipc::stored::StoredError;
 
 use crate::driver::meant_target;
 
-/// Why a driver cannot go on.
+/// Reason why a driver cannot go on.
 pub enum DriverError {
     /// There is no head, or it cannot be reached.
     Session(SessionError),
@@ -27,7 +27,7 @@ pub enum DriverError {
         head_pid: Option<u32>,
         /// True if it was stopped by a signal.
         is_stopped: bool,
-        /// How long it was waited for.
+        /// Time for which it was waited.
         waited: Duration,
     },
     /// The head does not take this driver or its tasks; it says why.
@@ -36,9 +36,9 @@ pub enum DriverError {
     Protocol(WireError),
     /// The task failed.
     Failed {
-        /// Which task.
+        /// The task.
         id: TaskId,
-        /// Why.
+        /// Its failure.
         failure: Failure,
         /// The attempts before the last one, oldest first.
         past: Vec<AttemptReport>,
@@ -47,21 +47,21 @@ pub enum DriverError {
     Value(ValueError),
     /// A task with its arguments has more bytes than can be sent.
     TooLarge {
-        /// How many it has, encoded.
+        /// Number of bytes, encoded.
         bytes: usize,
     },
     /// A large argument could not be written to a file.
     Store {
-        /// Where it was to be.
+        /// Folder in which it was to be.
         folder: PathBuf,
-        /// What the operating system said.
+        /// The operating system's error.
         source: io::Error,
     },
     /// A large result cannot be read.
     Stored(StoredError),
-    /// What to try again is not a list of kinds; the text says why.
+    /// The text of kinds to retry on is not a list of kinds; the message says why.
     RetryOn(String),
-    /// What is asked for is no resource, or is asked for twice; the text says why.
+    /// A demand names no resource, or names one twice; the text says why.
     Resource(String),
     /// There is no such actor, or it is dead; the text says which.
     Actor(String),
@@ -69,7 +69,7 @@ pub enum DriverError {
     Module(String),
     /// The name is not `module:function`.
     Target {
-        /// What was given instead.
+        /// The text that was given instead.
         given: String,
     },
 }
@@ -85,7 +85,7 @@ impl fmt::Display for DriverError {
                 let process = head_pid.map_or_else(String::new, |pid| format!(" (pid {pid})"));
                 let pid = head_pid.map_or_else(|| "PID".to_owned(), |pid| pid.to_string());
                 if *is_stopped {
-                    write!(f, "the head{process} was stopped by a signal, so it answers nobody")?;
+                    write!(f, "the head{process} was stopped by a signal, so it does not answer")?;
                     return write!(
                         f,
                         "\n(hint: let it go on with `kill -CONT {pid}`, or end it with `kill -KILL {pid}`)"

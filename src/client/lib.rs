@@ -12,8 +12,10 @@
 //! | [`connection`] | the connection to a head, shared by threads, futures and tasks: who reads, who is woken, submissions and their spans |
 //! | [`driver`] | its blocking face, for one thread |
 //! | [`router`] | chooses a replica of a deployment for each request, or has it wait its turn: for the proxy, and for replicas that call others |
+//! | [`calls`] | calls of deployments by code that is no proxy: admission, lanes, spans |
 //! | [`cluster`] | what programs use: [`init`], [`Cluster`], [`TaskHandle`], shared between threads and executors |
 
+pub mod calls;
 pub mod cluster;
 pub mod connection;
 pub mod driver;
@@ -22,7 +24,8 @@ pub mod router;
 mod tracing;
 
 pub use cluster::{
-    Actor, ActorHandle, AsCompleted, Call, CancelReport, Cluster, Completed, EmbeddedHead, Init, InitError, OutputLine,
-    Progress, Remote, RemoteError, RemoteErrorKind, TaskHandle, as_completed, get_all, init, wait_any,
+    Actor, ActorHandle, AsCompleted, Call, CancelReport, Cluster, Completed, DeploymentAnswer, DeploymentCall,
+    DeploymentError, DeploymentHandle, DeploymentValues, EmbeddedHead, Init, InitError, OutputLine, Progress, Remote,
+    RemoteError, RemoteErrorKind, TaskHandle, as_completed, get_all, init, wait_any,
 };
 pub use driver::Driver;

@@ -32,14 +32,14 @@ const HAND_OUT_LIMIT: usize = 1 << 16;
 /// The longest time after which a refused request is told to try again, in seconds.
 const RETRY_AFTER_LIMIT: u64 = 120;
 
-/// What becomes of a request that arrives.
+/// Outcome of a request's arrival.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Arrival<T> {
     /// It has a place at this replica.
     Admitted(T, ReplicaIndex),
     /// It waits. [`Router::next_admitted`] gives it back, or [`Router::next_expired`], or [`Router::give_up`].
     Waits(Ticket),
-    /// As many wait as may.
+    /// The queue is full.
     Refused {
         /// The request.
         request: T,
@@ -53,9 +53,9 @@ pub enum Arrival<T> {
 pub struct Admitted<T> {
     /// The request.
     pub request: T,
-    /// Where it has a place.
+    /// The replica at which it has a place.
     pub replica: ReplicaIndex,
-    /// How long it has waited.
+    /// Time that it has waited, in nanoseconds.
     pub waited_ns: u64,
 }
 
@@ -79,7 +79,7 @@ pub struct Router<T> {
 }
 
 impl<T> Router<T> {
-    /// A router for this caller. `seed` decides which replicas are drawn.
+    /// Makes a router for this caller. `seed` decides which replicas are drawn.
     pub fn new(table: Arc<ReplicaTable>, caller: CallerIndex, seed: u64) -> Router<T> {
         let queues = (0..table.capacity().deployments).map(|_| Queue::default()).collect();
         Router { table, caller, queues, admitted: VecDeque::new(), wakes: VecDeque::new(), random: Random(seed | 1) }
@@ -101,13 +101,22 @@ impl<T> Router<T> {
 
     /// Finds a place for a request, or has it wait.
     pub fn arrive(&mut self, deployment: DeploymentIndex, request: T, now_ns: u64) -> Arrival<T> {
+        self.arrive_for(deployment, "", request, now_ns)
+    }
+
+    /// Does what [`arrive`](Self::arrive) does, for a request that is for a model, unless `model` is empty: every caller prefers the same replica for it, as long
+    /// as that has room, then the same second one (rendezvous hashing). One that has to wait is given the next place there is.
+    pub fn arrive_for(&mut self, deployment: DeploymentIndex, model: &str, request: T, now_ns: u64) -> Arrival<T> {
         let queue = &mut self.queues[deployment.get()];
         queue.refresh(&self.table, deployment);
-        if queue.is_empty()
-            && self.table.waiting(deployment) == 0
-            && let Some(replica) = queue.take_place(&self.table, self.caller, &mut self.random)
-        {
-            return Arrival::Admitted(request, replica);
+        if queue.is_empty() && self.table.waiting(deployment) == 0 {
+            let place = match model {
+                "" => queue.take_place(&self.table, self.caller, &mut self.random),
+                model => queue.take_place_for(model, &self.table, self.caller),
+            };
+            if let Some(replica) = place {
+                return Arrival::Admitted(request, replica);
+            }
         }
         let Some(before) = self.table.enqueue(self.caller, deployment) else {
             return Arrival::Refused { request, retry_after_s: queue.retry_after_s(now_ns) };
@@ -222,7 +231,7 @@ impl<T> Router<T> {
 /// The requests of one caller that wait for a place at one deployment.
 #[derive(Debug)]
 struct Queue<T> {
-    /// Of this generation of the table.
+    /// Replicas of this generation of the table.
     replicas: Vec<ReplicaIndex>,
     generation: Option<u64>,
     timeout_ns: Option<u64>,
@@ -291,6 +300,13 @@ impl<T> Queue<T> {
         all.copied().find(|&replica| table.take(caller, replica))
     }
 
+    /// Takes a place at the first replica that has room, in the order of a model.
+    fn take_place_for(&self, model: &str, table: &ReplicaTable, caller: CallerIndex) -> Option<ReplicaIndex> {
+        let mut ordered = self.replicas.clone();
+        ordered.sort_by_cached_key(|replica| std::cmp::Reverse(weight(model, *replica)));
+        ordered.into_iter().find(|&replica| table.take(caller, replica))
+    }
+
     fn is_empty(&self) -> bool {
         self.count == 0
     }
@@ -333,14 +349,25 @@ impl<T> Queue<T> {
         Some(since_ns.saturating_add(self.timeout_ns?))
     }
 
-    /// The time in which the queue moves on by as many requests as wait in it, and one more.
+    /// Returns the time in which the queue moves on by as many requests as wait in it, and one more.
     fn retry_after_s(&self, now_ns: u64) -> u64 {
         let wait_ns = self.pace.interval_ns(now_ns).saturating_mul(self.count as u64 + 1);
         wait_ns.div_ceil(1_000_000_000).clamp(1, RETRY_AFTER_LIMIT)
     }
 }
 
-/// How fast a queue moves: the mean time between two admissions, in which the last eight count most.
+/// Returns the weight of a replica for a model, the same in every process: FNV-1a, mixed so that numbers that are near each other are told apart.
+fn weight(model: &str, replica: ReplicaIndex) -> u64 {
+    let place = (replica.get() as u64).to_le_bytes();
+    let hash = model
+        .bytes()
+        .chain(place)
+        .fold(0xcbf2_9ce4_8422_2325, |hash: u64, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3));
+    let mixed = (hash ^ (hash >> 33)).wrapping_mul(0xff51_afd7_ed55_8ccd);
+    mixed ^ (mixed >> 33)
+}
+
+/// Rate of a queue: the mean time between two admissions, in which the last eight count most.
 #[derive(Debug, Default)]
 struct Pace {
     last_ns: Option<u64>,
@@ -348,7 +375,7 @@ struct Pace {
 }
 
 impl Pace {
-    /// The first request begins to wait.
+    /// Notes that the first request begins to wait.
     fn begin(&mut self, now_ns: u64) {
         self.last_ns = Some(now_ns);
     }
@@ -358,7 +385,7 @@ impl Pace {
         self.mean_ns = Some(self.mean_ns.map_or(interval, |mean| mean - mean / 8 + interval / 8));
     }
 
-    /// A queue that stands still is as slow as it has been since it moved last.
+    /// Returns the interval at which the queue moves; one that stands still is as slow as it has been since it moved last.
     fn interval_ns(&self, now_ns: u64) -> u64 {
         let since_last = self.last_ns.map_or(0, |last| now_ns.saturating_sub(last));
         self.mean_ns.unwrap_or(0).max(since_last)
@@ -370,7 +397,7 @@ impl Pace {
 struct Random(u64);
 
 impl Random {
-    /// A number below `bound`, which is not 0.
+    /// Returns a number below `bound`, which is not 0.
     #[inline]
     fn below(&mut self, bound: usize) -> usize {
         self.0 ^= self.0 >> 12;

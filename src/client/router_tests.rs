@@ -21,14 +21,14 @@ struct Simulation {
     routers: Vec<Router<Request>>,
     now_ns: u64,
     sent: Vec<u64>,
-    /// What each caller has begun last, of those that waited and of all.
+    /// Number of the last request that each caller has begun, of those that waited and of all.
     begun: Vec<Option<u64>>,
     /// By replica.
     in_flight: HashMap<ReplicaIndex, u64>,
     running: BinaryHeap<Reverse<(u64, ReplicaIndex, usize)>>,
     /// Callers that were woken and have not run yet.
     woken: Vec<usize>,
-    /// How many requests of others that waited were admitted since a waiting caller was served, and the most of all.
+    /// Number of waiting requests of others that were admitted since a waiting caller was served, and the most of all.
     passed_over: Vec<u64>,
     most_passed_over: u64,
     admitted: u64,
@@ -142,7 +142,7 @@ impl Simulation {
         self.routers.iter().map(|router| router.waiting(self.deployment)).sum()
     }
 
-    /// Once everyone who was woken has run.
+    /// Asserts what holds once everyone who was woken has run.
     fn check_settled(&self) {
         let mut ready = self.table.ready(self.deployment);
         let room = ready.find(|&replica| self.table.in_flight(replica) < self.table.limit(replica));
@@ -424,4 +424,22 @@ proptest! {
             prop_assert_eq!(simulation.table.in_flight(simulation.table.replica(number).unwrap()), 0);
         }
     }
+}
+
+#[test]
+fn callers_agree_where_a_model_is_and_on_the_next_replica_when_that_one_is_full() {
+    let mut simulation = Simulation::new(2, &[2; 5], 10, 1);
+    let deployment = simulation.deployment;
+    let mut place = |caller: usize, model: &str| {
+        let arrival = simulation.routers[caller].arrive_for(deployment, model, (caller, 0), 0);
+        let Arrival::Admitted(_, replica) = arrival else { panic!("there is room") };
+        replica
+    };
+    let first = place(0, "llama");
+    assert_eq!(place(1, "llama"), first);
+    let second = place(0, "llama");
+    assert_ne!(second, first);
+    assert_eq!(place(1, "llama"), second);
+    let places: std::collections::BTreeSet<_> = (0..4).map(|number| place(0, &format!("model-{number}"))).collect();
+    assert!(places.len() > 1, "models are spread");
 }

@@ -47,7 +47,7 @@ pub(crate) fn start(welcome: &Welcome, quiet: Duration) -> Started {
     Started { recorder: run.recorder, failure: run.failure, further_failures: run.further_failures }
 }
 
-/// The hooks that made the tracing of this process, if a driver has started it.
+/// Returns the hooks that made the tracing of this process, if a driver has started it.
 pub(crate) fn hooks_of_this_process() -> Option<Vec<String>> {
     HOOKS.get().cloned()
 }

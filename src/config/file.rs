@@ -4,6 +4,7 @@
 
 use std::fmt;
 use std::path::{Path, PathBuf};
+use std::str::FromStr;
 use std::time::Duration;
 
 use toml::Spanned;
@@ -13,7 +14,7 @@ use super::{
     Error, Overrides, SamplingRatio, SamplingRatioError, check_hook_timeout, check_log_size, check_max_processes,
     check_memory, check_num_workers, hooks_of, parse_duration, parse_size,
 };
-use crate::http_api::{AddressError, LoopbackAddress};
+use crate::http_api::AddressError;
 use crate::propagation::Propagators;
 use crate::suggestion;
 use crate::task::check_resource;
@@ -30,8 +31,10 @@ const TOP_KEYS: &[&str] = &[
     "temp_dir",
     "module_path",
     "tracing",
+    "logs",
     "http",
     "metrics",
+    "otlp",
 ];
 const TRACING_KEYS: &[&str] = &[
     "enabled",
@@ -45,19 +48,23 @@ const TRACING_KEYS: &[&str] = &[
     "runtime",
     "record_arguments",
 ];
+const LOGS_KEYS: &[&str] = &["events", "level"];
 const HTTP_KEYS: &[&str] = &["address", "commands"];
 const METRICS_KEYS: &[&str] = &["address"];
+const OTLP_KEYS: &[&str] = &["address"];
 /// The tables of a file with their keys, and with where to put a key that is in another one.
 pub(crate) type Tables = &'static [(&'static str, &'static [&'static str], &'static str)];
 
 const TABLES: Tables = &[
     ("", TOP_KEYS, "at the top of the file, above every table"),
     ("tracing.", TRACING_KEYS, "in the table `[tracing]`"),
+    ("logs.", LOGS_KEYS, "in the table `[logs]`"),
     ("http.", HTTP_KEYS, "in the table `[http]`"),
     ("metrics.", METRICS_KEYS, "in the table `[metrics]`"),
+    ("otlp.", OTLP_KEYS, "in the table `[otlp]`"),
 ];
 
-/// What is wrong in a configuration file, and in which line. The message begins with the line's number.
+/// A mistake in a configuration file. The message begins with the line's number.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FileError {
     line: usize,
@@ -90,8 +97,10 @@ pub(super) fn parse(text: &str, folder: &Path) -> Result<Overrides, FileError> {
             "temp_dir" => file.temp_dir = Some(reader.path("temp_dir", value)?),
             "module_path" => file.module_path = Some(reader.paths("module_path", value)?),
             "tracing" => reader.tracing(value, &mut file)?,
+            "logs" => reader.logs(value, &mut file)?,
             "http" => reader.http(value, &mut file)?,
             "metrics" => reader.metrics(value, &mut file)?,
+            "otlp" => reader.otlp(value, &mut file)?,
             unknown => return Err(reader.unknown_key("", unknown, key.span().start)),
         }
     }
@@ -104,7 +113,7 @@ pub(crate) struct Reader<'a> {
     pub(crate) text: &'a str,
     /// The folder that it is in, to which its paths are relative.
     pub(crate) folder: &'a Path,
-    /// What is known.
+    /// Tables and keys that are known.
     pub(crate) tables: Tables,
 }
 
@@ -112,7 +121,7 @@ pub(crate) struct Reader<'a> {
 pub(crate) type Value<'a> = Spanned<DeValue<'a>>;
 
 impl<'a> Reader<'a> {
-    /// The tables of the file, before anything is known of their keys.
+    /// Returns the tables of the file, before anything is known of their keys.
     pub(crate) fn document(&self) -> Result<Spanned<DeTable<'a>>, FileError> {
         DeTable::parse(self.text).map_err(|error| FileError {
             line: line_at(self.text, error.span().map_or(0, |span| span.start)),
@@ -149,7 +158,7 @@ impl<'a> Reader<'a> {
     }
 
     /// Reads an address; an empty text says nothing, as everywhere.
-    fn address(&self, key: &str, value: &Value<'_>) -> Result<Option<LoopbackAddress>, FileError> {
+    fn address<T: FromStr<Err = AddressError>>(&self, key: &str, value: &Value<'_>) -> Result<Option<T>, FileError> {
         let address = self.string(key, value)?;
         if address.is_empty() {
             return Ok(None);
@@ -169,6 +178,34 @@ impl<'a> Reader<'a> {
         Ok(())
     }
 
+    fn otlp(&self, value: &Value<'_>, file: &mut Overrides) -> Result<(), FileError> {
+        let table = value.get_ref().as_table().ok_or_else(|| self.wrong_type("otlp", "a table", value))?;
+        for (key, value) in table {
+            match key.get_ref().as_ref() {
+                "address" => file.otlp = self.address("otlp.address", value)?,
+                unknown => return Err(self.unknown_key("otlp.", unknown, key.span().start)),
+            }
+        }
+        Ok(())
+    }
+
+    /// Reads one of a few words.
+    fn word<T: FromStr<Err = String>>(&self, key: &str, value: &Value<'_>) -> Result<T, FileError> {
+        self.string(key, value)?.parse().map_err(|reason: String| self.invalid(key, &reason, value))
+    }
+
+    fn logs(&self, value: &Value<'_>, file: &mut Overrides) -> Result<(), FileError> {
+        let table = value.get_ref().as_table().ok_or_else(|| self.wrong_type("logs", "a table", value))?;
+        for (key, value) in table {
+            match key.get_ref().as_ref() {
+                "events" => file.log_events = Some(self.word("logs.events", value)?),
+                "level" => file.log_level = Some(self.word("logs.level", value)?),
+                unknown => return Err(self.unknown_key("logs.", unknown, key.span().start)),
+            }
+        }
+        Ok(())
+    }
+
     fn http(&self, value: &Value<'_>, file: &mut Overrides) -> Result<(), FileError> {
         let table = value.get_ref().as_table().ok_or_else(|| self.wrong_type("http", "a table", value))?;
         for (key, value) in table {
@@ -181,7 +218,7 @@ impl<'a> Reader<'a> {
         Ok(())
     }
 
-    /// A time, as text or in seconds.
+    /// Returns a time, as text or in seconds.
     pub(crate) fn duration(&self, key: &str, value: &Value<'_>) -> Result<Duration, FileError> {
         let duration = match value.get_ref() {
             DeValue::String(text) => parse_duration(text),
@@ -192,7 +229,7 @@ impl<'a> Reader<'a> {
         duration.map_err(|error| self.invalid(key, &error.to_string(), value))
     }
 
-    /// A whole number that passes a check.
+    /// Returns a whole number that passes a check.
     pub(crate) fn number(
         &self,
         key: &str,
@@ -206,7 +243,7 @@ impl<'a> Reader<'a> {
         check(number).map_err(|reason| self.invalid(key, &reason, value))
     }
 
-    /// A number of bytes.
+    /// Returns a number of bytes.
     pub(crate) fn size(&self, key: &str, expected: &str, value: &Value<'_>) -> Result<u64, FileError> {
         let text = value.get_ref().as_str().ok_or_else(|| self.wrong_type(key, expected, value))?;
         parse_size(text).map_err(|error| self.invalid(key, &error.to_string(), value))
@@ -249,12 +286,12 @@ impl<'a> Reader<'a> {
         read.map_err(|error| self.invalid(key, &error.to_string(), value))
     }
 
-    /// A truth value.
+    /// Returns a truth value.
     pub(crate) fn boolean(&self, key: &str, value: &Value<'_>) -> Result<bool, FileError> {
         value.get_ref().as_bool().ok_or_else(|| self.wrong_type(key, "a boolean", value))
     }
 
-    /// A share, from 0 to 1.
+    /// Returns a share, from 0 to 1.
     pub(crate) fn ratio(&self, key: &str, value: &Value<'_>) -> Result<SamplingRatio, FileError> {
         let text = match value.get_ref() {
             DeValue::Integer(number) if number.radix() == 10 => number.as_str(),
@@ -264,12 +301,12 @@ impl<'a> Reader<'a> {
         text.parse().map_err(|error: SamplingRatioError| self.invalid(key, &error.to_string(), value))
     }
 
-    /// A text.
+    /// Returns a text.
     pub(crate) fn string<'v>(&self, key: &str, value: &'v Value<'_>) -> Result<&'v str, FileError> {
         value.get_ref().as_str().ok_or_else(|| self.wrong_type(key, "a string", value))
     }
 
-    /// One name, or an array of them.
+    /// Returns one name, or an array of them.
     pub(crate) fn names(&self, key: &str, value: &Value<'_>) -> Result<Vec<String>, FileError> {
         match value.get_ref() {
             DeValue::Array(names) => names.iter().map(|name| Ok(self.string(key, name)?.to_owned())).collect(),
@@ -278,7 +315,7 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// A path.
+    /// Returns a path.
     pub(crate) fn path(&self, key: &str, value: &Value<'_>) -> Result<PathBuf, FileError> {
         let path = self.string(key, value)?;
         // An empty path says nothing; it must not become the file's folder.
@@ -290,7 +327,7 @@ impl<'a> Reader<'a> {
         paths.iter().map(|path| self.path(key, path)).collect()
     }
 
-    /// The complaint over a key of a table that has none of that name.
+    /// Returns the complaint over a key of a table that has none of that name.
     pub(crate) fn unknown_key(&self, table: &str, key: &str, offset: usize) -> FileError {
         let known = self.tables.iter().find(|(name, ..)| *name == table).map_or(&[][..], |(_, keys, _)| keys);
         let elsewhere = self.tables.iter().find(|(name, keys, _)| *name != table && keys.contains(&key));
@@ -306,18 +343,18 @@ impl<'a> Reader<'a> {
         FileError { line: line_at(self.text, offset), message }
     }
 
-    /// The complaint over a key that is not there, in the table that begins at `offset`.
+    /// Returns the complaint over a key that is not there, in the table that begins at `offset`.
     pub(crate) fn missing(&self, key: &str, expected: &str, offset: usize) -> FileError {
         let message = format!("`{key}`: expected {expected}, found nothing");
         FileError { line: line_at(self.text, offset), message }
     }
 
-    /// The number of the line, from 1, in which a value begins.
+    /// Returns the number of the line, from 1, in which a value begins.
     pub(crate) fn line_of(&self, value: &Value<'_>) -> usize {
         line_at(self.text, value.span().start)
     }
 
-    /// The complaint over a value of another type.
+    /// Returns the complaint over a value of another type.
     pub(crate) fn wrong_type(&self, key: &str, expected: &str, value: &Value<'_>) -> FileError {
         let found = match value.get_ref() {
             DeValue::String(_) => "a string",
@@ -331,13 +368,13 @@ impl<'a> Reader<'a> {
         self.invalid(key, &format!("expected {expected}, found {found}"), value)
     }
 
-    /// The complaint over a value that cannot be.
+    /// Returns the complaint over a value that cannot be.
     pub(crate) fn invalid(&self, key: &str, reason: &str, value: &Value<'_>) -> FileError {
         FileError { line: self.line_of(value), message: format!("`{key}`: {reason}") }
     }
 }
 
-/// The number of the line, from 1, that has the byte at `offset`.
+/// Returns the number of the line, from 1, that has the byte at `offset`.
 fn line_at(text: &str, offset: usize) -> usize {
     1 + text.as_bytes().iter().take(offset).filter(|byte| **byte == b'\n').count()
 }

@@ -1,4 +1,4 @@
-//! What the `OTEL_*` variables of `tracer start` say about the whole session.
+//! Settings of the whole session in the `OTEL_*` variables of `tracer start`.
 //!
 //! How spans are made is read where they are made, by each process, from the same environment. Here is what tracer itself decides by
 //! them, and what is wrong with any of them, which is said once.
@@ -10,7 +10,7 @@ use tracer_otel_env::{self as otel_env, LogLevel, Reader, Root};
 use super::SamplingRatio;
 use crate::propagation::Propagators;
 
-/// What [`TRACES_EXPORTER`](otel_env::TRACES_EXPORTER) may name, apart from `none`, with the hook that does it.
+/// Exporters that [`TRACES_EXPORTER`](otel_env::TRACES_EXPORTER) may name, apart from `none`, each with its hook.
 const EXPORTERS: [(&str, &str); 3] =
     [("console", "console:setup_tracing"), ("otlp", OTLP_HOOK), ("otlp_file", "otlp_file:setup_tracing")];
 const OTLP_HOOK: &str = "otlp:setup_tracing";
@@ -21,7 +21,7 @@ const OTLP_PROTOCOL: [&str; 2] = ["OTEL_EXPORTER_OTLP_TRACES_PROTOCOL", "OTEL_EX
 const SETTLED: [&str; 4] =
     [otel_env::SDK_DISABLED, otel_env::TRACES_EXPORTER, otel_env::PROPAGATORS, otel_env::CONFIG_FILE];
 
-/// What the `OTEL_*` variables say about a session. Without any of them it says nothing.
+/// Settings of a session in the `OTEL_*` variables. Without any of them it says nothing.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct OtelSettings {
     /// `OTEL_SDK_DISABLED`: nothing is traced.
@@ -30,11 +30,11 @@ pub struct OtelSettings {
     pub propagators: Option<Propagators>,
     /// `OTEL_TRACES_EXPORTER`, which counts when no hook is named.
     pub exporters: Option<Exporters>,
-    /// What is wrong with the variables, for people to read. Empty when `OTEL_LOG_LEVEL` wants to hear nothing of it.
+    /// Mistakes in the variables, for people to read. Empty when `OTEL_LOG_LEVEL` wants to hear nothing of it.
     pub warnings: Vec<String>,
 }
 
-/// What `OTEL_TRACES_EXPORTER` names.
+/// Exporters that `OTEL_TRACES_EXPORTER` names.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Exporters {
     /// `none`: nothing is traced.
@@ -70,7 +70,7 @@ impl OtelSettings {
     }
 }
 
-/// The known ones among the names; none, which is the default, when there are none.
+/// Returns the known ones among the names; none, which is the default, when there are none.
 fn propagators(reader: &mut Reader<'_>) -> Option<Propagators> {
     let names = reader.names(otel_env::PROPAGATORS)?;
     let is_known = |name: &&String| matches!(name.as_str(), "tracecontext" | "baggage" | "none");
@@ -121,7 +121,7 @@ fn otlp_hook(reader: &mut Reader<'_>) -> &'static str {
     if protocol.as_deref() == Some("grpc") { OTLP_GRPC_HOOK } else { OTLP_HOOK }
 }
 
-/// The variables of this process that drivers of its session should have as well, so that all of its processes trace alike.
+/// Returns the variables of this process that drivers of its session should have as well, so that all of its processes trace alike.
 pub(crate) fn for_drivers() -> Vec<(String, String)> {
     let mut variables: Vec<_> = std::env::vars_os()
         .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)))

@@ -41,7 +41,7 @@ fn civil(days: u64) -> (u64, u64, u64) {
     (year_of_era + era * 400 + u64::from(month <= 2), month, day)
 }
 
-/// The nanoseconds since the Unix epoch of a time as RFC 3339 writes it, such as `2026-11-20T19:23:48.5+01:00`. None for anything else, and for
+/// Returns the nanoseconds since the Unix epoch of a time as RFC 3339 writes it, such as `2026-11-20T19:23:48.5+01:00`. None for anything else, and for
 /// times before the epoch.
 pub fn parse_rfc3339(text: &str) -> Option<u64> {
     let (date, rest) = text.split_once(['T', 't', ' '])?;

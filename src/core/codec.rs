@@ -19,7 +19,7 @@ impl fmt::Display for WireError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             WireError::Truncated => f.write_str("a message ends too early"),
-            WireError::TrailingBytes => f.write_str("a message goes on after its end"),
+            WireError::TrailingBytes => f.write_str("a message has bytes after its end"),
             WireError::NotUtf8 => f.write_str("a text in a message is not UTF-8"),
             WireError::UnknownValue(field) => write!(f, "a message has an unknown value for `{field}`"),
         }

@@ -34,7 +34,7 @@ impl<N: Copy + fmt::Display + TryInto<u64>> fmt::Display for Count<'_, N> {
 pub struct Elapsed(pub Duration);
 
 impl Elapsed {
-    /// A duration given in nanoseconds.
+    /// Returns a duration given in nanoseconds.
     pub const fn from_nanos(nanos: u64) -> Elapsed {
         Elapsed(Duration::from_nanos(nanos))
     }

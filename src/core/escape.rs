@@ -56,7 +56,7 @@ pub fn report(text: &str) -> Cow<'_, str> {
     Cow::Owned(out)
 }
 
-/// The length of the SGR sequence (`ESC [ digits ; m`) that the bytes begin with.
+/// Returns the length of the SGR sequence (`ESC [ digits ; m`) that the bytes begin with.
 fn colour_sequence(bytes: &[u8]) -> Option<usize> {
     let parameters = bytes.strip_prefix(b"\x1b[")?;
     let length = parameters.iter().take_while(|byte| byte.is_ascii_digit() || matches!(byte, b';' | b':')).count();
@@ -85,7 +85,7 @@ fn may_steer_beyond_c0(bytes: &[u8]) -> bool {
     bytes.iter().any(|&byte| matches!(byte, 0x7f | 0xc2 | 0xd8 | 0xe2))
 }
 
-/// A line of a task's output for a terminal, with `prefix` before it. Tabs and colours pass, and colours end with the line. A carriage return goes
+/// Returns a line of a task's output for a terminal, with `prefix` before it. Tabs and colours pass, and colours end with the line. A carriage return goes
 /// back to the prefix and erases what followed it, so that a progress bar is drawn in place and can hide no line but its own.
 pub fn output_line(prefix: &str, bytes: &[u8]) -> String {
     let text = String::from_utf8_lossy(bytes);

@@ -24,7 +24,7 @@ impl Status {
         number.filter(|number| *number < RPC_STATUSES.len() as u32).map_or(Status::UNKNOWN, Status)
     }
 
-    /// The status that stands for one of HTTP when a proxy answers in the place of a handler.
+    /// Returns the status that stands for one of HTTP when a proxy answers in the place of a handler.
     pub const fn for_http(status: u16) -> Status {
         Status(match status {
             400 | 408 | 431 => 3,
@@ -36,12 +36,12 @@ impl Status {
         })
     }
 
-    /// Its number.
+    /// Returns its number.
     pub const fn number(self) -> u32 {
         self.0
     }
 
-    /// Its name, such as `UNAVAILABLE`.
+    /// Returns its name, such as `UNAVAILABLE`.
     pub fn name(self) -> &'static str {
         RPC_STATUSES.get(self.0 as usize).copied().unwrap_or("UNKNOWN")
     }

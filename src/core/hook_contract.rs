@@ -16,7 +16,7 @@ pub enum HookContract {
 }
 
 impl HookContract {
-    /// The flag of `tracer start` that names such a hook.
+    /// Returns the flag of `tracer start` that names such a hook.
     pub fn flag(self) -> &'static str {
         match self {
             HookContract::Startup => "--tracing-startup-hook",

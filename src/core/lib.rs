@@ -13,7 +13,7 @@
 //! | [`value`] | arguments and results: MessagePack on the wire, JSON for people |
 //! | [`names`], [`request_names`] | names of spans and attributes: of tasks, and of requests to services |
 //! | [`grpc`] | which requests are of gRPC, and its statuses |
-//! | [`hook_contract`], [`sampling_ratio`], [`module_name`] | words of the tracing settings that travel in messages |
+//! | [`hook_contract`], [`sampling_ratio`], [`logs`], [`module_name`] | words of the tracing settings that travel in messages |
 //! | [`clock`], [`duration`], [`size`], [`count`] | time and quantities, as numbers and as text |
 //! | [`pattern`], [`suggestion`] | names as people type them |
 //! | [`exit`] | the exit codes of the program |
@@ -36,6 +36,7 @@ pub mod hex;
 pub mod hook_contract;
 pub mod http_field;
 pub mod lock;
+pub mod logs;
 pub mod metric_names;
 pub mod module_name;
 pub mod names;
@@ -50,5 +51,6 @@ pub mod task;
 pub mod value;
 
 pub use hook_contract::HookContract;
+pub use logs::{LogEvents, LogLevel, LogSettings};
 pub use sampling_ratio::{SamplingRatio, SamplingRatioError};
 pub use stored::Stored;

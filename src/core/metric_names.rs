@@ -42,7 +42,32 @@ pub const KEPT: &[Metric] = &[
         "Time from submission to the first attempt's begin.",
     ),
     metric("tracer.task.ended", "{task}", MetricKind::Counter, "Tasks that have ended, by outcome."),
-    metric("http.server.request.duration", "s", MetricKind::Histogram, "Time that requests to the HTTP API took."),
+    metric(
+        "http.server.request.duration",
+        "s",
+        MetricKind::Histogram,
+        "Time that requests to services and to the HTTP API took.",
+    ),
+    metric(
+        "tracer.serve.queue.duration",
+        "s",
+        MetricKind::Histogram,
+        "Time that requests waited for a place at a replica, of those that had to.",
+    ),
+    metric("tracer.serve.request.body", "By", MetricKind::Counter, "Bytes of the bodies of requests, as far as read."),
+    metric("tracer.serve.response.body", "By", MetricKind::Counter, "Bytes of the bodies of answers, as far as sent."),
+    metric(
+        "tracer.serve.requests.shed",
+        "{request}",
+        MetricKind::Counter,
+        "Requests that got no place at a replica, by reason.",
+    ),
+    metric(
+        "tracer.serve.requests.retried",
+        "{attempt}",
+        MetricKind::Counter,
+        "Attempts after which another replica was asked, by reason.",
+    ),
 ];
 
 /// Position of the run time of attempts in [`KEPT`].
@@ -53,6 +78,16 @@ pub const QUEUE_DURATION: usize = 1;
 pub const TASKS_ENDED: usize = 2;
 /// Position of the duration of requests in [`KEPT`].
 pub const HTTP_DURATION: usize = 3;
+/// Position of the time that requests wait for a place in [`KEPT`].
+pub const SERVE_QUEUE_DURATION: usize = 4;
+/// Position of the bytes of requests in [`KEPT`].
+pub const REQUEST_BODIES: usize = 5;
+/// Position of the bytes of answers in [`KEPT`].
+pub const RESPONSE_BODIES: usize = 6;
+/// Position of the counter of requests without a place in [`KEPT`].
+pub const SERVE_SHED: usize = 7;
+/// Position of the counter of attempts that were followed by another in [`KEPT`].
+pub const SERVE_RETRIES: usize = 8;
 
 /// Tasks by state.
 pub const TASKS: Metric = metric("tracer.tasks", "{task}", MetricKind::Gauge, "Tasks that have not ended, by state.");
@@ -112,6 +147,18 @@ pub const CONNECTIONS: Metric = metric(
     MetricKind::Gauge,
     "Drivers and workers that are connected to the head.",
 );
+/// Requests in flight.
+pub const ACTIVE_REQUESTS: Metric =
+    metric("http.server.active_requests", "{request}", MetricKind::Gauge, "Requests in flight at replicas.");
+/// Requests that wait for a place.
+pub const QUEUE_DEPTH: Metric =
+    metric("tracer.serve.queue.depth", "{request}", MetricKind::Gauge, "Requests that wait for a place at a replica.");
+/// Replicas by state.
+pub const REPLICAS: Metric =
+    metric("tracer.serve.replicas", "{replica}", MetricKind::Gauge, "Replicas of deployments, by state.");
+/// State of services.
+pub const SERVICES: Metric =
+    metric("tracer.serve.services", "{service}", MetricKind::Gauge, "1 for the state that a service is in.");
 /// Age of the head.
 pub const UPTIME: Metric = metric("tracer.uptime", "s", MetricKind::Gauge, "Time since the head's start.");
 /// Memory of processes.
@@ -129,6 +176,8 @@ pub const CPU_TIME: Metric = metric(
 pub const FUNCTION: &str = "tracer.function";
 /// Attribute of the error that an attempt ended with; missing when it succeeded.
 pub const ERROR_TYPE: &str = "error.type";
+/// Attribute of a service.
+pub const SERVICE: &str = "tracer.service";
 /// Attribute of a state.
 pub const STATE: &str = "tracer.state";
 /// Attribute of what became of spans.
@@ -160,6 +209,10 @@ mod tests {
             JOURNAL_FAILING,
             LOGS_DROPPED,
             CONNECTIONS,
+            ACTIVE_REQUESTS,
+            QUEUE_DEPTH,
+            REPLICAS,
+            SERVICES,
             UPTIME,
             MEMORY,
             CPU_TIME,
@@ -175,5 +228,10 @@ mod tests {
         assert_eq!(KEPT[QUEUE_DURATION].name, "tracer.task.queue.duration");
         assert_eq!(KEPT[TASKS_ENDED].name, "tracer.task.ended");
         assert_eq!(KEPT[HTTP_DURATION].name, "http.server.request.duration");
+        assert_eq!(KEPT[SERVE_QUEUE_DURATION].name, "tracer.serve.queue.duration");
+        assert_eq!(KEPT[REQUEST_BODIES].name, "tracer.serve.request.body");
+        assert_eq!(KEPT[RESPONSE_BODIES].name, "tracer.serve.response.body");
+        assert_eq!(KEPT[SERVE_SHED].name, "tracer.serve.requests.shed");
+        assert_eq!(KEPT[SERVE_RETRIES].name, "tracer.serve.requests.retried");
     }
 }

@@ -73,6 +73,9 @@ pub const WORKER_ID: &str = "tracer.worker_id";
 pub const NODE_ID: &str = "tracer.node_id";
 /// Integer: which attempt at the task this is, from 1.
 pub const ATTEMPT: &str = "tracer.attempt";
+/// String: the context of an attempt's span, as `traceparent` has it; an attribute of the resource of what a command sends by OTLP, where the
+/// head receives it. Traces that begin in the command are read as parts of the attempt's trace.
+pub const TRACEPARENT: &str = "tracer.traceparent";
 /// Integer, nanoseconds: from the submission's acceptance to the beginning of the attempt.
 pub const QUEUED_NS: &str = "tracer.queued_ns";
 /// Integer: the slots that the attempt took, if it was submitted with `--num-cpus`.

@@ -148,7 +148,7 @@ impl Carrier {
         (carrier, rejections)
     }
 
-    /// The variables for a child's environment: `Some` is to be set, `None` is to be removed, so that the child
+    /// Returns the variables for a child's environment: `Some` is to be set, `None` is to be removed, so that the child
     /// inherits nothing stale.
     pub fn to_env(&self) -> [(&'static str, Option<String>); 3] {
         let is_said = |text: &String| !text.is_empty();

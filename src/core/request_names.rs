@@ -35,7 +35,7 @@ pub const CALL_METHOD: &str = "call_method";
 pub const HTTP_CALL_METHOD: &str = "handle";
 /// String: the replica, `<deployment>#<number>`.
 pub const REPLICA_ID: &str = "replica_id";
-/// String: how the request has come, `http` or `grpc`.
+/// String: how the request has come, `http`, `grpc`, or `call` for a call of a method by a handle.
 pub const REQUEST_TYPE: &str = "request_type";
 /// String: the method of HTTP.
 pub const REQUEST_METHOD: &str = "request_method";
@@ -116,12 +116,21 @@ pub const TIME_TO_FIRST_BYTE_NS: &str = "tracer.time_to_first_byte_ns";
 pub const REQUEST_BODY_BYTES: &str = "tracer.request_body_bytes";
 /// Integer, bytes: the body of the answer, as far as it was sent.
 pub const RESPONSE_BODY_BYTES: &str = "tracer.response_body_bytes";
+/// Integer: how many inputs a batch has, those of requests that are not sampled too.
+pub const BATCH_SIZE: &str = "tracer.batch.size";
+/// Integer, nanoseconds: how long the oldest input of a batch has waited until the batch began.
+pub const BATCH_WAITED_NS: &str = "tracer.batch.waited_ns";
+/// Integer: the code with which a WebSocket was closed, by whoever closed it first (RFC 6455, section 7.4); 1005 if there was none.
+pub const WEBSOCKET_CLOSE_CODE: &str = "tracer.websocket.close_code";
 /// String: what became of a request that was not answered as its handler meant, one of those that follow.
 pub const OUTCOME: &str = "tracer.outcome";
 
+/// The header with which a request says the model that it is for.
+pub const MODEL_HEADER: &str = "x-model-id";
+
 // Values of `tracer.outcome`, which are those of `error.type` where the span has an error.
 
-/// As many requests wait as may.
+/// The request was refused because the queue was full.
 pub const OUTCOME_SHED: &str = "shed";
 /// No replica had a place in time.
 pub const OUTCOME_UNAVAILABLE: &str = "unavailable";
@@ -129,6 +138,8 @@ pub const OUTCOME_UNAVAILABLE: &str = "unavailable";
 pub const OUTCOME_TIMEOUT: &str = "timeout";
 /// The replica died or broke off after it had begun.
 pub const OUTCOME_REPLICA_LOST: &str = "replica_lost";
+/// The handler that was called has failed before it answered.
+pub const OUTCOME_HANDLER_FAILED: &str = "handler_failed";
 /// The answer broke off half-way.
 pub const OUTCOME_STREAM_ABORTED: &str = "stream_aborted";
 /// The client went away.

@@ -20,7 +20,7 @@ impl SamplingRatio {
     /// Every new trace is sampled.
     pub const ALL: SamplingRatio = SamplingRatio(1.0);
 
-    /// The number.
+    /// Returns the number.
     pub fn get(self) -> f64 {
         self.0
     }

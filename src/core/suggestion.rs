@@ -36,7 +36,7 @@ fn fold(name: &str) -> String {
     name.chars().map(|c| if c == '-' { '_' } else { c.to_ascii_lowercase() }).collect()
 }
 
-/// The text as one word of a shell's command line.
+/// Returns the text as one word of a shell's command line.
 pub fn shell_word(text: &str) -> String {
     let is_plain = |character: char| character.is_ascii_alphanumeric() || "/._-+=:@%".contains(character);
     if !text.is_empty() && text.chars().all(is_plain) {

@@ -33,14 +33,14 @@ pub const DEPTH_LIMIT: usize = 128;
 /// The longest text, in bytes, of a key that is not a string. Each level of keys in keys doubles it.
 const KEY_LIMIT: usize = 64 << 10;
 
-/// A MessagePack value as JSON. Binary data becomes an array of numbers, a map's key that is no string becomes its text, and a number that
+/// Returns a MessagePack value as JSON. Binary data becomes an array of numbers, a map's key that is no string becomes its text, and a number that
 /// JSON does not have becomes null.
 pub fn to_json(value: &[u8]) -> Result<serde_json::Value, ValueError> {
     let json: Result<Json, _> = Deserialize::deserialize(&mut deserializer(value, DEPTH_LIMIT));
     json.map(|json| json.0).map_err(|error| ValueError(format!("the result has no form in JSON: {}", words(error))))
 }
 
-/// A MessagePack value as a Rust one, which may borrow from it.
+/// Returns a MessagePack value as a Rust one, which may borrow from it.
 pub fn from_bytes<'a, T: Deserialize<'a>>(value: &'a [u8]) -> Result<T, ValueError> {
     // Without integers of more than 64 bits nothing has to be rewritten, and texts and bytes can be borrowed.
     if let Ok(read) = T::deserialize(&mut deserializer(value, DEPTH_LIMIT).with_human_readable()) {
@@ -73,7 +73,7 @@ fn words(error: rmp_serde::decode::Error) -> String {
     }
 }
 
-/// A Rust value as MessagePack, in the form that it has in JSON: structs with the names of their fields, addresses as text.
+/// Returns a Rust value as MessagePack, in the form that it has in JSON: structs with the names of their fields, addresses as text.
 pub fn to_bytes(value: &impl Serialize) -> Result<Vec<u8>, ValueError> {
     let mut bytes = Vec::new();
     write(value, &mut bytes)?;
@@ -218,7 +218,7 @@ impl<'de> Visitor<'de> for JsonVisitor {
     }
 }
 
-/// The text of a key that is not a string.
+/// Returns the text of a key that is not a string.
 fn key_text<E: de::Error>(key: &serde_json::Value) -> Result<String, E> {
     let text = key.to_string();
     if text.len() > KEY_LIMIT {
@@ -235,7 +235,7 @@ pub fn array(values: &[Vec<u8>]) -> Vec<u8> {
     out
 }
 
-/// The elements of a MessagePack array, of which some are replaced: by each value the one with its index.
+/// Returns the elements of a MessagePack array, of which some are replaced: by each value the one with its index.
 pub fn replaced<'a>(
     array_bytes: &'a [u8],
     values: impl IntoIterator<Item = (u32, &'a [u8])>,
@@ -263,7 +263,7 @@ pub fn fill<'a>(
     Ok(out)
 }
 
-/// The elements of a MessagePack array that fills `bytes`; none when it is not one.
+/// Returns the elements of a MessagePack array that fills `bytes`; none when it is not one.
 pub fn elements(bytes: &[u8]) -> Option<Vec<&[u8]>> {
     let (count, mut rest) = match *bytes.first()? {
         marker @ 0x90..=0x9f => (usize::from(marker & 0x0f), &bytes[1..]),
@@ -280,7 +280,7 @@ pub fn elements(bytes: &[u8]) -> Option<Vec<&[u8]>> {
     rest.is_empty().then_some(elements)
 }
 
-/// A big-endian length of `N` bytes.
+/// Returns a big-endian length of `N` bytes.
 fn length<const N: usize>(bytes: &[u8]) -> Option<usize> {
     Some(bytes.get(..N)?.iter().fold(0, |length, &byte| length << 8 | usize::from(byte)))
 }
@@ -366,7 +366,7 @@ mod tests {
         }
     }
 
-    /// A list in a list and so on, `depth` of them.
+    /// Returns a list in a list and so on, `depth` of them.
     fn nested(begin: &[u8], depth: usize) -> Vec<u8> {
         let mut bytes = begin.repeat(depth);
         bytes.push(1);

@@ -1,4 +1,4 @@
-//! What tracer promises, how far each promise goes, and which tests keep it.
+//! Promises of tracer, with their limits, and with the tests that keep them.
 //!
 //! This page has no code. Each row ends with the tests that fail when the promise is broken, as `file::test` in `tests/integration`; that they exist is a
 //! test of its own. What is not on this page is not promised.
@@ -33,6 +33,19 @@
 //!   each step, and `seen_means_recorded::workers_that_are_killed_at_random_leave_one_outcome_and_one_span_for_each_task`; for hooks without a file by
 //!   `hooks::spans_that_a_hook_had_not_delivered_outlive_a_killed_worker`.
 //!
+//! **A record is kept.** When a module's call that logs has returned, its log record is out of reach of a SIGKILL of its process. When anyone can see that a task has ended,
+//! its records are in `<pid>.logs.jsonl`, each once, with the ids of the span that they were made in.
+//!
+//! - A loss of power is not a SIGKILL. Where the disk takes no more, records wait in 512 KiB for each process; those beyond that are lost, and counted in the log of the process.
+//! - A record is 64 KiB at most, its body 32 KiB. What is cut ends in `…`; attributes that are left out are counted in the record.
+//! - Exporters of log records get what their process has handed to them: what it had not exported when it was killed is in the file alone.
+//! - A task that removes or overwrites the files of its session loses what is in them.
+//! - Kept by `log_records::no_record_of_an_ended_span_is_lost_and_none_is_twice_when_workers_are_killed`,
+//!   `log_records::a_process_that_dies_between_the_line_and_the_note_of_it_leaves_no_record_twice`,
+//!   `log_records::what_a_dead_head_and_its_workers_have_left_is_there_for_whoever_reads`,
+//!   `log_records::a_record_of_a_task_that_runs_is_in_the_file_soon_and_stays_when_it_is_killed`, `log_records::a_module_in_c_makes_log_records`,
+//!   `log_records::log_records_go_to_a_collector_too` and `fuzzing::what_is_left_of_log_records_is_one_line_or_none`.
+//!
 //! **Several hooks.** The first makes the spans; each further one gets every sampled span that has ended, under its own ids, also of processes that died.
 //!
 //! - An additional hook gets spans from the spool: in full up to the size of a slot, and at its own pace. What it does not take waits in the session's folder, as for
@@ -41,6 +54,19 @@
 //! - Kept by `several_hooks::two_files_hold_the_same_spans`, `several_hooks::spans_of_a_killed_worker_are_whole_in_both_files`,
 //!   `several_hooks::a_killed_worker_loses_nothing_to_the_receiver_and_the_file` and
 //!   `several_hooks::a_further_hook_that_cannot_deliver_disturbs_nobody_and_is_counted`.
+//!
+//! **Each line is its task's.** What an attempt writes to standard output and standard error is kept with the attempt, the output, the time and the trace, and
+//! shown by `tracer logs` and `tracer trace show --logs`, also when worker and head are gone. No task can claim another's lines.
+//!
+//! - A function that wrote nothing in its first 16 attempts in a worker has its next lines shown as approximate, once.
+//! - Calls of an actor that run beside each other share their output, and so do a replica's requests.
+//! - A line that a thread, or a process that was left behind, writes after its task has ended counts for the next task in the worker.
+//! - The logs of a session are bounded (`--max-log-size`); the oldest output goes first, and is counted. They are not synced to the disk.
+//! - Kept by `task_logs::every_line_of_ten_thousand_tasks_is_its_own_while_workers_are_killed`,
+//!   `task_logs::the_lines_of_a_task_are_shown_without_a_head_too`, `task_logs::what_a_silent_function_writes_at_last_is_approximate_once`,
+//!   `task_logs::bytes_that_look_like_a_mark_are_a_tasks_own`, `task_logs::what_the_c_library_holds_back_is_the_tasks_that_printed_it`,
+//!   `task_logs::a_task_that_runs_inside_of_another_keeps_its_lines` and
+//!   `task_logs::calls_that_run_beside_each_other_share_the_output_of_their_actor`.
 //!
 //! **Death leaves a span.** When a worker or a submission is killed, crashes, or is ended, its spans are completed under their own ids: ended ones as they
 //! were, open ones with status ERROR, `error.type` and an end. None twice, none without its parent.
@@ -147,6 +173,16 @@
 //!
 //! - Kept by `proxy::what_a_dead_replica_had_not_begun_goes_to_another_and_what_it_had_begun_is_lost`,
 //!   `proxy::clients::what_a_dead_replica_had_begun_begins_again_if_its_deployment_says_so` and `replica::what_was_taken_back_is_not_begun`.
+//!
+//! **A batch is whole for each request in it.** Each caller gets the output of its own input, or an error; one that goes disturbs no other. The span of the batch and those of all
+//! sampled requests in it are linked in both directions, and closed when the process is killed.
+//!
+//! - Of a batch in a killed process the request's links are all kept; of its own, some fifty.
+//! - Kept by `batching::requests_of_a_full_batch_have_one_span_and_each_its_own_answer`,
+//!   `batching::a_client_that_goes_leaves_the_batch_and_the_others_are_answered`,
+//!   `batching::a_batch_that_fails_fails_each_request_and_the_replica_serves_on`,
+//!   `batching::every_span_of_a_batch_that_is_killed_is_closed` and
+//!   `batching::in_a_storm_on_several_threads_each_has_its_own_answer_and_links_that_agree`.
 //!
 //! **Change without loss.** A new version is ready before the old one takes no more requests; one that fails is not served, and the old one is, all of it.
 //!
@@ -303,6 +339,19 @@
 //!   `library_programs::a_program_that_panics_stops_its_head_and_its_job_says_so` and
 //!   `library::a_head_of_its_own_lives_as_long_as_the_cluster`.
 //!
+//! **Acknowledged means recorded, for OTLP too.** What a program sends to `tracer start --otlp` is in a file of the span folder when it is answered with 200, all but
+//! what the answer counts as rejected. Whoever has only the token of senders can send, and do nothing else.
+//!
+//! - A request is a line that is appended in one write: it is there whole or not at all. One whose answer was lost may be there twice; of its spans, each is shown once.
+//! - A loss of power is not a SIGKILL: nothing is synced to the disk.
+//! - Kept by `otlp_in::json_is_in_the_file_before_it_is_acknowledged_and_what_cannot_be_taken_is_counted`,
+//!   `otlp_in::what_was_acknowledged_outlives_the_receiver_which_comes_back_with_port_and_token`, `otlp_in::senders_may_send_and_do_nothing_else`,
+//!   `otlp_in::hostile_bodies_are_refused_and_the_next_one_is_taken`, `otlp_in::more_bodies_than_there_is_room_for_are_told_when_to_come_again`,
+//!   `otlp_in::a_python_program_with_automatic_instrumentation_alone_is_below_its_attempt_while_it_runs`,
+//!   `otlp_in::a_node_program_with_automatic_instrumentation_alone_is_below_its_attempt_while_it_runs`,
+//!   `full_disk::what_is_sent_to_a_full_disk_is_to_be_sent_again_and_is_there_once_when_it_was`, `fuzzing::hostile_otlp_is_refused_or_a_line_that_is_read_again` and
+//!   `several_hooks::spans_that_are_received_go_to_the_exporters_of_the_session_too`.
+//!
 //! **Much harms nobody.** A million tasks may wait; what is asked is answered at once, and lists say what they left out. Clients by the thousands, slow or dead
 //! ones among them, do not slow the others. A cluster in which nothing happens uses no processor time.
 //!
@@ -343,6 +392,20 @@
 //!   `http_api::description::schemathesis_finds_nothing_that_is_not_as_described` and
 //!   `http_api::tasks::the_trace_goes_on_from_the_callers_header_to_the_workers_spans`.
 //!
+//! **Clients and replicas of a service hurt themselves only.** What is no request of HTTP/1.1 or HTTP/2 has its documented answer, who is slow has the time that is documented, and floods take no
+//! memory; other clients are answered meanwhile. A replica that writes what none may write loses its lane, and its requests are answered with 502.
+//!
+//! - The limits are those of [serving](super::serving).
+//! - Kept by `serving_hostile::frames_of_http_2_that_are_wrong_have_the_answer_of_rfc_9113`,
+//!   `serving_hostile::floods_of_http_2_end_their_connection_take_no_memory_and_disturb_nobody`,
+//!   `serving_hostile::clients_of_http_2_that_stop_are_told_and_what_else_they_ask_is_answered`,
+//!   `serving_hostile::bytes_of_http_1_that_are_no_request_have_their_documented_answer`,
+//!   `serving_hostile::clients_of_http_1_that_are_slow_have_the_time_that_is_documented`,
+//!   `serving_hostile::thousands_of_connections_with_nothing_to_do_take_little_and_others_are_answered` and
+//!   `serving_smuggling::what_nginx_and_node_refuse_is_refused`; of replicas by
+//!   `proxy::broken::a_replica_that_writes_anything_into_its_lane_and_its_claims_loses_its_lane_alone`,
+//!   `proxy::broken::a_table_that_is_overwritten_ends_no_proxy` and `replica::a_caller_that_writes_anything_loses_its_lane_alone`.
+//!
 //! # What it costs
 //!
 //! Of a release build on two virtual cpus, which other work shared: for spans the undisturbed tenth of the samples, for commands their CPU time.
@@ -358,6 +421,7 @@
 //! | CPU time of all threads for a span with five attributes, through the boundary and the spool | 0.65 µs |
 //! | the same by the SDK's batch and simple processors, with an exporter that derives its JSON | 1.8 and 2.7 µs |
 //! | a span with five attributes that a task makes with `opentelemetry`, in its worker, and by the SDK alone | 0.65 and 0.5 µs |
+//! | an event of `tracing` with two fields as a log record, from a module to its file; by `tracing-subscriber` to a file (`-- "log record"`) | 0.6 and 1.5 µs |
 //! | the two spans of a task that does nothing, with all that goes with them, in driver, head and worker together | 1.6 to 2.4 µs |
 //! | `tracer trace show last` over 100,000 spans (63 MB) | 0.17 s, where `jq -c .` takes 1.75 s; 0.4 s when all of them are the one trace that is shown |
 //! | the same in OTLP lines (76 MB) | 0.28 s, where `jq -c .` takes 2.6 s |

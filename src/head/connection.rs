@@ -18,7 +18,7 @@ const WRITTEN_LIMIT: usize = 1 << 20;
 /// Reads per wake-up and connection, so that one client that sends without pause does not starve the others.
 const READS_PER_WAKE_UP: usize = 16;
 
-/// Who is at the other end.
+/// Process at the other end of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Peer {
     /// Has not said hello.
@@ -32,7 +32,7 @@ pub(super) enum Peer {
 }
 
 impl Peer {
-    /// The longest frame taken from it.
+    /// Returns the longest frame taken from it.
     pub(super) fn frame_limit(self) -> usize {
         if self == Peer::Unknown { HELLO_LIMIT } else { FRAME_LIMIT }
     }
@@ -50,17 +50,17 @@ pub(super) struct Connection {
     sender: Sender,
     pub(super) receiver: Receiver,
     pub(super) inbox: FrameBuffer,
-    /// What to write; the first `written` bytes are written.
+    /// Frames to write; the first `written` bytes are written.
     pub(super) outbox: Vec<u8>,
     written: usize,
-    /// What of the outbox may be written only when the journal is on the disk up to a position: from where on, in the order of both.
+    /// Parts of the outbox that may be written only when the journal is on the disk up to a position: the start of each, in the order of both.
     held: VecDeque<Held>,
     /// Bytes at the end of the outbox that were looked at by [`hold`](Self::hold).
     looked_at: usize,
     pub(super) peer: Peer,
     /// The process at the other end, as it said; 0 before that.
     pub(super) pid: u32,
-    /// What was seen of it while it said nothing.
+    /// Last observation of it while it said nothing.
     pub(super) seen: Seen,
     /// True if epoll watches for room to write.
     pub(super) is_watched_for_room: bool,
@@ -72,7 +72,7 @@ pub(super) struct Connection {
     pub(super) may_wait: bool,
 }
 
-/// What a read found.
+/// Result of a read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ReadState {
     /// Nothing more has arrived.
@@ -137,12 +137,12 @@ impl Connection {
         self.looked_at = self.outbox.len();
     }
 
-    /// What has come since the last time waits for nothing.
+    /// Lets the frames that were put since the last time wait for nothing.
     pub(super) fn skip_hold(&mut self) {
         self.looked_at = self.outbox.len();
     }
 
-    /// The journal is on the disk up to there. True when there may be something to write.
+    /// Notes that the journal is on the disk up to there. True when there may be something to write.
     pub(super) fn release(&mut self, position: u64) -> bool {
         let before = self.held.len();
         while self.held.front().is_some_and(|held| held.position <= position) {
@@ -166,7 +166,7 @@ impl Connection {
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}
                 Err(error) if error.kind() == ErrorKind::WouldBlock => {
                     if self.backlog() > BACKLOG_LIMIT {
-                        return Err(io::Error::other("the client does not read what it is sent"));
+                        return Err(io::Error::other("the client does not read its answers"));
                     }
                     // A client that never catches up must not make the outbox grow with all that it was ever sent.
                     self.drop_written(WRITTEN_LIMIT.max(self.outbox.len() / 2));
@@ -213,18 +213,24 @@ impl AsFd for Connection {
 /// the result is told, and no more, so that a task that writes without pause does not hold the head.
 const DRAIN_LIMIT: usize = 1 << 20;
 
-/// Reads what a pipe holds, in pieces. Returns false at its end.
-pub(super) fn drain(pipe: &mut impl Read, buffer: &mut [u8], mut take: impl FnMut(&[u8])) -> bool {
+/// Reads what a pipe holds, in pieces; when it holds no more, `take` gets an empty one and true. Returns false at its end.
+pub(super) fn drain(pipe: &mut impl Read, buffer: &mut [u8], mut take: impl FnMut(&[u8], bool)) -> bool {
     let mut total = 0;
     while total < DRAIN_LIMIT {
         match pipe.read(buffer) {
-            Ok(0) => return false,
+            Ok(0) => {
+                take(&[], true);
+                return false;
+            }
             Ok(count) => {
-                take(&buffer[..count]);
+                take(&buffer[..count], false);
                 total += count;
             }
             Err(error) if error.kind() == ErrorKind::Interrupted => {}
-            Err(error) => return error.kind() == ErrorKind::WouldBlock,
+            Err(error) => {
+                take(&[], true);
+                return error.kind() == ErrorKind::WouldBlock;
+            }
         }
     }
     true

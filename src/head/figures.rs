@@ -81,11 +81,11 @@ impl Figures {
     }
 }
 
-/// The span that an exemplar names: the attempt's own where the head knows it, else that of the submission, in the same trace. None when the
+/// Returns the span that an exemplar names: the attempt's own where the head knows it, else that of the submission, in the same trace. None when the
 /// trace is not sampled.
 fn span_of(attempt: &EndedAttempt<'_>) -> Option<SpanLink> {
     let link = attempt.span.or_else(|| {
-        let trace = Envelope::decode(attempt.envelope).ok()?.trace?;
+        let trace = Envelope::trace_of(attempt.envelope)?;
         Some(SpanLink { trace_id: trace.trace_id, span_id: trace.span_id, trace_flags: trace.trace_flags })
     })?;
     (link.trace_flags & SAMPLED != 0 && link.trace_id != [0; 16]).then_some(link)

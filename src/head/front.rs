@@ -17,14 +17,14 @@ use super::reactor::Effects;
 use crate::http_api::{self, HttpSettings, LoopbackAddress};
 use crate::protocol::HttpReport;
 
-/// How long to wait before a process that has ended is started again.
+/// Pause before a process that has ended is started again.
 const START_AGAIN: Duration = Duration::from_millis(500);
-/// How long it may take to end when it is asked to: it answers who waits, and delivers its spans.
+/// Time within which it must end when it is asked to: it answers who waits, and delivers its spans.
 const END_LIMIT: Duration = Duration::from_secs(4);
 /// The same, when the head is to end at once.
 const FORCED_END_LIMIT: Duration = Duration::from_millis(500);
 
-/// Why the HTTP API cannot be had.
+/// Reason why there is no HTTP API.
 #[derive(Debug)]
 pub(super) enum FrontError {
     /// Nobody can listen there.
@@ -67,16 +67,17 @@ pub(super) struct Front {
     address: LoopbackAddress,
     allows_commands: bool,
     is_metrics_only: bool,
+    receives_otlp: bool,
     session_dir: PathBuf,
     process: Option<FrontProcess>,
-    /// When to start it, if it does not run.
+    /// Time of its next start, if it does not run.
     start_at: Option<Instant>,
     restarts: u64,
-    /// How it ended the last time, if it did.
+    /// Description of its last end, if it has ended.
     last_end: Option<String>,
     /// The hooks that failed in it, in words.
     pub(super) hook_failures: Vec<String>,
-    /// Once it was asked to end: when it is killed.
+    /// Time at which it is killed; set once it was asked to end.
     kill_at: Option<Instant>,
 }
 
@@ -95,6 +96,7 @@ impl Front {
             address,
             allows_commands: settings.allows_commands,
             is_metrics_only: settings.is_metrics_only,
+            receives_otlp: settings.receives_otlp,
             session_dir: session_dir.into(),
             process: None,
             start_at: Some(Instant::now()),
@@ -105,7 +107,7 @@ impl Front {
         })
     }
 
-    /// Its process, if it runs.
+    /// Returns its process, if it runs.
     pub(super) fn pid(&self) -> Option<u32> {
         self.process.as_ref().map(FrontProcess::pid)
     }
@@ -116,6 +118,8 @@ impl Front {
             token_path: http_api::place::token_path(&self.session_dir),
             is_metrics_only: self.is_metrics_only,
             metrics_token_path: http_api::place::metrics_token_path(&self.session_dir),
+            receives_otlp: self.receives_otlp,
+            otlp_token_path: http_api::place::otlp_token_path(&self.session_dir),
             allows_commands: self.allows_commands,
             pid: self.pid(),
             restarts: self.restarts,
@@ -196,14 +200,14 @@ impl HeadIo {
         }
     }
 
-    /// The process of the HTTP API has ended.
+    /// Notes that the process of the HTTP API has ended.
     pub(super) fn on_front_exit(&mut self) {
         let Some(front) = &mut self.front else { return };
         let Some(process) = &mut front.process else { return };
         let exit = match process.try_reap() {
             Ok(None) => return,
             Ok(Some(status)) => describe_exit(status).cause,
-            Err(error) => format!("ended, and how cannot be learnt: {error}"),
+            Err(error) => format!("ended, and its exit status cannot be read: {error}"),
         };
         let _ = rustix::event::epoll::delete(&self.epoll, &process.pidfd);
         front.process = None;

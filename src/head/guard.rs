@@ -25,12 +25,12 @@ use crate::children;
 
 static GUARD: AtomicU32 = AtomicU32::new(0);
 
-/// The guard above this process, if it is a head that has one.
+/// Returns the guard above this process, if it is a head that has one.
 pub(crate) fn pid() -> Option<u32> {
     Some(GUARD.load(Relaxed)).filter(|&pid| pid != 0)
 }
 
-/// Whether the head is attached to a terminal.
+/// Attachment of the head to a terminal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Attachment {
     /// In a terminal, whose signals the guard passes on.
@@ -39,7 +39,7 @@ pub(crate) enum Attachment {
     Background,
 }
 
-/// The signals that ask a head to end. SIGHUP, which a terminal sends when it is closed, only if it is not ignored: `nohup` says so.
+/// Returns the signals that ask a head to end. SIGHUP, which a terminal sends when it is closed, only if it is not ignored: `nohup` says so.
 pub(crate) fn ending_signals() -> Vec<i32> {
     let mut signals = vec![libc::SIGTERM, libc::SIGINT];
     // SAFETY: without a new action, the old one is written to memory that is valid for it, and nothing is changed.

@@ -27,15 +27,15 @@ const OFFERS_LIMIT: usize = 4;
 const LAST_OFFERS_LIMIT: usize = 32;
 /// Bytes of parcels that are kept. Beyond it, the oldest are given up.
 const BYTES_LIMIT: u64 = 64 << 20;
-/// How often a parcel is tried.
+/// Limit on the tries of a parcel.
 const TRIES_LIMIT: u32 = 50;
-/// How long to wait after a failure, at first and at most.
+/// Pause after a failure, at first and at most.
 const PAUSE_FIRST_NS: u64 = 500_000_000;
 const PAUSE_LIMIT_NS: u64 = 30_000_000_000;
-/// How long to wait when a worker's hook has more than it takes.
+/// Pause when a worker's hook has more than it takes.
 const PAUSE_FULL_NS: u64 = 50_000_000;
 
-/// What is to be sent to a worker's sink.
+/// A parcel to send to a worker's sink.
 pub(super) struct Offer {
     pub(super) connection: u64,
     pub(super) spans: SpansOffer,
@@ -49,9 +49,9 @@ pub(super) struct Handover {
     foreign_spans: u64,
     /// Wakes the head when a parcel comes into the folder.
     watch: OwnedFd,
-    /// What waits, by the hooks that it is for: hooks that fail do not hold back what is for others.
+    /// Parcels that wait, by the hooks that they are for: hooks that fail do not hold back what is for others.
     queues: BTreeMap<u32, Queue>,
-    /// What is with a worker, by the offer's number.
+    /// Parcels that are with a worker, by the offer's number.
     offered: HashMap<u64, (Waiting, u64)>,
     next_number: u64,
     /// The connections of workers' sinks, with how many offers each has.
@@ -71,7 +71,7 @@ struct Waiting {
 #[derive(Default)]
 struct Queue {
     waiting: VecDeque<Waiting>,
-    /// How many are with workers.
+    /// Number of parcels that are with workers.
     offered: usize,
     /// Failures in a row.
     failures: u32,
@@ -124,7 +124,7 @@ impl Handover {
         self.watch.as_fd()
     }
 
-    /// Something has come into the folder.
+    /// Notes that something has come into the folder.
     pub(super) fn on_change(&mut self) {
         let mut buffer = [MaybeUninit::uninit(); 4096];
         let mut reader = inotify::Reader::new(&self.watch, &mut buffer);
@@ -173,7 +173,7 @@ impl Handover {
         self.look();
     }
 
-    /// The part of a parcel that is for hooks of this session. What is for others is put where it waits for a head that has them.
+    /// Returns the part of a parcel that is for hooks of this session. What is for others is put where it waits for a head that has them.
     fn own_part(&mut self, mut parcel: Parcel) -> Option<Parcel> {
         if parcel.mark == self.own.mark {
             return Some(parcel);
@@ -243,17 +243,17 @@ impl Handover {
         self.all().map(|waiting| waiting.parcel.spans).sum()
     }
 
-    /// A worker has opened a connection for its sink.
+    /// Notes that a worker has opened a connection for its sink.
     pub(super) fn on_sink(&mut self, connection: u64) {
         self.sinks.push((connection, 0));
     }
 
-    /// The connections of sinks.
+    /// Returns the connections of sinks.
     pub(super) fn sinks(&self) -> impl Iterator<Item = u64> {
         self.sinks.iter().map(|(connection, _)| *connection)
     }
 
-    /// A connection is gone; what it was offered goes to another.
+    /// Notes that a connection is gone; what it was offered goes to another.
     pub(super) fn on_gone(&mut self, connection: u64) {
         self.sinks.retain(|(sink, _)| *sink != connection);
         let numbers: Vec<_> =
@@ -267,7 +267,7 @@ impl Handover {
         }
     }
 
-    /// A worker says what became of what it was offered. Returns what is worth a line in the log.
+    /// Notes that a worker says what became of what it was offered. Returns what is worth a line in the log.
     pub(super) fn on_done(&mut self, connection: u64, done: &SpansDone, now_ns: u64) -> Option<String> {
         let (mut waiting, _) = self.offered.remove(&done.number)?;
         if let Some((_, count)) = self.sinks.iter_mut().find(|(sink, _)| *sink == connection) {

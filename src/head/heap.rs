@@ -1,11 +1,11 @@
 //! The head's own memory: what many tasks took goes back to the system when they have ended.
 
-/// What tasks must have taken at least for a look at it.
+/// Memory that tasks must have taken at least for a look at it.
 const WORTH_BYTES: u64 = 1 << 20;
-/// How long nothing is open before it is given back: who sends one wave after the other needs it again.
+/// Time without an open task after which memory is given back: who sends one wave after the other needs it again.
 const REST_NS: u64 = 200_000_000;
 
-/// When to give memory back. Once for each time that there was much.
+/// Decides when memory is given back: once for each time that there was much.
 #[derive(Debug, Default)]
 pub(super) struct Heap {
     most_bytes: u64,

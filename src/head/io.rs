@@ -5,11 +5,13 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
+use std::time::Instant;
 
 use rustc_hash::FxHashMap;
 use rustix::event::epoll;
-use rustix::process::{Pid, Resource, Rlimit, Signal, getrlimit, kill_process, prlimit};
+use rustix::process::{Pid, Resource, Rlimit, Signal, getrlimit, kill_process, prlimit, setrlimit};
 
+use super::clients::{Bodies, Clients};
 use super::connection::{Connection, Peer, drain};
 use super::figures::Figures;
 use super::front::Front;
@@ -18,29 +20,31 @@ use super::handover::Handover;
 use super::journal::{Journal, Submitted};
 use super::logs::{HeadLog, Logs};
 use super::memory::Bound;
+use super::output::WorkerOutput;
 use super::process::{WorkerCommand, WorkerProcess, kill_command_left_behind};
 use super::reactor::{Effects, EndedAttempt, Loss, Submission, Watchers, Why, watchers};
 use super::recovery::{DeadOrigin, Finisher, Folders, finish_opened, finish_story};
-use super::server::HeadSettings;
 use super::services::ServicesIo;
+use super::settings::HeadSettings;
 use super::state::{Death, DriverId, Now, State, TaskEnd};
 use super::watch::Seen;
 use crate::children;
 use crate::control_group::Group;
+use crate::fault;
 use crate::identity::open_pidfd;
-use crate::protocol::frame::{FRAME_TARGET, put_frame};
-use crate::protocol::wire::Put;
+use crate::protocol::frame::put_frame;
 use crate::protocol::{CommandUsage, Finished, Lease, Output, Period, SpanCounts, Stream, kind, put_value};
 use crate::session;
 use crate::spool::{ClaimState, Story};
-use crate::task::{AttemptReport, JobId, Outcome, SpanLink, StopReason, TaskId, WorkerId};
+use crate::task::{AttemptReport, Outcome, SpanLink, StopReason, TaskId, WorkerId};
+use crate::task_output::{Extent, Nonce, Owner};
 use tracer_core::clock::now_unix_nano;
 
 /// Bytes of output kept for a driver that reads slowly. From there on the output of its task stays in the pipe, and the task waits
 /// as it would for any reader.
 const OUTPUT_BACKLOG_LIMIT: usize = 4 << 20;
 
-/// What an epoll event is about.
+/// Source of an epoll event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Source {
     Listener,
@@ -61,6 +65,10 @@ pub(super) enum Source {
     /// A process of a service has ended.
     ServiceExit(WorkerId),
     ServiceOutput(WorkerId, Stream),
+    /// Callers of deployments want to connect.
+    CallerListener,
+    /// A caller of deployments has said something, or can be told more.
+    Caller(u64),
     /// A thread of the journal has something to tell.
     Journal,
     /// Something has changed in the folders of the place and of the session.
@@ -86,6 +94,8 @@ impl Source {
             Source::ServiceExit(process) => (11, process.0),
             Source::ServiceOutput(process, Stream::Stdout) => (12, process.0),
             Source::ServiceOutput(process, Stream::Stderr) => (13, process.0),
+            Source::CallerListener => (14, 0),
+            Source::Caller(id) => (14, id),
         };
         id << 4 | tag
     }
@@ -107,6 +117,8 @@ impl Source {
             11 => Source::ServiceExit(WorkerId(id)),
             12 => Source::ServiceOutput(WorkerId(id), Stream::Stdout),
             13 => Source::ServiceOutput(WorkerId(id), Stream::Stderr),
+            14 if id == 0 => Source::CallerListener,
+            14 => Source::Caller(id),
             _ if id == 0 => Source::Journal,
             _ => Source::Place,
         }
@@ -119,60 +131,10 @@ pub(super) struct HeadIo {
     pub(super) session_dir: PathBuf,
     pub(super) node_id: String,
     pub(super) epoll: OwnedFd,
-    pub(super) connections: FxHashMap<u64, Connection>,
-    /// Those with rings.
-    pub(super) ringed: Vec<u64>,
-    pub(super) next_connection: u64,
-    pub(super) next_job: u64,
-    pub(super) processes: FxHashMap<WorkerId, Process>,
-    /// The jobs of drivers that are gone, for the reactor.
-    pub(super) gone_jobs: Vec<JobId>,
-    /// The connections of drivers that are gone, for services that end with them.
-    pub(super) gone_connections: Vec<u64>,
-    /// Files of values that nobody needs any more; they go when the journal has been written.
-    pub(super) unused_values: Vec<String>,
-    /// Connections with something to write.
-    pub(super) dirty: Vec<u64>,
-    /// Those whose backlog may wait for the next turn, if that begins soon.
-    pub(super) patient: Vec<u64>,
-    /// Those whose backlog has waited for a turn.
-    pub(super) late: Vec<u64>,
-    /// Outputs of workers that are not read until a driver has taken in what it was sent, by that driver's connection.
-    pub(super) held: Vec<(u64, WorkerId, Stream)>,
-    /// Ends of tasks to tell, encoded, by connection.
-    pub(super) finished: FxHashMap<u64, Bodies>,
-    /// True if drivers were told how tasks ended since this was asked.
-    pub(super) has_told_an_end: bool,
-    /// Processes whose end is waited for, to finish their story, by pid.
-    pub(super) ending: HashMap<u32, EndingProcess>,
-    /// Workers the reactor wants started.
-    pub(super) to_start: Vec<WorkerId>,
-    /// Workers with leases to send.
-    pub(super) leased: Vec<WorkerId>,
-    /// Workers whose bound on memory the kernel does not hold.
-    pub(super) to_watch: BTreeSet<WorkerId>,
-    pub(super) journal: Journal,
-    /// Why the journal could not be written the last time, if it could not.
-    pub(super) journal_failure: Option<String>,
-    /// Connections with something that waits until the journal is on the disk.
-    pub(super) unsynced: Vec<u64>,
-    /// Workers whose leases wait for that: a start is journaled first.
-    pub(super) unsynced_workers: Vec<WorkerId>,
-    pub(super) has_journaled_start: bool,
-    pub(super) spans: SpanCounts,
-    pub(super) handover: Handover,
-    /// The spans of attempts that were met while stories of dead processes were finished, for the reactor.
-    pub(super) attempt_spans: Vec<(TaskId, SpanLink)>,
-    /// How many files the head was allowed to have open before it allowed itself more; its workers get this.
-    pub(super) open_files: Option<Rlimit>,
-    /// True if it was said that a connection had to wait.
-    pub(super) has_refused: bool,
-    /// Workers that were ended because their connections were of no use any more, and the last of them with its process and the reason.
-    pub(super) disturbed: Option<(u64, WorkerId, u32, &'static str)>,
-    /// Workers whose spools were found written over, cut short or removed, and the last of them with its process.
-    pub(super) damaged: Option<(u64, WorkerId, u32)>,
-    /// Where control groups can be made for workers; none where they cannot.
-    pub(super) groups: Option<Group>,
+    pub(super) clients: Clients,
+    pub(super) workers: WorkerProcesses,
+    pub(super) kept: Kept,
+    pub(super) stories: Stories,
     pub(super) warnings: Vec<String>,
     /// The HTTP API, if there is one.
     pub(super) front: Option<Front>,
@@ -180,9 +142,108 @@ pub(super) struct HeadIo {
     pub(super) services: ServicesIo,
     /// Metrics that outlive the head.
     pub(super) figures: Figures,
-    /// What workers write.
+    /// The logs of the workers' output.
     pub(super) logs: Logs,
     pub(super) log: HeadLog,
+}
+
+/// The worker processes, and what the reactor wants of them that is not done yet.
+pub(super) struct WorkerProcesses {
+    pub(super) processes: FxHashMap<WorkerId, Process>,
+    /// Workers the reactor wants started.
+    pub(super) to_start: Vec<WorkerId>,
+    /// Workers with leases to send.
+    pub(super) leased: Vec<WorkerId>,
+    /// Workers whose bound on memory the kernel does not hold.
+    pub(super) to_watch: BTreeSet<WorkerId>,
+    /// The limit of open files before the head raised its own; its workers get this.
+    pub(super) open_files: Option<Rlimit>,
+    /// Workers that were ended because their connections were of no use any more, and the last of them with its process and the reason.
+    pub(super) disturbed: Option<(u64, WorkerId, u32, &'static str)>,
+    /// Workers whose spools were found written over, cut short or removed, and the last of them with its process.
+    pub(super) damaged: Option<(u64, WorkerId, u32)>,
+    /// The control group in which workers get groups of their own; none where that cannot be.
+    pub(super) groups: Option<Group>,
+}
+
+impl WorkerProcesses {
+    /// None yet.
+    pub(super) fn new() -> WorkerProcesses {
+        WorkerProcesses {
+            processes: FxHashMap::default(),
+            to_start: Vec::new(),
+            leased: Vec::new(),
+            to_watch: BTreeSet::new(),
+            open_files: raise_open_files(),
+            disturbed: None,
+            damaged: None,
+            groups: control_groups(),
+        }
+    }
+}
+
+/// Returns where this head may make control groups for its workers.
+fn control_groups() -> Option<Group> {
+    if fault::is_without("control_groups") {
+        return None;
+    }
+    let ours: Vec<_> = std::iter::once(std::process::id()).chain(guard::pid()).collect();
+    Group::for_children(&ours)
+}
+
+/// Lets this process open as many files as the system allows, and returns what it was allowed before.
+fn raise_open_files() -> Option<Rlimit> {
+    let before = getrlimit(Resource::Nofile);
+    let raised = Rlimit { current: before.maximum, maximum: before.maximum };
+    setrlimit(Resource::Nofile, raised).ok().map(|()| before)
+}
+
+/// The journal, and what waits until it has been written or is on the disk.
+pub(super) struct Kept {
+    pub(super) journal: Journal,
+    /// Reason why the journal could not be written the last time, if it could not.
+    pub(super) failure: Option<String>,
+    /// Connections with something that waits until the journal is on the disk.
+    pub(super) unsynced: Vec<u64>,
+    /// Workers whose leases wait for that: a start is journaled first.
+    pub(super) unsynced_workers: Vec<WorkerId>,
+    /// True if the start of the lease that comes next was journaled.
+    pub(super) has_start: bool,
+    /// Files of values that nobody needs any more; they go when the journal has been written.
+    pub(super) unused_values: Vec<String>,
+}
+
+impl Kept {
+    /// Wraps a journal for which nothing waits yet.
+    pub(super) fn new(journal: Journal) -> Kept {
+        Kept {
+            journal,
+            failure: None,
+            unsynced: Vec::new(),
+            unsynced_workers: Vec::new(),
+            has_start: false,
+            unused_values: Vec::new(),
+        }
+    }
+}
+
+/// Spans of processes that have ended, or are about to.
+pub(super) struct Stories {
+    /// Processes whose end is waited for, to finish their story, by pid.
+    pub(super) ending: HashMap<u32, EndingProcess>,
+    /// Counts of the spans that were written for others.
+    pub(super) spans: SpanCounts,
+    /// Spans that wait for an exporter of the hook's.
+    pub(super) handover: Handover,
+    /// The spans of attempts that were met while stories of dead processes were finished, for the reactor.
+    pub(super) attempt_spans: Vec<(TaskId, SpanLink)>,
+}
+
+impl Stories {
+    /// None yet.
+    pub(super) fn new(handover: Handover) -> Stories {
+        Stories { ending: HashMap::new(), spans: SpanCounts::default(), handover, attempt_spans: Vec::new() }
+    }
 }
 
 /// A process whose end is waited for.
@@ -190,38 +251,6 @@ pub(super) struct EndingProcess {
     pidfd: OwnedFd,
     spools: Vec<PathBuf>,
     loss: Loss,
-}
-
-/// Messages of one kind on their way into frames: into one, or into several when they are large.
-#[derive(Debug, Default)]
-pub(super) struct Bodies {
-    /// Each of them is a frame's.
-    full: Vec<Vec<u8>>,
-    last: Vec<u8>,
-}
-
-impl Bodies {
-    /// Returns where the next message goes.
-    fn body(&mut self) -> &mut Vec<u8> {
-        if self.last.len() >= FRAME_TARGET {
-            self.full.push(std::mem::take(&mut self.last));
-        }
-        &mut self.last
-    }
-
-    fn is_empty(&self) -> bool {
-        self.full.is_empty() && self.last.is_empty()
-    }
-
-    /// Moves everything to `out`.
-    fn put_frames(&mut self, out: &mut Vec<u8>, kind: u8) {
-        for body in self.full.drain(..) {
-            put_frame(out, kind, |out| out.put_exact(&body));
-        }
-        put_frame(out, kind, |out| out.put_exact(&self.last));
-        self.last.clear();
-        self.last.shrink_to(FRAME_TARGET);
-    }
 }
 
 /// A worker on the server's side.
@@ -232,10 +261,11 @@ pub(super) struct Process {
     pub(super) tasks_connection: Option<u64>,
     /// Leases to send, encoded.
     pub(super) leases: Bodies,
+    pub(super) output: WorkerOutput,
     pub(super) was_killed: bool,
-    /// Why it is ended, if its connection is of no use any more.
+    /// Reason why it is ended, if its connection is of no use any more.
     pub(super) broken: Option<&'static str>,
-    /// What was seen of it while it did not go on.
+    /// Observations of it while it did not go on.
     pub(super) seen: Seen,
     pub(super) bound: Bound,
 }
@@ -247,6 +277,22 @@ impl Process {
             Stream::Stderr => self.worker.stderr.as_ref().map(AsFd::as_fd),
         }
     }
+}
+
+/// Returns the pieces of what was read, each with the task that wrote it if a mark says so.
+fn owned_pieces<'a>(text: &'a [u8], extents: &[Extent]) -> Vec<(&'a [u8], Option<TaskId>)> {
+    let (mut pieces, mut taken) = (Vec::new(), 0);
+    let certain = extents.iter().filter(|extent| !extent.is_approximate);
+    for extent in certain {
+        let Owner::Attempt { task, .. } = extent.owner else { continue };
+        let start = usize::try_from(extent.offset).unwrap_or(usize::MAX).min(text.len());
+        let end = start.saturating_add(extent.length as usize).min(text.len());
+        pieces.extend((start > taken).then(|| (&text[taken..start], None)));
+        pieces.push((&text[start..end], Some(task)));
+        taken = end;
+    }
+    pieces.extend((taken < text.len()).then(|| (&text[taken..], None)));
+    pieces
 }
 
 impl HeadIo {
@@ -261,48 +307,23 @@ impl HeadIo {
         const FILES_OF_WORKER: usize = 8;
         const FEWEST: usize = 16;
         let allowed = getrlimit(Resource::Nofile).current.and_then(|allowed| usize::try_from(allowed).ok());
-        let taken = FILES_OF_HEAD + FILES_OF_WORKER * self.settings.num_workers + self.ending.len();
+        let taken = FILES_OF_HEAD + FILES_OF_WORKER * self.settings.num_workers + self.stories.ending.len();
         allowed.unwrap_or(usize::MAX).saturating_sub(taken).max(FEWEST + self.settings.num_workers)
     }
 
     pub(super) fn add_connection(&mut self, stream: UnixStream) -> io::Result<()> {
-        let id = self.next_connection;
-        self.next_connection += 1;
+        let id = self.clients.next_connection;
+        self.clients.next_connection += 1;
         let connection = Connection::new(stream)?;
         self.watch(connection.as_fd(), Source::Connection(id))?;
-        self.connections.insert(id, connection);
+        self.clients.connections.insert(id, connection);
         Ok(())
     }
 
-    /// Nothing is heard of this connection any more.
+    /// Stops watching a connection, and its rings.
     pub(super) fn unwatch(&mut self, id: u64, connection: &Connection) {
         let _ = epoll::delete(&self.epoll, connection.as_fd());
-        self.ringed.retain(|ringed| *ringed != id);
-    }
-
-    /// From now on clients may send through their rings.
-    pub(super) fn wake_up(&mut self) {
-        for id in &self.ringed {
-            if let Some(connection) = self.connections.get_mut(id) {
-                connection.receiver.wake_up();
-            }
-        }
-    }
-
-    /// Adds the connections to whose rings something has come.
-    pub(super) fn find_pieces(&mut self, found: &mut Vec<u64>) {
-        let has_piece = |connection: &mut Connection| connection.receiver.has_piece();
-        found.extend(self.ringed.iter().copied().filter(|id| self.connections.get_mut(id).is_some_and(has_piece)));
-    }
-
-    /// Clients do not send through their rings any more. Adds the connections to whose rings something has come before.
-    pub(super) fn fall_asleep(&mut self, found: &mut Vec<u64>) {
-        for id in &self.ringed {
-            if let Some(connection) = self.connections.get_mut(id) {
-                connection.receiver.fall_asleep();
-            }
-        }
-        self.find_pieces(found);
+        self.clients.ringed.retain(|ringed| *ringed != id);
     }
 
     pub(super) fn spawn(&mut self, worker: WorkerId) -> io::Result<u32> {
@@ -312,10 +333,11 @@ impl HeadIo {
             worker,
             tracing: &self.settings.tracing,
         };
+        let nonce = Nonce::random()?;
         let mut process = WorkerProcess::spawn(&command)?;
         let pid = process.pid();
         process.claims.set_worker(pid, self.settings.tracing.hook.is_some());
-        if let (Some(limit), Some(pid)) = (&self.open_files, i32::try_from(pid).ok().and_then(Pid::from_raw)) {
+        if let (Some(limit), Some(pid)) = (&self.workers.open_files, i32::try_from(pid).ok().and_then(Pid::from_raw)) {
             // It runs nothing of a user's before the head has answered its hello. At worst it may open more files.
             let _ = prlimit(Some(pid), Resource::Nofile, *limit);
         }
@@ -327,13 +349,14 @@ impl HeadIo {
             process.reap();
             return Err(error);
         }
-        self.processes.insert(
+        self.workers.processes.insert(
             worker,
             Process {
                 worker: process,
                 connection: None,
                 tasks_connection: None,
                 leases: Bodies::default(),
+                output: WorkerOutput::new(nonce),
                 was_killed: false,
                 broken: None,
                 seen: Seen::default(),
@@ -357,7 +380,7 @@ impl HeadIo {
         Ok(())
     }
 
-    /// A task of this worker has ended: if someone watches what it writes, all that it wrote is shown before its end is, even to a driver that is
+    /// Reads the output of a worker whose task has ended: if someone watches what it writes, all that it wrote is shown before its end is, even to a driver that is
     /// behind. What nobody watches is read when it comes.
     pub(super) fn read_watched_output(&mut self, state: &State, worker: WorkerId) {
         if state.workers().get(&worker).is_some_and(|worker| !worker.watched().is_empty()) {
@@ -376,38 +399,38 @@ impl HeadIo {
         let grant = worker.leases().iter().find(|grant| grant.number == lease);
         let Some((id, task)) = grant.and_then(|grant| Some((grant.task, state.task(grant.task)?))) else { return };
         if let Some(DriverId(driver)) = task.driver()
-            && let Some(connection) = self.connections.get_mut(&driver)
+            && let Some(connection) = self.clients.connections.get_mut(&driver)
         {
             usage.put_frame(id, &mut connection.outbox);
-            self.dirty.push(driver);
+            self.clients.dirty.push(driver);
         }
     }
 
     /// Reads what a worker has written, and if a driver that it is for is too far behind, no more until that has caught up.
     pub(super) fn read_output(&mut self, state: &State, worker: WorkerId, stream: Stream, buffer: &mut [u8]) {
         let watchers = watchers(state, worker, |lease| self.claim_state(worker, lease));
-        let Some(mut process) = self.processes.remove(&worker) else { return };
+        let Some(mut process) = self.workers.processes.remove(&worker) else { return };
         self.read_process_output(&watchers, worker, &mut process, stream, buffer);
         let is_behind = |driver: &u64| {
-            self.connections.get(driver).is_some_and(|connection| connection.backlog() > OUTPUT_BACKLOG_LIMIT)
+            self.clients.connections.get(driver).is_some_and(|connection| connection.backlog() > OUTPUT_BACKLOG_LIMIT)
         };
         if let Some(driver) = watchers.tasks.iter().map(|&(_, DriverId(driver))| driver).find(is_behind)
             && let Some(pipe) = process.output(stream)
             && epoll::delete(&self.epoll, pipe).is_ok()
         {
-            self.held.push((driver, worker, stream));
+            self.clients.held.push((driver, worker, stream));
         }
-        self.processes.insert(worker, process);
+        self.workers.processes.insert(worker, process);
     }
 
     /// Reads again the outputs that were held for this driver, or of this worker.
     fn release(&mut self, is_meant: impl Fn(u64, WorkerId) -> bool) {
-        for (driver, worker, stream) in std::mem::take(&mut self.held) {
+        for (driver, worker, stream) in std::mem::take(&mut self.clients.held) {
             if !is_meant(driver, worker) {
-                self.held.push((driver, worker, stream));
+                self.clients.held.push((driver, worker, stream));
                 continue;
             }
-            let pipe = self.processes.get(&worker).and_then(|process| process.output(stream));
+            let pipe = self.workers.processes.get(&worker).and_then(|process| process.output(stream));
             if let Some(Err(error)) = pipe.map(|pipe| self.watch(pipe, Source::WorkerOutput(worker, stream))) {
                 self.log(format!("the output of worker {worker} is not read any more: {error}"));
             }
@@ -423,23 +446,23 @@ impl HeadIo {
         stream: Stream,
         buffer: &mut [u8],
     ) {
-        let worker_pid = process.worker.pid();
-        let WorkerProcess { stdout, stderr, .. } = &mut process.worker;
-        let mut pieces = Vec::new();
-        let take = |bytes: &[u8]| pieces.push(bytes.to_vec());
+        let pid = process.worker.pid();
+        let Process { worker: WorkerProcess { stdout, stderr, claims, .. }, output, .. } = process;
+        let last = || claims.last_attempt().map(|(task, attempt)| (TaskId(task), attempt));
+        let unix_nano = now_unix_nano();
+        let (mut text, mut extents) = (Vec::new(), Vec::new());
+        let take = |bytes: &[u8], is_empty| {
+            output.take((stream, bytes, is_empty), last, unix_nano, &mut text, &mut extents);
+        };
         let is_open = match stream {
             Stream::Stdout => stdout.as_mut().is_none_or(|pipe| drain(pipe, buffer, take)),
             Stream::Stderr => stderr.as_mut().is_none_or(|pipe| drain(pipe, buffer, take)),
         };
-        for bytes in &pieces {
-            self.logs.write(worker, bytes);
-            for &(task, DriverId(driver)) in &watchers.tasks {
-                let Some(connection) = self.connections.get_mut(&driver) else { continue };
-                let is_shared = watchers.is_shared;
-                Output { task, worker_pid, stream, is_shared, bytes }.encode(&mut connection.outbox);
-                self.dirty.push(driver);
-            }
+        if !text.is_empty() {
+            self.logs.write(worker, &text, &extents);
+            self.show_output(watchers, pid, stream, &text, &extents);
         }
+        self.tell_marking(process, &extents);
         if !is_open {
             let closed: Option<OwnedFd> = match stream {
                 Stream::Stdout => process.worker.stdout.take().map(Into::into),
@@ -451,73 +474,106 @@ impl HeadIo {
         }
     }
 
+    /// Sends output to the drivers that watch the tasks of a worker: each gets what its own task wrote, and what has no certain owner.
+    fn show_output(&mut self, watchers: &Watchers, worker_pid: u32, stream: Stream, text: &[u8], extents: &[Extent]) {
+        if watchers.tasks.is_empty() {
+            return;
+        }
+        for (bytes, owner) in owned_pieces(text, extents) {
+            for &(task, DriverId(driver)) in &watchers.tasks {
+                let is_shared = owner.is_none() && watchers.is_shared;
+                if owner.is_some_and(|owner| owner != task) {
+                    continue;
+                }
+                let Some(connection) = self.clients.connections.get_mut(&driver) else { continue };
+                Output { task, worker_pid, stream, is_shared, bytes }.encode(&mut connection.outbox);
+                self.clients.dirty.push(driver);
+            }
+        }
+    }
+
+    /// Tells a worker which functions it is to mark, if that has changed.
+    fn tell_marking(&mut self, process: &mut Process, extents: &[Extent]) {
+        let orders = process.output.orders(extents, Instant::now());
+        if orders.is_empty() {
+            return;
+        }
+        if let Some(id) = process.connection
+            && let Some(connection) = self.clients.connections.get_mut(&id)
+        {
+            put_frame(&mut connection.outbox, kind::MARKING, |out| orders.iter().for_each(|order| order.put(out)));
+            self.clients.dirty.push(id);
+        }
+    }
+
     /// Finishes the story of a dead process, and counts what that took. `left` is what is known of a spool that is not found any more.
     pub(super) fn finish_story(&mut self, spool: &Path, left: Option<Story>, loss: &Loss, worker: Option<WorkerId>) {
         let place = DeadOrigin { node_id: &self.node_id, worker, session_dir: &self.session_dir };
-        let folders = Folders { spans_dir: &self.settings.tracing.spans_dir, handover: self.handover.folder() };
+        let folders = Folders { spans_dir: &self.settings.tracing.spans_dir, handover: self.stories.handover.folder() };
         let mut attempts = Vec::new();
         let finisher = Finisher::Head(place);
         let (counts, error) = match left {
             Some(story) => finish_opened(story, spool, folders, loss, finisher, now_unix_nano(), &mut attempts),
             None => finish_story(spool, folders, loss, finisher, now_unix_nano(), &mut attempts),
         };
-        self.attempt_spans.append(&mut attempts);
-        self.spans.recovered = self.spans.recovered.saturating_add(counts.recovered);
-        self.spans.closed = self.spans.closed.saturating_add(counts.closed);
-        self.spans.cut = self.spans.cut.saturating_add(counts.cut);
-        self.spans.dropped = self.spans.dropped.saturating_add(counts.dropped);
-        self.spans.lost_with_process = self.spans.lost_with_process.saturating_add(counts.lost_with_process);
-        self.spans.untold = self.spans.untold.saturating_add(counts.untold);
-        self.spans.missed = self.spans.missed.saturating_add(counts.missed);
-        self.spans.forked = self.spans.forked.saturating_add(counts.forked);
-        self.spans.unwritten = self.spans.unwritten.saturating_add(counts.unwritten);
-        self.spans.given_up = self.spans.given_up.saturating_add(counts.given_up);
+        self.stories.attempt_spans.append(&mut attempts);
+        self.stories.spans.recovered = self.stories.spans.recovered.saturating_add(counts.recovered);
+        self.stories.spans.closed = self.stories.spans.closed.saturating_add(counts.closed);
+        self.stories.spans.cut = self.stories.spans.cut.saturating_add(counts.cut);
+        self.stories.spans.dropped = self.stories.spans.dropped.saturating_add(counts.dropped);
+        self.stories.spans.lost_with_process =
+            self.stories.spans.lost_with_process.saturating_add(counts.lost_with_process);
+        self.stories.spans.untold = self.stories.spans.untold.saturating_add(counts.untold);
+        self.stories.spans.missed = self.stories.spans.missed.saturating_add(counts.missed);
+        self.stories.spans.forked = self.stories.spans.forked.saturating_add(counts.forked);
+        self.stories.spans.unwritten = self.stories.spans.unwritten.saturating_add(counts.unwritten);
+        self.stories.spans.given_up = self.stories.spans.given_up.saturating_add(counts.given_up);
         if let Some(error) = error {
             self.log(format!("the spans in `{}` could not be written: {error}", spool.display()));
         }
     }
 
-    /// What a worker shared with the head was written over, cut short or removed by something that ran there.
+    /// Notes that the spool of a worker was written over, cut short or removed by something that ran there.
     pub(super) fn note_damage(&mut self, worker: WorkerId, pid: u32) {
-        self.damaged = Some((self.damaged.map_or(0, |(count, ..)| count) + 1, worker, pid));
+        self.workers.damaged = Some((self.workers.damaged.map_or(0, |(count, ..)| count) + 1, worker, pid));
         self.log(format!("the spool of worker {worker} (pid {pid}) was written over, cut short or removed by a task"));
     }
 
     /// Offers spans that wait to the sinks of workers.
     pub(super) fn offer_spans(&mut self, now_ns: u64, is_last: bool) {
-        for offer in self.handover.offers(now_ns, is_last) {
-            if let Some(connection) = self.connections.get_mut(&offer.connection) {
+        for offer in self.stories.handover.offers(now_ns, is_last) {
+            if let Some(connection) = self.clients.connections.get_mut(&offer.connection) {
                 put_value(&mut connection.outbox, kind::SPANS, &offer.spans);
-                self.dirty.push(offer.connection);
+                self.clients.dirty.push(offer.connection);
             } else {
-                self.handover.on_gone(offer.connection);
+                self.stories.handover.on_gone(offer.connection);
             }
         }
     }
 
     /// Offers what there is, and tells the sinks that it was all.
     pub(super) fn end_handover(&mut self, now_ns: u64) {
-        self.handover.look();
+        self.stories.handover.look();
         self.offer_spans(now_ns, true);
-        for id in self.handover.sinks().collect::<Vec<_>>() {
-            if let Some(connection) = self.connections.get_mut(&id) {
+        for id in self.stories.handover.sinks().collect::<Vec<_>>() {
+            if let Some(connection) = self.clients.connections.get_mut(&id) {
                 put_frame(&mut connection.outbox, kind::SHUTDOWN, |_| {});
-                self.dirty.push(id);
+                self.clients.dirty.push(id);
             }
         }
     }
 
-    /// A driver's connection has closed, so nothing is held for it any more.
+    /// Notes that a driver's connection has closed, so nothing is held for it any more.
     pub(super) fn on_driver_gone(&mut self, id: u64, peer: Peer, pid: u32) {
         if let Peer::Driver(job) = peer {
-            self.gone_jobs.push(job);
-            self.gone_connections.push(id);
+            self.clients.gone_jobs.push(job);
+            self.clients.gone_connections.push(id);
         }
         self.release(|driver, _| driver == id);
         self.watch_for_end_of_driver(pid);
     }
 
-    /// A driver's connection has closed. If it left a spool it has died, or lives on without the connection; only its end tells.
+    /// Notes that a driver's connection has closed. If it left a spool it has died, or lives on without the connection; only its end tells.
     fn watch_for_end_of_driver(&mut self, pid: u32) {
         let spools = self.driver_spools(pid);
         if spools.is_empty() {
@@ -533,23 +589,23 @@ impl HeadIo {
 
     /// Finishes the story in these spools when their process has ended, which may be now.
     pub(super) fn finish_at_end_of(&mut self, pid: u32, spools: Vec<PathBuf>, loss: Loss) {
-        if let Some(ending) = self.ending.get_mut(&pid) {
+        if let Some(ending) = self.stories.ending.get_mut(&pid) {
             let new = spools.into_iter().filter(|spool| !ending.spools.contains(spool)).collect::<Vec<_>>();
             ending.spools.extend(new);
             return;
         }
         match open_pidfd(pid) {
             Some(pidfd) if self.watch(pidfd.as_fd(), Source::OwnerExit(pid)).is_ok() => {
-                self.ending.insert(pid, EndingProcess { pidfd, spools, loss });
+                self.stories.ending.insert(pid, EndingProcess { pidfd, spools, loss });
             }
             // It is gone already.
             _ => spools.iter().for_each(|spool| self.finish_left(spool, &loss)),
         }
     }
 
-    /// A process whose end was waited for has ended.
+    /// Notes that a process whose end was waited for has ended.
     pub(super) fn on_owner_exit(&mut self, pid: u32) {
-        let Some(ending) = self.ending.remove(&pid) else { return };
+        let Some(ending) = self.stories.ending.remove(&pid) else { return };
         let _ = epoll::delete(&self.epoll, &ending.pidfd);
         ending.spools.iter().for_each(|spool| self.finish_left(spool, &ending.loss));
     }
@@ -570,6 +626,7 @@ impl HeadIo {
         }
         let front = self.front.as_ref().and_then(Front::pid);
         let own: Vec<_> = self
+            .workers
             .processes
             .values()
             .map(|process| process.worker.pid())
@@ -603,7 +660,7 @@ impl HeadIo {
     /// Writes to the journal which tasks have ended, before anyone is told. When that fails, it is kept and tried again with the next
     /// turn: nobody is made to wait for a disk that is full.
     pub(super) fn write_journal(&mut self) {
-        let written = self.journal.write();
+        let written = self.kept.journal.write();
         self.note_journal(written);
     }
 
@@ -611,14 +668,14 @@ impl HeadIo {
     fn note_journal(&mut self, written: io::Result<()>) -> bool {
         match written {
             Ok(()) => {
-                self.journal_failure = None;
+                self.kept.failure = None;
                 true
             }
             Err(error) => {
-                if self.journal_failure.is_none() {
+                if self.kept.failure.is_none() {
                     self.log(format!("the journal cannot be written: {error}"));
                 }
-                self.journal_failure = Some(error.to_string());
+                self.kept.failure = Some(error.to_string());
                 false
             }
         }
@@ -626,26 +683,19 @@ impl HeadIo {
 
     /// Sends what the turn has brought about: leases to workers, ends of tasks to drivers.
     pub(super) fn flush(&mut self) {
-        let mut dirty = std::mem::take(&mut self.dirty);
-        dirty.append(&mut self.late);
-        std::mem::swap(&mut self.late, &mut self.patient);
-        self.leased.retain(|worker| {
-            let Some(process) = self.processes.get_mut(worker) else { return false };
-            let connection = process.connection.and_then(|id| Some((id, self.connections.get_mut(&id)?)));
+        let mut dirty = self.clients.take_dirty();
+        self.workers.leased.retain(|worker| {
+            let Some(process) = self.workers.processes.get_mut(worker) else { return false };
+            let connection = process.connection.and_then(|id| Some((id, self.clients.connections.get_mut(&id)?)));
             let Some((id, connection)) = connection else { return true };
             process.leases.put_frames(&mut connection.outbox, kind::LEASES);
             dirty.push(id);
             false
         });
-        for (id, mut bodies) in self.finished.drain() {
-            if let Some(connection) = self.connections.get_mut(&id) {
-                bodies.put_frames(&mut connection.outbox, kind::FINISHED);
-                dirty.push(id);
-            }
-        }
+        self.clients.put_finished(&mut dirty);
         dirty.sort_unstable();
         dirty.dedup();
-        if self.journal.is_syncing() {
+        if self.kept.journal.is_syncing() {
             self.hold_unsynced(&dirty);
         }
         for id in dirty {
@@ -653,16 +703,16 @@ impl HeadIo {
         }
     }
 
-    /// Nothing leaves for a driver before what it follows from is on the disk, and no lease for a start that was journaled.
+    /// Holds what drivers are told until what it follows from is on the disk, and leases until their journaled start is.
     fn hold_unsynced(&mut self, dirty: &[u64]) {
-        let position = self.journal.written();
-        let workers = std::mem::take(&mut self.unsynced_workers);
-        if position == self.journal.synced() {
+        let position = self.kept.journal.written();
+        let workers = std::mem::take(&mut self.kept.unsynced_workers);
+        if position == self.kept.journal.synced() {
             return;
         }
-        self.journal.sync();
+        self.kept.journal.sync();
         for &id in dirty {
-            let Some(connection) = self.connections.get_mut(&id) else { continue };
+            let Some(connection) = self.clients.connections.get_mut(&id) else { continue };
             let waits = match connection.peer {
                 Peer::Unknown | Peer::Sink(_) => false,
                 Peer::Driver(_) | Peer::Tasks(_) => true,
@@ -671,42 +721,42 @@ impl HeadIo {
             // What comes after what is held is held too.
             if waits || connection.is_held() {
                 connection.hold(position);
-                self.unsynced.push(id);
+                self.kept.unsynced.push(id);
             } else {
                 connection.skip_hold();
             }
         }
     }
 
-    /// The head ends: what is held goes, once it is on the disk.
+    /// Sends what is held, once it is on the disk: the head ends.
     pub(super) fn settle(&mut self) {
-        if !self.unsynced.is_empty() && self.journal.sync_now().is_ok() {
+        if !self.kept.unsynced.is_empty() && self.kept.journal.sync_now().is_ok() {
             self.on_journal_told();
             self.flush();
         }
     }
 
-    /// The journal has told something: what waited for it may go.
+    /// Notes that the journal has told something: what waited for it may go.
     pub(super) fn on_journal_told(&mut self) {
-        for line in self.journal.on_told() {
+        for line in self.kept.journal.on_told() {
             self.log(line);
         }
-        let synced = self.journal.synced();
-        for id in std::mem::take(&mut self.unsynced) {
-            let Some(connection) = self.connections.get_mut(&id) else { continue };
+        let synced = self.kept.journal.synced();
+        for id in std::mem::take(&mut self.kept.unsynced) {
+            let Some(connection) = self.clients.connections.get_mut(&id) else { continue };
             if connection.release(synced) {
-                self.dirty.push(id);
+                self.clients.dirty.push(id);
             }
             if connection.is_held() {
-                self.unsynced.push(id);
+                self.kept.unsynced.push(id);
             }
         }
-        self.unsynced.sort_unstable();
-        self.unsynced.dedup();
+        self.kept.unsynced.sort_unstable();
+        self.kept.unsynced.dedup();
     }
 
     pub(super) fn write_connection(&mut self, id: u64) {
-        let Some(connection) = self.connections.get_mut(&id) else { return };
+        let Some(connection) = self.clients.connections.get_mut(&id) else { return };
         let wants_room = match connection.write() {
             Ok(true) if connection.is_closing && !connection.is_held() => return self.drop_connection(id, ""),
             Ok(is_done) => !is_done,
@@ -730,13 +780,13 @@ impl HeadIo {
     }
 
     pub(super) fn drop_connection(&mut self, id: u64, reason: &str) {
-        let Some(connection) = self.connections.remove(&id) else { return };
+        let Some(connection) = self.clients.connections.remove(&id) else { return };
         self.unwatch(id, &connection);
         if let Peer::Driver(_) | Peer::Tasks(_) = connection.peer {
             self.on_driver_gone(id, connection.peer, connection.pid);
         }
         if let Peer::Sink(_) = connection.peer {
-            self.handover.on_gone(id);
+            self.stories.handover.on_gone(id);
         }
         if !reason.is_empty() && connection.peer != Peer::Unknown {
             self.log(format!("connection {id} is closed: {reason}"));
@@ -747,38 +797,38 @@ impl HeadIo {
 impl Effects for HeadIo {
     fn drain_output(&mut self, worker: WorkerId, watchers: &Watchers) {
         let mut buffer = [0; 4096];
-        let Some(mut process) = self.processes.remove(&worker) else { return };
+        let Some(mut process) = self.workers.processes.remove(&worker) else { return };
         for stream in [Stream::Stdout, Stream::Stderr] {
             self.read_process_output(watchers, worker, &mut process, stream, &mut buffer);
         }
-        self.processes.insert(worker, process);
+        self.workers.processes.insert(worker, process);
     }
 
     fn lease(&mut self, worker: WorkerId, lease: Lease<'_>) {
-        if std::mem::take(&mut self.has_journaled_start) {
-            self.unsynced_workers.push(worker);
+        if std::mem::take(&mut self.kept.has_start) {
+            self.kept.unsynced_workers.push(worker);
         }
-        if let Some(process) = self.processes.get_mut(&worker) {
+        if let Some(process) = self.workers.processes.get_mut(&worker) {
             process.worker.claims.grant(lease.number, lease.task.0, lease.attempt);
             if process.leases.is_empty() {
-                self.leased.push(worker);
+                self.workers.leased.push(worker);
             }
             lease.put(process.leases.body());
         }
     }
 
     fn lease_inline(&mut self, worker: WorkerId, lease: Lease<'_>) {
-        self.has_journaled_start = false;
-        let process = self.processes.get(&worker);
+        self.kept.has_start = false;
+        let process = self.workers.processes.get(&worker);
         if let Some(process) = process {
             process.worker.claims.grant_inline(lease.task.0, lease.attempt);
         }
         // A connection that is gone was a process that is about to be.
         if let Some(id) = process.and_then(|process| process.tasks_connection)
-            && let Some(connection) = self.connections.get_mut(&id)
+            && let Some(connection) = self.clients.connections.get_mut(&id)
         {
             put_frame(&mut connection.outbox, kind::RUN, |out| lease.put(out));
-            self.dirty.push(id);
+            self.clients.dirty.push(id);
         }
     }
 
@@ -796,7 +846,7 @@ impl Effects for HeadIo {
             submitted_unix_nano: now.unix_nano,
             envelope: submission.bytes,
         });
-        self.journal.submit(submitted).map_err(|error| error.to_string())?;
+        self.kept.journal.submit(submitted).map_err(|error| error.to_string())?;
         Ok(start.map(|start_unix_nano| Period { start_unix_nano, end_unix_nano: now_unix_nano().max(start_unix_nano) }))
     }
 
@@ -806,25 +856,25 @@ impl Effects for HeadIo {
 
     fn journal_end(&mut self, task: TaskId, attempt: u32, ended: &TaskEnd) {
         self.figures.count_end(&ended.outcome);
-        self.journal.ended(task, attempt, ended);
+        self.kept.journal.ended(task, attempt, ended);
     }
 
     fn journal_start(&mut self, task: TaskId, attempt: u32) -> bool {
-        let written = self.journal.started(task, attempt);
-        self.has_journaled_start = self.journal.is_syncing();
+        let written = self.kept.journal.started(task, attempt);
+        self.kept.has_start = self.kept.journal.is_syncing();
         self.note_journal(written)
     }
 
     fn journal_actor(&mut self, actor: TaskId, attempt: u32, restarts: u32, death: Option<&Death>) {
-        self.journal.actor(actor, attempt, restarts, death);
+        self.kept.journal.actor(actor, attempt, restarts, death);
     }
 
     fn journal_pruned(&mut self, tasks: &[TaskId]) {
-        self.journal.pruned(tasks);
+        self.kept.journal.pruned(tasks);
     }
 
     fn journal_attempt(&mut self, task: TaskId, attempt: &AttemptReport, span: Option<SpanLink>) {
-        self.journal.attempt(task, attempt, span);
+        self.kept.journal.attempt(task, attempt, span);
     }
 
     fn finished(
@@ -836,59 +886,62 @@ impl Effects for HeadIo {
         ended_unix_nano: Option<u64>,
         past: &[AttemptReport],
     ) {
-        self.has_told_an_end = true;
-        let body = self.finished.entry(driver).or_default().body();
+        self.clients.has_told_an_end = true;
+        let body = self.clients.finished.entry(driver).or_default().body();
         Finished::put_parts(body, tag, task, attempt, outcome, ended_unix_nano, past);
     }
 
     fn claim_state(&self, worker: WorkerId, lease: u64) -> ClaimState {
-        self.processes.get(&worker).map_or(ClaimState::Unknown, |process| process.worker.claims.state(lease))
+        self.workers.processes.get(&worker).map_or(ClaimState::Unknown, |process| process.worker.claims.state(lease))
     }
 
     fn has_begun_inline(&self, worker: WorkerId, task: TaskId, attempt: u32) -> bool {
-        self.processes.get(&worker).is_some_and(|process| process.worker.claims.has_begun_inline(task.0, attempt))
+        self.workers
+            .processes
+            .get(&worker)
+            .is_some_and(|process| process.worker.claims.has_begun_inline(task.0, attempt))
     }
 
     fn running(&self, worker: WorkerId) -> Option<(u64, u64)> {
-        self.processes.get(&worker)?.worker.claims.running()
+        self.workers.processes.get(&worker)?.worker.claims.running()
     }
 
     fn revoke(&mut self, worker: WorkerId, lease: u64) -> bool {
-        self.processes.get(&worker).is_some_and(|process| process.worker.claims.revoke(lease))
+        self.workers.processes.get(&worker).is_some_and(|process| process.worker.claims.revoke(lease))
     }
 
     fn start_worker(&mut self, worker: WorkerId) {
-        self.to_start.push(worker);
+        self.workers.to_start.push(worker);
     }
 
     fn ask_to_end(&mut self, worker: WorkerId) {
-        let Some(id) = self.processes.get(&worker).and_then(|process| process.connection) else {
+        let Some(id) = self.workers.processes.get(&worker).and_then(|process| process.connection) else {
             return self.kill(worker);
         };
-        if let Some(connection) = self.connections.get_mut(&id) {
+        if let Some(connection) = self.clients.connections.get_mut(&id) {
             put_frame(&mut connection.outbox, kind::SHUTDOWN, |_| {});
-            self.dirty.push(id);
+            self.clients.dirty.push(id);
         }
     }
 
     fn ask_to_stop(&mut self, worker: WorkerId, task: TaskId, attempt: u32, why: StopReason) {
-        if let Some(process) = self.processes.get(&worker) {
+        if let Some(process) = self.workers.processes.get(&worker) {
             process.worker.claims.ask_to_stop(task.0, attempt, why);
             if let Some(id) = process.tasks_connection
-                && let Some(connection) = self.connections.get_mut(&id)
+                && let Some(connection) = self.clients.connections.get_mut(&id)
             {
                 put_frame(&mut connection.outbox, kind::LOOK, |_| {});
-                self.dirty.push(id);
+                self.clients.dirty.push(id);
             }
         }
     }
 
     fn signal_command(&mut self, worker: WorkerId, kill: bool) -> bool {
-        self.processes.get(&worker).is_some_and(|process| process.worker.signal_command(kill))
+        self.workers.processes.get(&worker).is_some_and(|process| process.worker.signal_command(kill))
     }
 
     fn terminate(&mut self, worker: WorkerId) {
-        if let Some(process) = self.processes.get(&worker) {
+        if let Some(process) = self.workers.processes.get(&worker) {
             process.worker.terminate();
         }
     }
@@ -898,53 +951,17 @@ impl Effects for HeadIo {
     }
 
     fn kill(&mut self, worker: WorkerId) {
-        if let Some(process) = self.processes.get_mut(&worker) {
+        if let Some(process) = self.workers.processes.get_mut(&worker) {
             process.was_killed = true;
             process.worker.kill(&session::worker_spool(&self.session_dir, worker));
         }
     }
 
     fn give_up_value(&mut self, name: String) {
-        self.unused_values.push(name);
+        self.kept.unused_values.push(name);
     }
 
     fn log(&mut self, line: String) {
         self.log.write(&format!("{} {}\n", crate::clock::utc(now_unix_nano()), crate::escape::lines(&line)));
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::protocol::frame::{FRAME_LIMIT, FrameBuffer, PAYLOAD_LIMIT};
-
-    #[test]
-    fn large_messages_of_one_turn_do_not_make_a_frame_that_nobody_takes() {
-        let mut bodies = Bodies::default();
-        let large = vec![7; PAYLOAD_LIMIT / 2];
-        for _ in 0..3 {
-            bodies.body().extend_from_slice(&large);
-        }
-        bodies.body().push(8);
-        let mut out = Vec::new();
-        bodies.put_frames(&mut out, kind::LEASES);
-        assert!(bodies.is_empty());
-        let mut inbox = FrameBuffer::new();
-        let (mut stream, mut lengths) = (out.as_slice(), Vec::new());
-        while inbox.read_from(&mut stream).unwrap() > 0 {
-            while let Some((_, body)) = inbox.next_frame(FRAME_LIMIT).expect("it is not too long") {
-                lengths.push(body.len());
-            }
-        }
-        assert_eq!(lengths, [large.len(), large.len(), large.len(), 1]);
-    }
-
-    #[test]
-    fn small_messages_share_a_frame() {
-        let mut bodies = Bodies::default();
-        (0..1000).for_each(|_| bodies.body().extend_from_slice(&[7; 100]));
-        let mut out = Vec::new();
-        bodies.put_frames(&mut out, kind::LEASES);
-        assert_eq!(out.len(), 5 + 100_000);
     }
 }

@@ -53,7 +53,7 @@ const HEADER: usize = 16;
 const RECORD_HEADER: usize = 8;
 /// A file below this size is not compacted.
 const COMPACTION_BYTES: u64 = 64 << 20;
-/// While tasks are open it may be so many times as long: they need the cores, and when they have ended, less is to be kept.
+/// Factor by which it may be longer while tasks are open: they need the cores, and when they have ended, less is to be kept.
 const OPEN_FACTOR: u64 = 4;
 /// So much memory is kept for what is noted next.
 const PENDING_BYTES: usize = 64 << 10;
@@ -106,12 +106,12 @@ pub(super) struct DeployedRecord<'a> {
     pub(super) service: Option<Service>,
 }
 
-/// What a record says.
+/// A record of the journal.
 #[derive(Debug)]
 pub(super) enum Record<'a> {
     Submitted(Submitted<Cow<'a, [u8]>>),
     Ended(Box<EndedRecord>),
-    /// What is left of a task whose end follows.
+    /// The part of a task's description that is kept, if its end follows.
     Remembered(TaskId, PastTask<'a>),
     /// An attempt that failed, and after which the task was to be tried again.
     Attempt {
@@ -150,7 +150,7 @@ pub(super) enum Record<'a> {
     },
 }
 
-/// Why a journal cannot be used.
+/// Reason why a journal cannot be used.
 #[derive(Debug)]
 pub(crate) enum JournalError {
     /// Something with the file.
@@ -244,7 +244,7 @@ pub(super) struct Journal {
     syncer: Option<Syncer>,
 }
 
-/// How far a compaction has come.
+/// Stage of a compaction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Compaction {
     /// A thread writes what is kept.
@@ -253,21 +253,21 @@ enum Compaction {
     Committing,
 }
 
-/// What threads tell.
+/// Messages of threads.
 enum Event {
     Compacted(io::Result<Compacted>),
     /// True if its name is on the disk too, where that is wanted.
     Committed(io::Result<bool>),
-    /// Up to where it is on the disk.
+    /// The position up to which it is on the disk.
     Synced(io::Result<u64>),
 }
 
-/// What opening a journal found.
+/// An opened journal, with what was found in it.
 pub(super) struct Opened {
     pub(super) journal: Journal,
     /// Bytes at the end that were the beginning of a record, and were cut off.
     pub(super) torn: u64,
-    /// What was damaged, if something was.
+    /// The damage, if there is any.
     pub(super) damage: Option<Damage>,
     /// The ids that come next: above all that were read, and all that the bytes may have held that could not be read.
     pub(super) next_task: TaskId,
@@ -289,7 +289,7 @@ impl fmt::Display for Damage {
         let (bytes, places) = (Count(self.bytes, "byte"), Count(self.places, "place"));
         write!(
             f,
-            "the journal was damaged: {bytes} in {places} could not be read, and what they said of tasks is lost"
+            "the journal was damaged: {bytes} in {places} could not be read, and their records of tasks are lost"
         )?;
         write!(f, "\n(hint: everything else was restored; the damaged file is kept as `{}`)", self.kept.display())
     }
@@ -473,7 +473,7 @@ impl Journal {
         written
     }
 
-    /// What comes next is noted in the same memory, which a large batch gives back.
+    /// Keeps the buffer for the records that come next, unless a large batch has made it large.
     fn keep_pending(&mut self, bytes: Vec<u8>) {
         if !bytes.is_empty() || bytes.capacity() <= PENDING_BYTES {
             self.pending = bytes;
@@ -565,7 +565,7 @@ impl Journal {
         said
     }
 
-    /// The new file gets what is missing, and from now on everything, while a thread puts it in the place of the old one.
+    /// Gives the new file what is missing, and from now on everything, while a thread puts it in the place of the old one.
     fn commit(&mut self, compacted: Compacted) -> io::Result<()> {
         let Compacted { mut file, mut length, copied_to } = compacted;
         compaction::copy(self.log.file(), copied_to, self.log.length(), &mut file)?;
@@ -699,9 +699,9 @@ pub(super) fn put_aside(
 #[derive(Debug, Default)]
 struct Found {
     tasks: HashSet<TaskId>,
-    /// Those that have not ended.
+    /// Tasks that have not ended.
     open: HashSet<TaskId>,
-    /// Those that have made an actor which is not dead.
+    /// Tasks that have made an actor which is not dead.
     living: HashSet<TaskId>,
     /// True if it names services.
     has_services: bool,
@@ -793,7 +793,7 @@ fn write_whole(
     Ok((new, kept))
 }
 
-/// A name beside the journal that nothing has.
+/// Returns a name beside the journal that nothing has.
 fn free_name(path: &Path, what: &str, now_unix_nano: u64) -> PathBuf {
     let time: String = crate::clock::utc(now_unix_nano).to_string().replace(['-', ':'], "");
     let name = |number: u32| {
@@ -1046,7 +1046,7 @@ mod tests {
         Journal::open(path, NOW).unwrap()
     }
 
-    /// The records of a journal's bytes up to the first that is not whole, header included.
+    /// Returns the records of a journal's bytes up to the first that is not whole, header included.
     fn read_records(bytes: &[u8]) -> impl Iterator<Item = Record<'_>> {
         let mut rest = bytes.get(HEADER..).unwrap_or_default();
         std::iter::from_fn(move || {
@@ -1175,7 +1175,7 @@ mod tests {
         );
     }
 
-    /// The journal as it was found, kept beside the one that is there now.
+    /// Returns the journal as it was found, kept beside the one that is there now.
     fn kept(folder: &Path) -> Vec<PathBuf> {
         let names = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
         names.filter(|path| path.to_string_lossy().contains(".damaged-")).collect()
@@ -1657,7 +1657,7 @@ mod tests {
         journal.submit([submitted].into_iter()).unwrap();
     }
 
-    /// A journal in which one task waits, one has failed once, one has ended with a key, one long ago and is still an argument, and
+    /// Returns a journal in which one task waits, one has failed once, one has ended with a key, one long ago and is still an argument, and
     /// very many have ended long ago.
     fn long_story(path: &Path) -> Journal {
         let mut journal = open(path).journal;

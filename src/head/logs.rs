@@ -1,4 +1,5 @@
-//! The logs of a session: the head's own, and one for each worker. That of the HTTP API's process is kept short by that process.
+//! The logs of a session: the head's own, and one for each worker, with its index ([`crate::task_output`]). That of the HTTP API's process is
+//! kept short by that process.
 //!
 //! All together they stay within a bound. A log is written in parts; when the bound is reached, the oldest part goes that nobody writes to any
 //! more, and the log that it belonged to says so where it goes on. A task never waits for its log: what cannot be written is counted, and gone.
@@ -11,6 +12,7 @@ use std::path::{Path, PathBuf};
 
 use crate::count::Size;
 use crate::task::WorkerId;
+use crate::task_output::{Extent, HEADER, index_path};
 
 /// The parts that fit into the bound: so much of it goes at a time.
 const PARTS: u64 = 8;
@@ -39,12 +41,16 @@ struct Part {
 /// The log of a worker that lives.
 #[derive(Debug)]
 struct Log {
-    /// Where it is written now. Older parts have a number behind that.
+    /// Path of the part that is written. Older parts have a number behind it.
     path: PathBuf,
     /// None when it could not be opened.
     file: Option<File>,
+    /// None until there is something to put into it.
+    index: Option<File>,
     size: u64,
-    /// How many older parts there ever were.
+    /// Bytes of the index beside this part.
+    index_size: u64,
+    /// Number of older parts that there ever were.
     parts: u64,
     /// Bytes of it that are gone, and of which it does not say so yet.
     unsaid: u64,
@@ -69,20 +75,46 @@ impl Logs {
     /// Opens the log of a worker, with this name, and returns where it is.
     pub(super) fn open_as(&mut self, worker: WorkerId, name: &str) -> io::Result<PathBuf> {
         let path = self.folder.join(name);
-        let file = Some(open(&path)?);
-        self.open.insert(worker, Log { path: path.clone(), file, size: 0, parts: 0, unsaid: 0 });
+        let log = Log {
+            path: path.clone(),
+            file: Some(open(&path)?),
+            index: None,
+            size: 0,
+            index_size: 0,
+            parts: 0,
+            unsaid: 0,
+        };
+        self.open.insert(worker, log);
         Ok(path)
     }
 
-    /// A worker has ended.
+    /// Notes that a worker has ended.
     pub(super) fn close(&mut self, worker: WorkerId) {
         if let Some(log) = self.open.remove(&worker) {
-            self.closed.push_back(Part { worker, path: log.path, size: log.size });
+            self.closed.push_back(Part { worker, size: log.size + log.index_size, path: log.path });
         }
     }
 
-    /// Writes what a worker has written.
-    pub(super) fn write(&mut self, worker: WorkerId, bytes: &[u8]) {
+    /// Writes what a worker has written, and who did: extents whose offsets count from the beginning of `bytes`.
+    ///
+    /// What was read at once may be more than a part, and more than all of them: it is written piece by piece, so that the end of it stays.
+    pub(super) fn write(&mut self, worker: WorkerId, bytes: &[u8], extents: &[Extent]) {
+        let most = usize::try_from(self.limit / PARTS).unwrap_or(usize::MAX).max(1);
+        let mut start = 0;
+        while bytes.len() - start > most {
+            let piece = &bytes[start..start + most];
+            // After a line, if there is one: a part begins with a whole one.
+            let length = piece.iter().rposition(|byte| *byte == b'\n').map_or(most, |end| end + 1);
+            self.write_piece(worker, &bytes[start..start + length], &within(extents, start, length));
+            start += length;
+        }
+        if start == 0 {
+            return self.write_piece(worker, bytes, extents);
+        }
+        self.write_piece(worker, &bytes[start..], &within(extents, start, bytes.len() - start));
+    }
+
+    fn write_piece(&mut self, worker: WorkerId, bytes: &[u8], extents: &[Extent]) {
         let size = bytes.len() as u64;
         let Some(log) = self.open.get(&worker) else { return };
         if log.size > 0 && log.size + size > self.limit / PARTS {
@@ -103,19 +135,22 @@ impl Logs {
             );
             written += log.append(line.as_bytes());
         }
+        let start = log.size;
         let of_these = log.append(bytes);
         self.dropped += size - of_these;
-        self.total += written + of_these;
+        self.total += written + of_these + log.append_index(extents, start);
     }
 
-    /// A worker's log goes on in a new part.
+    /// Notes that a worker's log goes on in a new part.
     fn begin_part(&mut self, worker: WorkerId) {
         let Some(log) = self.open.get_mut(&worker) else { return };
         log.parts += 1;
         let older = PathBuf::from(format!("{}.{}", log.path.display(), log.parts));
         if std::fs::rename(&log.path, &older).is_ok() {
-            self.closed.push_back(Part { worker, path: older, size: log.size });
-            log.size = 0;
+            // It is not there if nothing was put into it.
+            let _ = std::fs::rename(index_path(&log.path), index_path(&older));
+            self.closed.push_back(Part { worker, path: older, size: log.size + log.index_size });
+            (log.size, log.index_size, log.index) = (0, 0, None);
             log.file = open(&log.path).ok();
         }
     }
@@ -131,6 +166,7 @@ impl Logs {
         let Some(part) = self.closed.pop_front() else { return false };
         // What somebody else has removed takes no room either.
         let _ = std::fs::remove_file(&part.path);
+        let _ = std::fs::remove_file(index_path(&part.path));
         self.total = self.total.saturating_sub(part.size);
         self.dropped += part.size;
         if let Some(log) = self.open.get_mut(&part.worker) {
@@ -144,19 +180,64 @@ impl Log {
     /// Writes what there is room for on the disk, and returns how much that was.
     fn append(&mut self, bytes: &[u8]) -> u64 {
         let Some(file) = &mut self.file else { return 0 };
-        let mut written = 0;
-        while written < bytes.len() {
-            match file.write(&bytes[written..]) {
-                Ok(0) => break,
-                Ok(count) => written += count,
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                // A full disk must not keep the task from running.
-                Err(_) => break,
+        let written = write_some(file, bytes);
+        self.size += written;
+        written
+    }
+
+    /// Puts extents into the index, those whose bytes begin at `start` and were written, and returns how many bytes that took.
+    fn append_index(&mut self, extents: &[Extent], start: u64) -> u64 {
+        let mut records = Vec::new();
+        for extent in extents {
+            let offset = start + extent.offset;
+            let left = u32::try_from(self.size.saturating_sub(offset)).unwrap_or(u32::MAX);
+            let extent = Extent { offset, length: extent.length.min(left), ..*extent };
+            if extent.length > 0 {
+                records.extend_from_slice(&extent.encode());
             }
         }
-        self.size += written as u64;
-        written as u64
+        if records.is_empty() {
+            return 0;
+        }
+        if self.index.is_none() {
+            self.index = open(&index_path(&self.path)).ok();
+            records.splice(..0, HEADER);
+        }
+        let Some(index) = &mut self.index else { return 0 };
+        let written = write_some(index, &records);
+        if written < records.len() as u64 {
+            // A record that is cut must not shift those that follow.
+            let _ = index.set_len(self.index_size);
+            return 0;
+        }
+        self.index_size += written;
+        written
     }
+}
+
+/// Returns the parts of extents that lie in so many bytes from a start on, with offsets from there.
+fn within(extents: &[Extent], start: usize, length: usize) -> Vec<Extent> {
+    let (start, end) = (start as u64, (start + length) as u64);
+    let cut = |extent: &Extent| {
+        let (first, last) = (extent.offset.max(start), (extent.offset + u64::from(extent.length)).min(end));
+        let length = u32::try_from(last.checked_sub(first)?).ok().filter(|length| *length > 0)?;
+        Some(Extent { offset: first - start, length, ..*extent })
+    };
+    extents.iter().filter_map(cut).collect()
+}
+
+/// Writes what there is room for on the disk, and returns how much that was: a full disk must not keep a task from running.
+fn write_some(file: &mut File, bytes: &[u8]) -> u64 {
+    let mut written = 0;
+    while written < bytes.len() {
+        match file.write(&bytes[written..]) {
+            Ok(0) => break,
+            Ok(count) => written += count,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(_) => break,
+        }
+    }
+    written as u64
 }
 
 fn open(path: &Path) -> io::Result<File> {
@@ -200,9 +281,60 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+    use crate::protocol::Stream;
+    use crate::task::TaskId;
+    use crate::task_output::{Owner, read_extents};
 
     fn on_disk(folder: &Path) -> u64 {
         folder.read_dir().unwrap().map(|entry| entry.unwrap().metadata().unwrap().len()).sum()
+    }
+
+    /// The extent of what a task writes at once.
+    fn extent(size: usize) -> Extent {
+        let owner = Owner::Attempt { task: TaskId(3), attempt: 1, trace_id: [1; 16] };
+        Extent { offset: 0, length: size as u32, stream: Stream::Stdout, owner, is_approximate: false, unix_nano: 1 }
+    }
+
+    #[test]
+    fn an_extent_names_its_bytes_in_each_part() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut logs = Logs::new(folder.path().into(), 100_000);
+        logs.open(WorkerId(1), 7).unwrap();
+        for number in 0..300 {
+            logs.write(WorkerId(1), format!("line {number:03} {}\n", "x".repeat(90)).as_bytes(), &[extent(100)]);
+        }
+        let mut found = 0;
+        for part in ["worker-1-7.log.1", "worker-1-7.log.2", "worker-1-7.log"] {
+            let log = folder.path().join(part);
+            let text = std::fs::read(&log).unwrap();
+            read_extents(&index_path(&log), 0, |extent| {
+                let line = &text[extent.offset as usize..][..extent.length as usize];
+                assert!(line.starts_with(format!("line {found:03} ").as_bytes()) && line.ends_with(b"\n"), "{part}");
+                found += 1;
+            })
+            .unwrap();
+        }
+        assert_eq!(found, 300);
+    }
+
+    #[test]
+    fn what_was_read_at_once_may_be_more_than_the_bound_and_its_end_stays() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut logs = Logs::new(folder.path().into(), 80_000);
+        let worker = WorkerId(1);
+        logs.open(worker, 7).unwrap();
+        let text: String = (0..10_000).map(|number| format!("{number:0>99}\n")).collect();
+        logs.write(worker, text.as_bytes(), &[extent(text.len())]);
+        let size = on_disk(folder.path());
+        assert!((40_000..=80_400).contains(&size), "{size} bytes are kept of {}", text.len());
+        let log = folder.path().join("worker-1-7.log");
+        let last = std::fs::read_to_string(&log).unwrap();
+        assert!(last.ends_with("9999\n"), "the newest is kept");
+        // All of it but what tracer says itself is the task's.
+        let mut owned = 0;
+        read_extents(&index_path(&log), 0, |extent| owned += extent.length as usize).unwrap();
+        let said: usize = last.lines().filter(|line| line.starts_with("tracer: ")).map(|line| line.len() + 1).sum();
+        assert_eq!(owned + said, last.len());
     }
 
     #[test]
@@ -211,7 +343,7 @@ mod tests {
         let mut logs = Logs::new(folder.path().into(), 80_000);
         let worker = WorkerId(1);
         logs.open(worker, 7).unwrap();
-        (0..1000).for_each(|number| logs.write(worker, format!("{number:0>99}\n").as_bytes()));
+        (0..1000).for_each(|number| logs.write(worker, format!("{number:0>99}\n").as_bytes(), &[]));
         assert!(on_disk(folder.path()) <= 80_000 && logs.dropped() >= 20_000, "{} were dropped", logs.dropped());
         let last = std::fs::read_to_string(folder.path().join("worker-1-7.log")).unwrap();
         assert!(last.ends_with("999\n"), "the newest is kept");
@@ -224,7 +356,7 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(64))]
         #[test]
-        fn whatever_is_written_the_bound_holds(writes in prop::collection::vec((1_u64..6, 1_usize..3000, any::<bool>()), 1..200)) {
+        fn whatever_is_written_the_bound_holds(writes in prop::collection::vec((1_u64..6, prop_oneof![9 => 1_usize..3000, 1 => 1_usize..50_000], any::<bool>()), 1..200)) {
             let folder = tempfile::tempdir().unwrap();
             let mut logs = Logs::new(folder.path().into(), 20_000);
             let mut written = 0;
@@ -233,11 +365,11 @@ mod tests {
                 if !logs.open.contains_key(&worker) {
                     logs.open(worker, written as u32).unwrap();
                 }
-                logs.write(worker, &vec![b'x'; size]);
+                logs.write(worker, &vec![b'x'; size], &[extent(size)]);
                 written += size as u64;
                 let found = on_disk(folder.path());
                 // What is said of dropped output comes beside.
-                prop_assert!(found <= 20_000 + 200, "{found} bytes");
+                prop_assert!(found <= 20_000 + 400, "{found} bytes");
                 prop_assert!(found + logs.dropped() >= written, "{found} bytes, and {} dropped, of {written}", logs.dropped());
                 if ends {
                     logs.close(worker);

@@ -14,7 +14,7 @@ use crate::children;
 use crate::control_group::Group;
 use crate::task::{MemoryExceeded, WorkerId};
 
-/// How fast a process may take memory, in bytes a second: about what a core can fill.
+/// Rate at which a process may take memory, in bytes a second: about what a core can fill.
 const GROWTH: u64 = 4 << 30;
 const LOOK_LEAST: Duration = Duration::from_millis(2);
 const LOOK_MOST: Duration = Duration::from_millis(250);
@@ -28,9 +28,9 @@ pub(super) struct Bound {
     group: Option<Group>,
     /// True if the kernel holds the bound.
     is_by_kernel: bool,
-    /// How many of its processes the kernel had killed when it was last asked.
+    /// Number of its processes that the kernel had killed when it was last asked.
     kills: u64,
-    /// What it had when it was killed for that.
+    /// Memory that it had when it was killed for that.
     exceeded: Option<u64>,
 }
 
@@ -39,7 +39,7 @@ impl Bound {
         self.limit.is_some() && !self.is_by_kernel && self.exceeded.is_none()
     }
 
-    /// The worker has said itself that something of it was killed for memory.
+    /// Notes that the worker has said itself that something of it was killed for memory.
     pub(super) fn note_kills(&mut self) {
         self.kills = self.group.as_ref().map_or(0, Group::kills);
     }
@@ -67,15 +67,15 @@ impl HeadIo {
     pub(super) fn bound_memory(&mut self, worker: WorkerId, of_task: Option<u64>) {
         self.set_bound(worker, of_task);
         if self.bound_of(worker).is_some_and(|(bound, _)| bound.is_watched()) {
-            self.to_watch.insert(worker);
+            self.workers.to_watch.insert(worker);
         } else {
-            self.to_watch.remove(&worker);
+            self.workers.to_watch.remove(&worker);
         }
     }
 
-    /// The bound on a worker or replica, and its process.
+    /// Returns the bound on a worker or replica, and its process.
     fn bound_of(&mut self, worker: WorkerId) -> Option<(&mut Bound, u32)> {
-        match self.processes.get_mut(&worker) {
+        match self.workers.processes.get_mut(&worker) {
             Some(process) => Some((&mut process.bound, process.worker.pid())),
             None => self.services.bound_of(worker),
         }
@@ -83,9 +83,9 @@ impl HeadIo {
 
     fn set_bound(&mut self, worker: WorkerId, of_task: Option<u64>) {
         let limit = [of_task, self.settings.worker_memory].into_iter().flatten().min();
-        let groups = self.groups.take();
+        let groups = self.workers.groups.take();
         let Some((bound, pid)) = self.bound_of(worker) else {
-            self.groups = groups;
+            self.workers.groups = groups;
             return;
         };
         bound.limit = limit;
@@ -104,7 +104,7 @@ impl HeadIo {
             group.set_limit(limit)
         });
         bound.is_by_kernel = matches!(set, Some(Ok(())));
-        self.groups = groups;
+        self.workers.groups = groups;
         if let Some(Err(error)) = set {
             // It has more than that already, which the head sees when it looks.
             self.log(format!("the kernel does not bound the memory of worker {worker}, so it is watched: {error}"));
@@ -113,28 +113,28 @@ impl HeadIo {
 
     /// Returns whether any worker is bounded and not by the kernel.
     pub(super) fn has_to_watch(&self) -> bool {
-        !self.to_watch.is_empty()
+        !self.workers.to_watch.is_empty()
     }
 
-    /// Looks at bounded workers that the kernel does not bound. Returns when to look again, in nanoseconds of the clock that never jumps.
+    /// Looks at bounded workers that the kernel does not bound. Returns when to look again, in nanoseconds of the monotonic clock.
     pub(super) fn watch_memory(&mut self, state: &State, now_ns: u64) -> Option<u64> {
         // A replica may have requests at any time.
         let runs = |worker: &WorkerId| {
             let worker = state.workers().get(worker);
             worker.is_none_or(|worker| !worker.leases().is_empty() || worker.runs_inline())
         };
-        let watched: Vec<_> = self.to_watch.iter().copied().filter(runs).collect();
+        let watched: Vec<_> = self.workers.to_watch.iter().copied().filter(runs).collect();
         let mut next: Option<u64> = None;
         for worker in watched {
             let Some((bound, pid)) = self.bound_of(worker) else {
-                self.to_watch.remove(&worker);
+                self.workers.to_watch.remove(&worker);
                 continue;
             };
             let Some(limit) = bound.limit else { continue };
             let used = children::memory_of_tree(pid);
             if used > limit {
                 bound.exceeded = Some(used);
-                self.to_watch.remove(&worker);
+                self.workers.to_watch.remove(&worker);
                 self.kill(worker);
                 self.kill_of_service(worker);
                 continue;

@@ -1,4 +1,4 @@
-//! Whether it was the kernel that killed a worker, because memory ran out.
+//! Detection of workers that the kernel killed because memory ran out.
 //!
 //! Such a process ends by SIGKILL like any other that is killed. But the kernel counts those it kills for memory, in the control group that the process was in
 //! (`memory.events.local`, in version 1 `memory.oom_control`) and, for processes in no such group, for the whole machine (`/proc/vmstat`).
@@ -10,12 +10,12 @@ use std::path::{Path, PathBuf};
 use super::reactor::WorkerExit;
 use crate::task::OUT_OF_MEMORY;
 
-/// Where the kernel counts for the machine.
+/// File of the kernel's counts for the machine.
 const MACHINE: &str = "/proc/vmstat";
 
 /// The counts of the kernel, as they were when last looked at.
 pub(super) struct OomKills {
-    /// Where the kernel counts for the group that this process and its workers begin in.
+    /// File of the kernel's counts for the group that this process and its workers begin in.
     own: PathBuf,
     seen: HashMap<PathBuf, u64>,
 }

@@ -10,9 +10,9 @@ use rustix::fs::inotify;
 
 use crate::session::{Session, socket_path};
 
-/// How often the times of files are set, for those who remove what is old.
+/// Interval at which the times of files are set, for those who remove what is old.
 const TOUCH_NS: u64 = 6 * 3600 * 1_000_000_000;
-/// How often to look where the kernel does not tell of changes.
+/// Interval of looks where the kernel does not tell of changes.
 const LOOK_NS: u64 = 2_000_000_000;
 
 /// Wakes the head when something comes into its folders, or goes.
@@ -21,7 +21,7 @@ pub(super) struct PlaceWatch {
     /// Device and number of the socket's file.
     socket: Option<(u64, u64)>,
     period_ns: u64,
-    /// When to look next.
+    /// Time of the next look.
     next_ns: u64,
 }
 
@@ -83,7 +83,7 @@ impl PlaceWatch {
         self.socket.is_some() && socket_id(session) == self.socket
     }
 
-    /// The socket was made anew.
+    /// Notes that the socket was made anew.
     pub(super) fn note_socket(&mut self, session: &Session) {
         self.socket = socket_id(session);
     }

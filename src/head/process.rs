@@ -22,7 +22,7 @@ use crate::protocol::TracingSettings;
 use crate::spool::{ClaimRing, SLOT_COUNT, Story};
 use crate::task::WorkerId;
 
-/// What a worker is started with.
+/// Arguments of a worker's start.
 pub(super) struct WorkerCommand<'a> {
     pub(super) temp_dir: &'a Path,
     pub(super) session_dir: &'a Path,
@@ -45,7 +45,7 @@ fn own_program() -> io::Result<Command> {
     Ok(Command::new(if path.exists() { path.as_path() } else { Path::new("/proc/self/exe") }))
 }
 
-/// The error of a program that could not be started, with its name.
+/// Returns the error of a program that could not be started, with its name.
 fn named(program: &Command, error: &io::Error) -> io::Error {
     io::Error::new(error.kind(), format!("`{}`: {error}", program.get_program().display()))
 }
@@ -177,12 +177,12 @@ impl ServiceCommand<'_> {
     }
 }
 
-/// What the process of the HTTP API is started with.
+/// Arguments of the start of the HTTP API's process.
 pub(super) struct FrontCommand<'a> {
     pub(super) temp_dir: &'a Path,
     pub(super) session_dir: &'a Path,
     pub(super) tracing: &'a TracingSettings,
-    /// Where it accepts.
+    /// Socket on which it accepts.
     pub(super) listener: BorrowedFd<'a>,
     /// The most that its log may take, in bytes.
     pub(super) log_limit: u64,
@@ -238,7 +238,7 @@ impl FrontProcess {
     }
 }
 
-/// What every process has from its head.
+/// Sets the part of the environment that every process has from its head.
 fn give_environment(command: &mut Command, temp_dir: &Path, tracing: &TracingSettings) {
     command
         .envs(tracing.variables())

@@ -18,22 +18,23 @@ use tracer_span_file::{Rotation, SpanFile};
 
 use super::reactor::{Loss, LostAttempt, Why};
 use crate::attempt_span::AttemptSpan;
+use crate::hook::LOGS_EXTENSION;
 use crate::module_store::ModuleStore;
 use crate::propagation::FLAG_SAMPLED;
 use crate::protocol::SpanCounts;
 use crate::session::{self, HeadRecord};
 use crate::spool::otlp::export_request;
 use crate::spool::record::{EventRecord, LinkRecord, OwnedValue, SpanRecord, resource_json};
-use crate::spool::{PARCEL_SPANS, Parcel, SpanStory, SpoolError, Story, hooks};
+use crate::spool::{PARCEL_SPANS, Parcel, SpanStory, SpoolError, Story, hooks, logs};
 use crate::task::{Envelope, SpanLink, TaskId, WorkerId};
 use crate::{identity, names};
 use tracer_core::clock::now_unix_nano;
 
-/// How far back the span file is searched for spans that it has already. A process writes its buffer at 64 KiB, so what it
-/// wrote last is well within.
+/// Bytes at the end of the span file that are searched for spans that it has already. A process writes its buffer at 64 KiB, so
+/// its last write is well within.
 const TAIL: u64 = 8 << 20;
 
-/// Where the dead process ran, for spans that it did not begin itself.
+/// Place in which the dead process ran, for spans that it did not begin itself.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct DeadOrigin<'a> {
     pub(super) node_id: &'a str,
@@ -41,7 +42,7 @@ pub(super) struct DeadOrigin<'a> {
     pub(super) session_dir: &'a Path,
 }
 
-/// Where finished spans go.
+/// Folders that finished spans go to.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Folders<'a> {
     pub(super) spans_dir: &'a Path,
@@ -49,7 +50,7 @@ pub(super) struct Folders<'a> {
     pub(super) handover: &'a Path,
 }
 
-/// Who finishes a story.
+/// The process that finishes a story.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Finisher<'a> {
     /// A head, which needs the spool no longer.
@@ -67,7 +68,7 @@ impl Finisher<'_> {
         }
     }
 
-    /// A head has done all that there is to do.
+    /// Notes that a head has done all that there is to do.
     fn remove(self, spool: &Path) -> Option<io::Error> {
         match self {
             Finisher::Head(_) => Story::remove(spool).err(),
@@ -82,7 +83,7 @@ pub(super) fn left_by_a_dead_head(attempts: Vec<LostAttempt>) -> Loss {
     Loss { why: Why { error_type: "lost".into(), description }, of_tasks: Vec::new(), attempts }
 }
 
-/// What [`finish_leavings`] found.
+/// Result of [`finish_leavings`].
 #[derive(Debug, Default)]
 pub(crate) struct Leavings {
     /// The head that was killed, if one was.
@@ -207,6 +208,10 @@ pub(super) fn finish_opened(
     };
     let mut counts = spool_counts;
     let Some(pid) = story.pid() else { return (counts, finisher.remove(spool)) };
+    if let Err(error) = finish_logs(&story, spool, folders.spans_dir, pid, finisher) {
+        // The spool stays: the next head tries again.
+        return (spool_counts, Some(error));
+    }
     let spans = story.spans();
     let is_noted = || Story::noted_worker(spool).is_some_and(|(_, is_traced)| is_traced);
     let is_traced = !story.resource().is_empty() || !spans.is_empty() || story.is_damaged() && is_noted();
@@ -284,6 +289,34 @@ pub(super) fn finish_opened(
     (counts, finisher.remove(spool))
 }
 
+/// Writes the log records that the process has left in its buffer. A line that the process has written itself before it died is not written again.
+fn finish_logs(story: &Story, spool: &Path, folder: &Path, pid: u32, finisher: Finisher<'_>) -> io::Result<()> {
+    let records = logs::left_behind(spool)?;
+    let mut line = Vec::new();
+    logs::write_line(&mut line, &logs::line_head(&story.resource()), &records);
+    let target = Target { folder: folder.into(), extension: LOGS_EXTENSION.into(), is_otlp: true };
+    if !line.is_empty() && !ends_with(&folder.join(format!("{pid}.{LOGS_EXTENSION}")), &line)? {
+        target.append(pid, &line)?;
+    }
+    match finisher {
+        Finisher::Reader if !records.is_empty() => logs::remove(spool),
+        _ => Ok(()),
+    }
+}
+
+/// Returns whether a file ends with these bytes.
+fn ends_with(path: &Path, bytes: &[u8]) -> io::Result<bool> {
+    let mut file = match File::open(path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(false),
+        opened => opened?,
+    };
+    let Some(start) = file.metadata()?.len().checked_sub(bytes.len() as u64) else { return Ok(false) };
+    file.seek(SeekFrom::Start(start))?;
+    let mut end = Vec::with_capacity(bytes.len());
+    file.take(bytes.len() as u64).read_to_end(&mut end)?;
+    Ok(end == bytes)
+}
+
 /// A span that is finished, and who is to have it.
 struct Finished {
     record: SpanRecord,
@@ -298,13 +331,13 @@ struct Finished {
 /// The file that the spans of a dead process go to.
 struct Target {
     folder: PathBuf,
-    /// What its name has after the pid and a dot.
+    /// The part of its name after the pid and a dot.
     extension: String,
     is_otlp: bool,
 }
 
 impl Target {
-    /// That of the process's hook, if it said which that is, in a form that is known; else `<pid>.json` in the folder of the span files.
+    /// Returns the target of the process's hook, if it said which that is, in a form that is known; else `<pid>.json` in the folder of the span files.
     fn of(story: &Story, spans_dir: &Path, pid: u32) -> Target {
         let own = || Target { folder: spans_dir.into(), extension: "json".into(), is_otlp: false };
         let Some((path, format)) = story.span_file() else { return own() };
@@ -380,7 +413,7 @@ fn put_into_parcels(
 /// A task and which attempt at it.
 type Attempt = (TaskId, u32);
 
-/// The attempt that a span is of, if it is of one.
+/// Returns the attempt that a span is of, if it is of one.
 fn begun(span: &SpanStory) -> Option<(Attempt, SpanLink)> {
     let number = span.record.attributes.iter().find(|(key, _)| key == names::ATTEMPT).map(|(_, value)| value);
     let number = match number {
@@ -395,7 +428,7 @@ fn link_to(record: &SpanRecord) -> SpanLink {
     SpanLink { trace_id, span_id, trace_flags }
 }
 
-/// The span as it is to be written.
+/// Returns the span as it is to be written.
 fn close(span: SpanStory, loss: &Loss, finisher: Finisher<'_>, now_unix_nano: u64) -> SpanRecord {
     let SpanStory { mut record, has_ended, cut, .. } = span;
     if cut > 0 {
@@ -430,7 +463,7 @@ fn is_sampled(lost: &LostAttempt) -> bool {
     trace.is_some_and(|trace| trace.trace_flags & FLAG_SAMPLED != 0)
 }
 
-/// The span of an attempt that was claimed and did not get as far as its span.
+/// Returns the span of an attempt that was claimed and did not get as far as its span.
 fn attempt_span(
     lost: &LostAttempt,
     loss: &Loss,
@@ -485,7 +518,7 @@ fn attempt_span(
     Some(record)
 }
 
-/// What the end of a process's span file holds.
+/// Contents of the end of a process's span file.
 #[derive(Default)]
 struct Tail {
     spans: HashSet<[u8; 8]>,
@@ -542,7 +575,7 @@ impl Tail {
     }
 }
 
-/// The last `length` bytes of a file.
+/// Returns the last `length` bytes of a file.
 fn read_end(path: &Path, length: u64) -> io::Result<String> {
     let mut file = File::open(path)?;
     let size = file.metadata()?.len();

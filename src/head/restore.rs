@@ -14,7 +14,7 @@ use crate::session::{self, SessionError};
 use crate::stored;
 use crate::task::TaskId;
 
-/// What a journal says beside the state.
+/// Facts in a journal beside the state.
 #[derive(Debug, Default)]
 pub(super) struct ReadBack {
     /// The job that comes next.
@@ -23,7 +23,7 @@ pub(super) struct ReadBack {
     pub(super) started: HashMap<TaskId, u32>,
     /// The versions of services that are served, oldest first.
     pub(super) services: Vec<Version>,
-    /// Why some tasks could not be read, for people.
+    /// Messages for people on tasks that could not be read.
     pub(super) unread: Vec<String>,
 }
 

@@ -3,6 +3,7 @@
 //! What is to be done is decided in the reactor's `deployments`; this does it, and tells it what the processes say and how they end. No request
 //! passes here.
 
+mod callers;
 mod control;
 mod effects;
 mod listeners;
@@ -15,6 +16,7 @@ use rustix::event::epoll;
 use tracer_ipc::replica_table::ReplicaTable;
 use tracer_ipc::serving::{ProxyOrder, ProxyReport, ReplicaReport};
 
+use self::callers::Callers;
 use self::control::{Control, Order};
 use self::effects::Acting;
 use self::listeners::Listeners;
@@ -35,11 +37,13 @@ use crate::task::WorkerId;
 const LAST_OUTPUT: usize = 2 << 10;
 const LAST_LINES: usize = 6;
 
-/// Everything outside of the state that services have.
+/// Files, sockets and processes of services, outside of the state.
 #[derive(Default)]
 pub(super) struct ServicesIo {
     tables: HashMap<String, ServiceTable>,
     processes: BTreeMap<WorkerId, ServiceProcess>,
+    /// Callers of deployments that are no proxies.
+    callers: Callers,
     /// Connections that wait for events of a service.
     followers: Vec<Follower>,
 }
@@ -59,7 +63,7 @@ struct ServiceProcess {
     control: Control,
     service: String,
     spool: PathBuf,
-    what: What,
+    kind: ProcessKind,
     /// Log that its output goes to.
     log: Option<PathBuf>,
     /// The end of its output.
@@ -70,7 +74,7 @@ struct ServiceProcess {
 }
 
 /// Role of a process of a service.
-enum What {
+enum ProcessKind {
     Replica { name: String },
     Proxy { callers: Vec<u32> },
 }
@@ -102,17 +106,17 @@ impl Said {
 }
 
 impl ServicesIo {
-    /// The processes that run, by pid.
+    /// Returns the processes that run, by pid.
     pub(super) fn pids(&self) -> impl Iterator<Item = u32> {
         self.processes.values().map(|process| process.worker.pid())
     }
 
-    /// The bound on a process's memory, and the process.
+    /// Returns the bound on a process's memory, and the process.
     pub(super) fn bound_of(&mut self, process: WorkerId) -> Option<(&mut Bound, u32)> {
         self.processes.get_mut(&process).map(|process| (&mut process.bound, process.worker.pid()))
     }
 
-    /// The counts of spans of the processes that run.
+    /// Returns the counts of spans of the processes that run.
     pub(super) fn span_counts(&self) -> impl Iterator<Item = SpoolCounts> {
         self.processes.values().map(|process| process.worker.claims.counts())
     }
@@ -149,6 +153,7 @@ impl HeadIo {
             }
             entry.wakers.remove(number);
         }
+        self.services.callers.note_change(service);
         // Whoever else waits for a place may find one now.
         for waker in entry.wakers.values() {
             // One that is not read is awake already.
@@ -162,11 +167,11 @@ impl HeadIo {
         if found.control.is_closed() {
             return None;
         }
-        let report = match found.what {
-            What::Replica { .. } => {
+        let report = match found.kind {
+            ProcessKind::Replica { .. } => {
                 found.control.report().map(|report| report.map(|(report, _)| Said::Replica(report)))
             }
-            What::Proxy { .. } => found.control.report().map(|report| report.map(Said::of_proxy)),
+            ProcessKind::Proxy { .. } => found.control.report().map(|report| report.map(Said::of_proxy)),
         };
         if found.control.is_closed() {
             // It is heard of by its end.
@@ -175,7 +180,7 @@ impl HeadIo {
         match report {
             Ok(report) => report,
             Err(error) => {
-                self.log(format!("process {process} of a service has said what none says, and is killed: {error}"));
+                self.log(format!("process {process} of a service sent an invalid report, and is killed: {error}"));
                 self.kill_of_service(process);
                 None
             }
@@ -186,8 +191,8 @@ impl HeadIo {
     pub(super) fn read_service_output(&mut self, process: WorkerId, stream: Stream, buffer: &mut [u8]) {
         let Some(found) = self.services.processes.get_mut(&process) else { return };
         let (logs, last) = (&mut self.logs, &mut found.last_output);
-        let take = |bytes: &[u8]| {
-            logs.write(process, bytes);
+        let take = |bytes: &[u8], _| {
+            logs.write(process, bytes, &[]);
             last.extend_from_slice(bytes);
             last.drain(..last.len().saturating_sub(LAST_OUTPUT));
         };
@@ -221,23 +226,23 @@ impl HeadIo {
                 return None;
             }
             Err(error) => {
-                let cause = format!("ended, and how cannot be learnt: {error}");
+                let cause = format!("ended, and its exit status cannot be read: {error}");
                 WorkerExit { cause, error_type: "unknown".into(), memory: None }
             }
         };
         let _ = epoll::delete(&self.epoll, &found.worker.pidfd);
         self.logs.close(process);
         let pid = found.worker.pid();
-        let what = match &found.what {
-            What::Replica { name } => format!("replica {name}"),
-            What::Proxy { .. } => "the proxy".into(),
+        let what = match &found.kind {
+            ProcessKind::Replica { name } => format!("replica {name}"),
+            ProcessKind::Proxy { .. } => "the proxy".into(),
         };
         let left = if found.spool.exists() { None } else { found.worker.claims.story() };
         let description = format!("{what} (pid {pid}) {}", exit.cause);
         let why = Why { error_type: exit.error_type.clone(), description };
         let loss = Loss { why, of_tasks: Vec::new(), attempts: Vec::new() };
         self.finish_story(&found.spool, left, &loss, Some(process));
-        if let What::Proxy { callers } = &found.what {
+        if let ProcessKind::Proxy { callers } = &found.kind {
             self.forget_callers(&found.service, callers);
         }
         Some(exit.cause + &said_last(&found.last_output))
@@ -257,7 +262,8 @@ impl Server {
         query: ServiceQuery,
         now: Now,
     ) -> Option<Reply> {
-        self.services.others = self.state.workers().len().saturating_sub(self.state.settings().workers_wanted);
+        let others = self.state.workers().len().saturating_sub(self.state.settings().workers_wanted);
+        self.services.set_others(others);
         let (services, mut acting) = self.acting();
         let acting = &mut acting;
         let reply = match query {
@@ -273,7 +279,7 @@ impl Server {
             }
             ServiceQuery::Follow { service, after } => {
                 let follower = Follower { connection: id, number, service, after };
-                if !services.all.contains_key(&follower.service) {
+                if !services.knows(&follower.service) {
                     let refused = deployments::find_service(services, &follower.service).err();
                     return refused.map(|refusal| Reply::Service(ServiceReply::Refused(refusal)));
                 }
@@ -299,7 +305,7 @@ impl Server {
         rows
     }
 
-    /// The replicas among the rows of worker processes.
+    /// Returns the replicas among the rows of worker processes.
     pub(super) fn replica_rows(&mut self, now: Now) -> Vec<WorkerReport> {
         let rows = self.service_rows(now);
         let replicas = rows.into_iter().flat_map(|row| row.replicas);
@@ -349,7 +355,7 @@ impl Server {
         }
     }
 
-    /// A process of a service has ended.
+    /// Notes that a process of a service has ended.
     pub(super) fn on_service_exit(&mut self, process: WorkerId, buffer: &mut [u8], now: Now) {
         // What it said before it died counts.
         self.on_service_control(process, now);
@@ -357,35 +363,40 @@ impl Server {
             self.io.read_service_output(process, stream, buffer);
         }
         let Some(cause) = self.io.end_of_service_process(process, &mut self.oom_kills) else { return };
+        let place = deployments::place_of(&self.services, process);
         let (services, mut acting) = self.acting();
         deployments::on_exit(services, &mut acting, process, &cause, now);
+        if let Some((service, replica)) = place {
+            self.io.tell_callers_of_loss(&service, replica);
+        }
         // Whatever it left behind has become the head's.
-        self.orphans_again = Some(std::time::Instant::now());
+        self.due.orphans = Some(std::time::Instant::now());
     }
 
     /// Starts, publishes and ends what is to be, and tells those who follow.
     pub(super) fn turn_services(&mut self, now: Now) {
         let (services, mut acting) = self.acting();
         let had_news = services.has_news();
-        self.services_again = deployments::turn(services, &mut acting, now);
+        self.due.services = deployments::turn(services, &mut acting, now);
         if had_news {
             self.state.occupy(self.services.occupied(), self.services.replicas());
+            self.tell_callers();
         }
         let followers = std::mem::take(&mut self.io.services.followers);
         for follower in followers {
-            let Some(connection) = self.io.connections.get_mut(&follower.connection) else { continue };
+            let Some(connection) = self.io.clients.connections.get_mut(&follower.connection) else { continue };
             match events_for(&self.services, &follower) {
                 Some(events) => {
                     let reply = Reply::Service(ServiceReply::Events(events));
                     put_reply(&mut connection.outbox, follower.number, &reply);
-                    self.io.dirty.push(follower.connection);
+                    self.io.clients.dirty.push(follower.connection);
                 }
                 None => self.io.services.followers.push(follower),
             }
         }
     }
 
-    /// Services that were to end with a connection do.
+    /// Ends the services that were to end with a connection.
     pub(super) fn end_services_of(&mut self, connection: u64, now: Now) {
         let (services, mut acting) = self.acting();
         deployments::on_owner_gone(services, &mut acting, DriverId(connection), now);
@@ -400,12 +411,7 @@ impl Server {
 
     /// Notes on the services that other machines reach.
     pub(super) fn public_services(&self) -> Vec<String> {
-        let all = self.services.all.iter();
-        let note = |(name, served): (&String, &deployments::Served)| {
-            let note = served.serving.as_ref()?.service.http.public_note()?;
-            Some(format!("service `{name}`: {note}"))
-        };
-        all.filter_map(note).collect()
+        self.services.public_notes().map(|(name, note)| format!("service `{name}`: {note}")).collect()
     }
 
     /// Every service ends what it has, for so long.
@@ -426,6 +432,5 @@ fn said_last(output: &[u8]) -> String {
 
 /// Returns the events of a service since a follower heard of it last; none while there are none.
 fn events_for(services: &deployments::Services, follower: &Follower) -> Option<Vec<crate::protocol::ServiceEvent>> {
-    let events = services.all.get(&follower.service).map(|served| served.events_after(follower.after));
-    events.filter(|events| !events.is_empty())
+    Some(services.events_after(&follower.service, follower.after)).filter(|events| !events.is_empty())
 }

@@ -22,7 +22,7 @@ impl Server {
             of_pool().filter(|worker| worker.phase() == phase && worker.leases().is_empty() == is_idle).count()
         };
         let waiting = of_pool().filter(|worker| worker.phase() == WorkerPhase::Ready && worker.is_waiting()).count();
-        let journal = &self.io.journal;
+        let journal = &self.io.kept.journal;
         Metrics {
             metrics_version: METRICS_VERSION,
             uptime_ns: now.monotonic_ns,
@@ -51,11 +51,11 @@ impl Server {
                 source: self.io.settings.queue_memory_source.clone(),
             }),
             spans: self.span_counts(),
-            connections: self.io.connections.len() as u64,
+            connections: self.io.clients.connections.len() as u64,
             journal: JournalCounts {
                 written_bytes: journal.written(),
                 synced_bytes: journal.synced(),
-                is_failing: self.io.journal_failure.is_some(),
+                is_failing: self.io.kept.failure.is_some(),
                 is_sync_failing: journal.has_sync_failed(),
             },
             log_dropped_bytes: self.io.logs.dropped(),
@@ -64,15 +64,15 @@ impl Server {
 
     /// Sums the spans that needed help or were lost, the spools of the living included.
     pub(super) fn span_counts(&self) -> SpanCounts {
-        let living = self.io.processes.values().map(|process| process.worker.claims.counts());
+        let living = self.io.workers.processes.values().map(|process| process.worker.claims.counts());
         let living = living.chain(self.io.services.span_counts());
-        let handover = &self.io.handover;
+        let handover = &self.io.stories.handover;
         let of_the_head = SpanCounts {
             handed_over: handover.delivered,
             waiting: handover.spans_waiting(),
             waiting_for_other_hooks: handover.spans_of_others(),
-            given_up: self.io.spans.given_up + handover.given_up,
-            ..self.io.spans
+            given_up: self.io.stories.spans.given_up + handover.given_up,
+            ..self.io.stories.spans
         };
         let all = living.fold(of_the_head, |sum, counts| SpanCounts {
             cut: sum.cut.saturating_add(counts.cut),
@@ -153,14 +153,14 @@ impl Server {
                 Size(self.io.settings.max_log_size)
             ));
         }
-        if let Some((count, worker, pid, what)) = self.io.disturbed {
+        if let Some((count, worker, pid, what)) = self.io.workers.disturbed {
             warnings.push(format!(
                 "a worker was replaced, because {what} ({} so far, the last was worker {worker}, pid {pid}); \
                  a task may have used its connection to the head",
                 Count(count, "worker")
             ));
         }
-        if let Some((count, worker, pid)) = self.io.damaged {
+        if let Some((count, worker, pid)) = self.io.workers.damaged {
             warnings.push(format!(
                 "a task wrote over the spool of its worker, or cut or removed it ({} so far, the last was worker {worker}, pid {pid}); \
                  spans that were only there are lost",
@@ -171,7 +171,7 @@ impl Server {
             let spans = Count(metrics.spans.unwritten, "span");
             warnings.push(format!("{spans} of dead processes could not be written to the span folder"));
         }
-        if let Some(reason) = &self.io.journal_failure {
+        if let Some(reason) = &self.io.kept.failure {
             warnings.push(format!("the journal cannot be written, so no task is accepted: {reason}"));
         }
         warnings.extend(self.io.front.iter().flat_map(Front::warnings));
@@ -221,7 +221,7 @@ impl Server {
                 .io
                 .settings
                 .worker_memory
-                .map(|bytes| MemoryReport { bytes, is_held_by_kernel: self.io.groups.is_some() }),
+                .map(|bytes| MemoryReport { bytes, is_held_by_kernel: self.io.workers.groups.is_some() }),
             services: services.iter().map(ServiceSummary::from).collect(),
             warnings,
         }

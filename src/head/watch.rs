@@ -23,7 +23,7 @@ const BEGIN_LOOKS: u32 = 20;
 /// Looks for which a worker may keep the result of a task that has ended. Spans are written before it is sent, perhaps to a slow disk.
 const RESULT_LOOKS: u32 = 90;
 
-/// What was seen of something that should go on, and how often it looked the same.
+/// An observation of something that should go on, and the number of looks in a row that found the same.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Seen {
     what: u64,
@@ -31,7 +31,7 @@ pub(super) struct Seen {
 }
 
 impl Seen {
-    /// It looks like this now. Returns how often it has looked so before, in a row.
+    /// Notes how it looks now. Returns how often it has looked so before, in a row.
     fn look(&mut self, what: u64) -> u32 {
         *self = Seen { what, looks: if self.what == what { self.looks + 1 } else { 0 } };
         self.looks
@@ -50,7 +50,7 @@ impl HeadIo {
         let is_anybody_silent = self.look_after_connections();
         let mut is_anybody_late = false;
         let mut late = Vec::new();
-        for (&worker, process) in &mut self.processes {
+        for (&worker, process) in &mut self.workers.processes {
             let Some(known) = state.workers().get(&worker).filter(|known| known.phase() == WorkerPhase::Ready) else {
                 continue;
             };
@@ -66,7 +66,7 @@ impl HeadIo {
             if is_unbegun && looks >= BEGIN_LOOKS {
                 late.push((worker, "it did not begin a task that it was given"));
             } else if !is_unbegun && looks >= RESULT_LOOKS {
-                late.push((worker, "it did not say how its task ended"));
+                late.push((worker, "it did not report the end of its task"));
             }
         }
         for (worker, what) in late {
@@ -78,7 +78,7 @@ impl HeadIo {
     fn look_after_connections(&mut self) -> bool {
         let mut is_anybody_silent = false;
         let (mut unknown, mut torn) = (Vec::new(), Vec::new());
-        for (&id, connection) in &mut self.connections {
+        for (&id, connection) in &mut self.clients.connections {
             match connection.peer {
                 Peer::Unknown => {
                     is_anybody_silent = true;
@@ -96,7 +96,7 @@ impl HeadIo {
             }
         }
         for id in unknown {
-            self.log(format!("connection {id} is closed: it has not said who it is"));
+            self.log(format!("connection {id} is closed: it sent no hello"));
             self.drop_connection(id, "");
         }
         for worker in torn {
@@ -107,10 +107,12 @@ impl HeadIo {
 
     /// Ends a worker whose connection is of no use any more. What it has not begun goes to others.
     pub(super) fn break_with(&mut self, worker: WorkerId, what: &'static str) {
-        let Some(process) = self.processes.get_mut(&worker).filter(|process| process.broken.is_none()) else { return };
+        let Some(process) = self.workers.processes.get_mut(&worker).filter(|process| process.broken.is_none()) else {
+            return;
+        };
         process.broken = Some(what);
         let pid = process.worker.pid();
-        self.disturbed = Some((self.disturbed.map_or(0, |(count, ..)| count) + 1, worker, pid, what));
+        self.workers.disturbed = Some((self.workers.disturbed.map_or(0, |(count, ..)| count) + 1, worker, pid, what));
         self.log(format!(
             "worker {worker} (pid {pid}) is ended, because {what}: has a task used its connection to the head?"
         ));

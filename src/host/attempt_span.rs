@@ -4,7 +4,7 @@ use crate::hook::{Attribute, PutAttribute};
 use tracer_core::names;
 use tracer_core::task::{ActorRole, Demand, Envelope, ExtraOptions, JobId, TaskId, TaskSpec, WorkerId, module_stem};
 
-/// Everything about an attempt that its span says from the start.
+/// Facts about an attempt that its span has from the start.
 #[derive(Clone, Copy, Debug)]
 pub struct AttemptSpan<'a> {
     /// The task's description.
@@ -25,9 +25,9 @@ pub struct AttemptSpan<'a> {
     pub node_id: &'a str,
     /// From the submission's acceptance to the beginning.
     pub queued_ns: u64,
-    /// Where the function is, if that is known before it is loaded: its qualified name, its file and its line.
+    /// Place of the function, if that is known before it is loaded: its qualified name, its file and its line.
     pub code: Option<(&'a str, &'a str, u32)>,
-    /// What the version of the module is called, if that is known before it is loaded.
+    /// Name of the module's version, if that is known before it is loaded.
     pub module_version: Option<&'a str>,
 }
 
@@ -97,7 +97,7 @@ pub fn put_actor(spec: &TaskSpec<'_>, put: PutAttribute<'_>) {
     }
 }
 
-/// The value of [`names::REMOTE`].
+/// Returns the value of [`names::REMOTE`].
 pub fn remote(spec: &TaskSpec<'_>) -> &'static str {
     match spec {
         TaskSpec::Function(function) if function.actor == ActorRole::None => names::REMOTE_FUNCTION,
@@ -106,7 +106,7 @@ pub fn remote(spec: &TaskSpec<'_>) -> &'static str {
     }
 }
 
-/// The actor that a task makes or is a method of.
+/// Returns the actor that a task makes or is a method of.
 pub fn actor_of(task: TaskId, spec: &TaskSpec<'_>) -> Option<TaskId> {
     match spec.actor() {
         ActorRole::None => None,

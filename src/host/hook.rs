@@ -22,11 +22,14 @@
 //! Only [`module`](self) opens shared libraries, and only this part of tracer and the crates under `hooks` touch the ABI.
 
 mod builtin;
+mod calls;
 mod deliveries;
 mod error;
 mod host;
 mod import;
 mod log;
+mod logs;
+mod metrics;
 mod module;
 mod otel_versions;
 mod own;
@@ -39,10 +42,13 @@ mod task;
 mod trust;
 
 pub use builtin::names as builtin_names;
+pub use calls::{CallEvent, CallHeaders, CallHost, CallRequest, CallSink, offer_calls};
 pub use error::{HookError, ModuleError};
 pub use host::{TaskHost, TaskSubmission, Waited, offer_tasks};
 pub use import::ImportString;
 pub use log::{log_in, log_to_standard_error};
+pub use logs::EXTENSION as LOGS_EXTENSION;
+pub use metrics::offer_metrics;
 pub use module::note_in;
 pub use module::{HookDescription, Module, ModuleDescription, ParameterDescription, TaskDescription};
 pub use otel_versions::{OtelVersion, advice as otel_advice};

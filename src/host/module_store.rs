@@ -36,11 +36,11 @@ mod elf;
 
 use elf::{ElfError, Library};
 
-/// How long a file that is not complete, or that changes, is waited for.
+/// Longest wait for a file that is not complete, or that changes.
 const WRITTEN_WITHIN: Duration = Duration::from_secs(5);
 /// A file that has changed is taken for complete when it has not been written to for so long.
 const SETTLED_AFTER: Duration = Duration::from_millis(50);
-/// How long is waited before a file is looked at again.
+/// Interval at which such a file is looked at again.
 const LOOK_AGAIN_AFTER: Duration = Duration::from_millis(10);
 /// The folders above a copy, so that a search path may begin with as many `$ORIGIN/..`.
 const ORIGIN: &str = "o/r/g/n";
@@ -132,7 +132,7 @@ impl FileState {
     }
 }
 
-/// Why there is no copy.
+/// Failure to copy a library.
 #[derive(Debug)]
 pub enum CopyError {
     /// The library was not complete for as long as it was waited for.
@@ -146,7 +146,7 @@ pub enum CopyError {
     Io {
         /// The file.
         path: PathBuf,
-        /// What the operating system said.
+        /// The operating system's error.
         source: io::Error,
     },
 }
@@ -186,7 +186,7 @@ impl ModuleStore {
         ModuleStore { folder: place.join("modules") }
     }
 
-    /// The version that the library at a path has now, which is copied if there is no copy of it. None for what is no library: the loader says
+    /// Returns the version that the library at a path has now, which is copied if there is no copy of it. None for what is no library: the loader says
     /// so, and why.
     pub fn take(&self, library: &Path) -> Result<Option<Taken>, CopyError> {
         let deadline = Instant::now() + WRITTEN_WITHIN;
@@ -252,7 +252,7 @@ impl ModuleStore {
         Ok(self.lock(version).map_or_else(|| Try::Again("was removed".into()), Try::Taken))
     }
 
-    /// The last version of the library at a path, as it was when it was looked at last.
+    /// Returns the last version of the library at a path, as it was when it was looked at last.
     fn known(&self, library: &Path) -> Option<Known> {
         let known: Known = serde_json::from_slice(&fs::read(self.known_path(library)).ok()?).ok()?;
         (!known.files.is_empty()).then_some(known)
@@ -276,7 +276,7 @@ impl ModuleStore {
         (lock.metadata().ok()?.nlink() > 0).then_some(Taken { version, _lock: lock })
     }
 
-    /// A version, if there is a copy of it.
+    /// Returns a version, if there is a copy of it.
     pub fn find(&self, version: ModuleVersion) -> Option<StoredModule> {
         let folder = self.version_folder(version);
         let about: About = serde_json::from_slice(&fs::read(folder.join("about.json")).ok()?).ok()?;
@@ -394,9 +394,9 @@ impl Drop for Unfinished {
 struct Copying<'a> {
     folder: &'a Path,
     about: About,
-    /// What tells the contents of the files: the checksum of each.
+    /// Checksum of each file, which tells the contents apart.
     checksums: Vec<u32>,
-    /// Where the files that were copied are in the folder.
+    /// Paths in the folder of the files that were copied.
     places: Vec<PathBuf>,
 }
 
@@ -486,7 +486,7 @@ impl Copying<'_> {
         Ok(Copied::Whole)
     }
 
-    /// The version: all that tells these files from others, and the path, so that two modules never share one.
+    /// Returns the version: all that tells these files from others, and the path, so that two modules never share one.
     fn version(&self, library: &Path) -> ModuleVersion {
         let mut told = library.as_os_str().as_bytes().to_vec();
         told.extend(self.about.build_id.as_bytes());
@@ -504,7 +504,7 @@ impl Copying<'_> {
     }
 }
 
-/// A path inside of a folder without `.` and `..`; none when it leads out of it.
+/// Returns a path inside of a folder without `.` and `..`; none when it leads out of it.
 fn normal(path: &Path) -> Option<PathBuf> {
     let mut normal = PathBuf::new();
     for component in path.components() {

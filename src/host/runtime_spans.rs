@@ -76,7 +76,7 @@ impl Phases {
         *open = name.map(|name| self.parent.start(name, now));
     }
 
-    /// The part that is going on has failed.
+    /// Notes that the part that is going on has failed.
     pub fn fail(&self, message: &str) {
         if let Some(span) = &*self.open.lock().unwrap_or_else(PoisonError::into_inner) {
             span.set_error(message);
@@ -84,7 +84,7 @@ impl Phases {
     }
 }
 
-/// The span of a part of a call that a module tells of; none for one that has no span.
+/// Returns the span of a part of a call that a module tells of; none for one that has no span.
 pub fn name_of_phase(phase: u32) -> Option<&'static str> {
     match phase {
         abi::TASK_PHASE_DECODE => Some(names::DECODE_SPAN),

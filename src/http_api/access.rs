@@ -1,4 +1,4 @@
-//! Who may ask: which names a request may use for this server, where it may come from, and the token it has to show.
+//! Access checks: the names a request may use for this server, the origin it may come from, and the token it has to show.
 //!
 //! A web page that somebody of this machine looks at can send requests to loopback addresses. It cannot set `Host` or `Origin` to what it
 //! likes, so both are checked on every method. A name that an attacker lets point at 127.0.0.1 (DNS rebinding) is no
@@ -6,7 +6,7 @@
 
 use std::net::{IpAddr, SocketAddr};
 
-/// Why a request is not served.
+/// Reason why a request is not served.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Denied {
     /// It names no host, or several.
@@ -21,7 +21,7 @@ pub(crate) enum Denied {
     TokenWrong,
 }
 
-/// What of a request is looked at; of each header all the values that there are.
+/// Parts of a request that are checked; of each header all the values that there are.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Claims<'a> {
     /// The authority of the request's target, if it is in absolute form.
@@ -84,7 +84,7 @@ fn is_loopback(ip: IpAddr) -> bool {
     ip.is_loopback()
 }
 
-/// The token of an `Authorization` header; its scheme is written in any case.
+/// Returns the token of an `Authorization` header; its scheme is written in any case.
 fn bearer(header: &[u8]) -> Option<&[u8]> {
     let (scheme, token) = header.split_at_checked(7)?;
     scheme.eq_ignore_ascii_case(b"bearer ").then(|| token.trim_ascii())

@@ -1,4 +1,4 @@
-//! Where the HTTP API listens: on this machine only.
+//! Address of the HTTP API: on this machine only.
 
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -16,12 +16,12 @@ pub struct LoopbackAddress(SocketAddr);
 pub enum AddressError {
     /// It is not an address with a port.
     Malformed {
-        /// What was given.
+        /// The text that was given.
         found: String,
     },
     /// Other machines can reach it.
     NotLoopback {
-        /// What was given.
+        /// The text that was given.
         found: String,
         /// Its port.
         port: u16,
@@ -50,7 +50,12 @@ impl fmt::Display for AddressError {
 impl std::error::Error for AddressError {}
 
 impl LoopbackAddress {
-    /// The address.
+    /// Returns 127.0.0.1 with a port that the system chooses.
+    pub fn any_port() -> LoopbackAddress {
+        LoopbackAddress((Ipv4Addr::LOCALHOST, 0).into())
+    }
+
+    /// Returns the address.
     pub fn get(self) -> SocketAddr {
         self.0
     }
@@ -104,6 +109,29 @@ impl From<LoopbackAddress> for SocketAddr {
 impl fmt::Display for LoopbackAddress {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.0.fmt(f)
+    }
+}
+
+/// Address of the receiver of OTLP: one that is named, or `auto`, which is that of the HTTP API or of `GET /metrics` if the head has one of them,
+/// else 127.0.0.1:4318, where exporters send if nothing else is said.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct OtlpAddress(pub(crate) Option<LoopbackAddress>);
+
+/// The port that OTLP over HTTP has by its specification.
+const OTLP_PORT: u16 = 4318;
+
+impl OtlpAddress {
+    /// Returns the address, if nothing else listens.
+    pub(crate) fn alone(self) -> LoopbackAddress {
+        self.0.unwrap_or(LoopbackAddress((Ipv4Addr::LOCALHOST, OTLP_PORT).into()))
+    }
+}
+
+impl FromStr for OtlpAddress {
+    type Err = AddressError;
+
+    fn from_str(text: &str) -> Result<OtlpAddress, AddressError> {
+        if text == "auto" { Ok(OtlpAddress(None)) } else { text.parse().map(Some).map(OtlpAddress) }
     }
 }
 

@@ -23,7 +23,7 @@ pub(crate) struct Pieces {
 }
 
 impl Drop for Pieces {
-    /// The client has gone, or has got all.
+    /// Notes that the client has gone, or has got all.
     fn drop(&mut self) {
         self.maker.abort();
     }

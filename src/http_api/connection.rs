@@ -37,7 +37,7 @@ impl<S> Socket<S> {
         let limit = self.limit;
         let stalled = self.stalled.get_or_insert_with(|| Box::pin(tokio::time::sleep(limit)));
         ready!(stalled.as_mut().poll(context));
-        Poll::Ready(Err(io::Error::new(io::ErrorKind::TimedOut, "the client does not take what it is sent")))
+        Poll::Ready(Err(io::Error::new(io::ErrorKind::TimedOut, "the client does not read its answers")))
     }
 }
 
@@ -81,22 +81,22 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Socket<S> {
     }
 }
 
-/// What is known of a connection.
+/// State of a connection.
 #[derive(Default)]
 pub(crate) struct Known {
     /// Requests on it that were let in and are not answered.
     served: AtomicUsize,
-    /// Since when it has none of them.
+    /// Time since which it has none of them.
     waits_since: Mutex<Option<Instant>>,
 }
 
 impl Known {
-    /// A request was let in.
+    /// Notes that a request was let in.
     pub(crate) fn begin(&self) {
         self.served.fetch_add(1, Relaxed);
     }
 
-    /// It was answered.
+    /// Notes that it was answered.
     pub(crate) fn end(&self) {
         if self.served.fetch_sub(1, Relaxed) == 1 {
             *lock(&self.waits_since) = Some(Instant::now());
@@ -108,7 +108,7 @@ impl Known {
     }
 }
 
-/// What is known of a connection, and how it is closed.
+/// State of a connection, and the handle that closes it.
 type Open = (Arc<Known>, Option<AbortHandle>);
 
 /// The connections that are open.

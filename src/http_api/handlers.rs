@@ -1,5 +1,6 @@
-//! What each operation does, once a request is let in.
+//! Operations of the HTTP API, once a request is let in.
 
+use std::cell::Cell;
 use std::future::Future;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
@@ -16,6 +17,8 @@ use tracer_options::LONGEST_MS;
 use super::body::Body;
 use super::limits::{self, BODY_BYTES, BODY_TIME, HELD_TIME, Rate};
 use super::link::LinkError;
+use super::metrics::Collected;
+use super::otlp::Form;
 use super::output::Next;
 use super::problem::{self, Problem};
 use super::routes::{self, Found, Operation, Route};
@@ -33,21 +36,26 @@ use crate::task::TaskId;
 use crate::value::JsonText;
 use tracer_core::lock::lock;
 use tracer_core::metric_names::HTTP_DURATION;
+use tracer_ipc::metrics::SERVING_FOLDER;
+use tracer_ipc::metrics::instruments::{self, MODULES_FOLDER, Measured};
+use tracer_ipc::session;
 
 /// The trace of a task, in answers about it.
 const X_TRACE_ID: &str = "x-trace-id";
 /// The path for scrapers.
 const METRICS_PATH: &str = "/metrics";
-/// How often a client that follows is told that the connection is alive.
+/// Longest time that a scrape waits for the observers of modules.
+const OBSERVERS_PATIENCE: Duration = Duration::from_millis(200);
+/// Interval at which a client that follows is told that the connection is alive.
 const KEEP_ALIVE: Duration = Duration::from_secs(15);
 /// The highest number of a line that is taken; there are never so many.
 const LAST_LINE: u64 = (1 << 53) - 1;
 /// Pieces that wait for a client that follows.
 const PIECES: usize = 64;
 
-type Answer = Result<Response<Body>, Problem>;
+pub(super) type Answer = Result<Response<Body>, Problem>;
 
-/// What a submission is a child of.
+/// Parent of a submission.
 struct Parent {
     carrier: Carrier,
     is_remote: bool,
@@ -58,18 +66,25 @@ impl App {
     pub(super) async fn answer(&self, request: Request<Incoming>, let_in: impl FnOnce()) -> Response<Body> {
         let begun = Instant::now();
         let (method, path) = (request.method().clone(), request.uri().path().to_owned());
+        let is_received = is_received(&method, &path);
+        let form = Form::of(request.headers()).ok().filter(|_| is_received);
         let answer = match self.check_access(&request) {
             // Those who are not let in take nothing from those who are.
             Err(problem) => Err(self.take(&self.strangers, 1).await.err().unwrap_or(problem)),
             Ok(()) => {
                 let_in();
-                match self.take(&self.rate, 1).await {
+                // What is received has limits of its own.
+                let turn = if is_received { Ok(()) } else { self.take(&self.rate, 1).await };
+                match turn {
                     Ok(()) => self.serve(request).await,
                     Err(problem) => Err(problem),
                 }
             }
         };
-        let mut response = answer.unwrap_or_else(|problem| problem.into_response(Body::whole));
+        let mut response = answer.unwrap_or_else(|problem| match form {
+            Some(form) => form.failure(problem),
+            None => problem.into_response(Body::whole),
+        });
         self.log.look();
         self.count(&method, &path, response.status(), begun);
         let headers = response.headers_mut();
@@ -96,20 +111,44 @@ impl App {
 
     /// Every metric, in the format that the request accepts.
     async fn metrics(&self, headers: &HeaderMap) -> Answer {
+        let collected = self.collect().await?;
+        let format = metrics::Format::asked(headers);
+        let mut response = Response::new(Body::whole(Bytes::from(metrics::render(format, &collected))));
+        response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static(format.content_type()));
+        Ok(response)
+    }
+
+    /// Collects every metric: from the files of the place, from the head and from observers.
+    pub(super) async fn collect(&self) -> Result<Collected, Problem> {
         let Reply::Status(status) = self.query(Query::Status).await? else { return Err(unexpected()) };
         let Reply::Workers(workers) = self.query(Query::Workers).await? else { return Err(unexpected()) };
-        let place = place::of_place(&self.session_dir);
+        let Reply::Service(ServiceReply::Services(services)) = self.query(Query::Service(ServiceQuery::List)).await?
+        else {
+            return Err(unexpected());
+        };
+        let place = session::place_of(&self.session_dir);
         let paths = [crate::head::figures::path(place), place::request_metrics_path(&self.session_dir)];
         let read = |path: &PathBuf| {
             let unreadable = |error| Problem::new(problem::UNREADABLE, format!("`{}`: {error}", path.display()));
             tracer_ipc::metrics::read(path).map_err(unreadable)
         };
-        let kept: Vec<_> = paths.iter().map(read).collect::<Result<Vec<_>, _>>()?.concat();
-        let format = metrics::Format::asked(headers);
-        let text = metrics::render(format, &kept, &status, &metrics::processes(status.head_pid, &workers));
-        let mut response = Response::new(Body::whole(Bytes::from(text)));
-        response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static(format.content_type()));
-        Ok(response)
+        let mut kept: Vec<_> = paths.iter().map(read).collect::<Result<Vec<_>, _>>()?.concat();
+        let serving = place.join(SERVING_FOLDER);
+        let unreadable = |error| Problem::new(problem::UNREADABLE, format!("`{}`: {error}", serving.display()));
+        kept.extend(tracer_ipc::metrics::read_folder(&serving).map_err(unreadable)?);
+        let modules = self.metrics_of_modules(place.join(MODULES_FOLDER)).await?;
+        let processes = metrics::processes(status.head_pid, &workers);
+        Ok(Collected { kept, modules, status, services, processes })
+    }
+
+    /// Asks the observers of modules, and reads what all modules have measured.
+    async fn metrics_of_modules(&self, folder: PathBuf) -> Result<Vec<Measured>, Problem> {
+        let read = move || {
+            instruments::ask_observers(&folder, OBSERVERS_PATIENCE)
+                .and_then(|()| instruments::read_folder(&folder))
+                .map_err(|error| Problem::new(problem::UNREADABLE, format!("`{}`: {error}", folder.display())))
+        };
+        tokio::task::spawn_blocking(read).await.map_err(|_| unexpected())?
     }
 
     fn check_access<B>(&self, request: &Request<B>) -> Result<(), Problem> {
@@ -123,9 +162,15 @@ impl App {
         };
         let address = self.settings.address;
         let is_scrape = request.uri().path() == METRICS_PATH;
+        let receiver = self.receiver.as_ref().filter(|_| is_received(request.method(), request.uri().path()));
+        // Shown where it is good for nothing: an exporter with a wrong path, most likely.
+        let is_sender = Cell::new(false);
         let is_known = |shown: &[u8]| {
             let is_token = access::is_same(shown, self.token.as_bytes());
-            is_token || (is_scrape && access::is_same(shown, self.metrics_token.as_bytes()))
+            let is_scraper = is_scrape && access::is_same(shown, self.metrics_token.as_bytes());
+            let senders = self.receiver.as_ref().map(|receiver| receiver.token.as_bytes());
+            is_sender.set(senders.is_some_and(|token| access::is_same(shown, token)));
+            is_token || is_scraper || (receiver.is_some() && is_sender.get())
         };
         let checked = access::check_names(&claims, address.get()).and_then(|()| access::check_token(&claims, is_known));
         let Err(denied) = checked else { return Ok(()) };
@@ -145,6 +190,16 @@ impl App {
                 let text = format!("the request comes from a page of `{origin}`");
                 Problem::new(problem::FORBIDDEN_ORIGIN, text).hint(hint)
             }
+            access::Denied::TokenMissing if receiver.is_some() => {
+                self.no_sender("the request has no `Authorization: Bearer` with the token of senders")
+            }
+            access::Denied::TokenWrong if receiver.is_some() => {
+                self.no_sender("the token in `Authorization: Bearer` is not the one of senders")
+            }
+            access::Denied::TokenWrong if is_sender.get() => {
+                let text = "the token of senders is taken with POST at /v1/traces, /v1/logs and /v1/metrics only";
+                self.no_sender(text)
+            }
             access::Denied::TokenMissing => {
                 self.unauthorized("the request has no `Authorization: Bearer` with the token")
             }
@@ -160,6 +215,15 @@ impl App {
         Problem::new(problem::UNAUTHORIZED, text).hint(hint).header(header::WWW_AUTHENTICATE, "Bearer realm=\"tracer\"")
     }
 
+    fn no_sender(&self, text: &str) -> Problem {
+        let path = place::otlp_token_path(&self.session_dir);
+        let hint = format!(
+            "the token is in `{}`: OTEL_EXPORTER_OTLP_HEADERS=\"authorization=Bearer%20$(cat {0})\"",
+            path.display()
+        );
+        Problem::new(problem::UNAUTHORIZED, text).hint(hint).header(header::WWW_AUTHENTICATE, "Bearer realm=\"tracer\"")
+    }
+
     /// Waits until it is this request's turn, or refuses it when that takes too long.
     async fn take(&self, rate: &Mutex<Rate>, count: u32) -> Result<(), Problem> {
         let wait = lock(rate).take(count, Instant::now());
@@ -168,7 +232,7 @@ impl App {
             tokio::time::sleep(wait.unwrap_or(HELD_TIME)).await;
         }
         wait.map(drop).ok_or_else(|| {
-            Problem::new(problem::TOO_MANY, "more requests come than have their turn within a second")
+            Problem::new(problem::TOO_MANY, "more requests arrive than the rate limit admits")
                 .header(header::RETRY_AFTER, "1")
         })
     }
@@ -176,8 +240,16 @@ impl App {
     async fn serve(&self, request: Request<Incoming>) -> Answer {
         let (parts, body) = request.into_parts();
         let (route, id) = match routes::find(&parts.method, parts.uri.path()) {
-            Found::Route(route, _) if self.settings.is_metrics_only && route.operation != Operation::Metrics => {
-                let text = format!("`{}` is not served here, only {METRICS_PATH} is", parts.uri.path());
+            Found::Route(Route { operation: Operation::Receive(_), .. }, _) if self.receiver.is_none() => {
+                let text = format!("`{}` is not served here: no OTLP is received", parts.uri.path());
+                return Err(Problem::new(problem::NO_ROUTE, text).hint("start the head with --otlp"));
+            }
+            Found::Route(Route { operation, .. }, _)
+                if self.settings.is_metrics_only
+                    && !matches!(operation, Operation::Metrics | Operation::Receive(_)) =>
+            {
+                let served = if self.receiver.is_some() { "only /metrics and OTLP are" } else { "only /metrics is" };
+                let text = format!("`{}` is not served here, {served}", parts.uri.path());
                 return Err(
                     Problem::new(problem::NO_ROUTE, text).hint("start the head with --http ADDRESS for the HTTP API")
                 );
@@ -185,7 +257,7 @@ impl App {
             Found::Route(route, id) => (route, id.map(str::to_owned)),
             Found::Nothing => {
                 let text = format!("there is nothing at `{}`", parts.uri.path().escape_debug());
-                return Err(Problem::new(problem::NO_ROUTE, text).hint("GET / lists what there is"));
+                return Err(Problem::new(problem::NO_ROUTE, text).hint("GET / lists the routes"));
             }
             Found::OtherMethods(allowed) => {
                 let text = format!("`{}` takes {allowed}, not {}", parts.uri.path(), parts.method);
@@ -194,7 +266,9 @@ impl App {
         };
         let carrier = trace::carrier(&parts.headers, self.welcome.tracing.propagators);
         // A request that only looks, and that nobody traces, is no trace of its own.
-        let is_traced = route.operation == Operation::Submit || carrier.trace_context.is_some();
+        let is_asked = route.operation == Operation::Submit || carrier.trace_context.is_some();
+        // Nor is what is received, which would never end.
+        let is_traced = is_asked && !matches!(route.operation, Operation::Receive(_));
         let span = self.recorder.filter(|_| is_traced).map(|recorder| {
             let asked = Asked {
                 method: parts.method.as_str(),
@@ -262,6 +336,17 @@ impl App {
                 parameters::parse(query, &[])?;
                 self.metrics(&parts.headers).await
             }
+            (Operation::Receive(signal), _) => {
+                parameters::parse(query, &[])?;
+                let form = Form::of(&parts.headers)?;
+                match &self.receiver {
+                    Some(receiver) => {
+                        let answer = receiver.receive(signal, form, parts, body).await;
+                        answer.or_else(|problem| Ok(form.failure(problem)))
+                    }
+                    None => Err(Problem::new(problem::NO_ROUTE, "no OTLP is received")),
+                }
+            }
             (Operation::Describe, _) => {
                 parameters::parse(query, &[])?;
                 Ok(json_bytes(StatusCode::OK, self.description.clone()))
@@ -270,7 +355,7 @@ impl App {
                 parameters::parse(query, &[])?;
                 Ok(json_answer(StatusCode::OK, &index()))
             }
-            (_, None) => Err(Problem::new(problem::NO_ROUTE, "there is nothing without a task's id")),
+            (_, None) => Err(Problem::new(problem::NO_ROUTE, "the path lacks a task's id")),
         }
     }
 
@@ -345,7 +430,7 @@ impl App {
 
     fn place<'a>(&self, places: &'a Semaphore) -> Result<SemaphorePermit<'a>, Problem> {
         places.try_acquire().map_err(|_| {
-            Problem::new(problem::TOO_MANY, "as many requests wait already as may wait at one time")
+            Problem::new(problem::TOO_MANY, "the limit on requests that wait is reached")
                 .header(header::RETRY_AFTER, "1")
         })
     }
@@ -421,7 +506,7 @@ impl App {
             return Ok(with_trace_id(problem.into_response(Body::whole), report.trace_id.as_deref()));
         };
         let place = Arc::clone(&self.streams).try_acquire_owned().map_err(|_| {
-            Problem::new(problem::TOO_MANY, "as many requests follow tasks already as may do so at one time")
+            Problem::new(problem::TOO_MANY, "the limit on requests that follow tasks is reached")
                 .header(header::RETRY_AFTER, "1")
         })?;
         let (pieces, taken) = mpsc::channel(PIECES);
@@ -511,6 +596,11 @@ impl App {
     }
 }
 
+/// Returns whether a request brings OTLP.
+fn is_received(method: &Method, path: &str) -> bool {
+    matches!(routes::find(method, path), Found::Route(Route { operation: Operation::Receive(_), .. }, _))
+}
+
 fn unavailable(error: LinkError) -> Problem {
     let busy = |text: &str| Problem::new(problem::UNAVAILABLE, text).header(header::RETRY_AFTER, "1");
     match error {
@@ -577,7 +667,7 @@ fn check_is_json(headers: &HeaderMap) -> Result<(), Problem> {
 }
 
 /// Reads a body that is not too long and comes in time.
-async fn read_body(body: Incoming) -> Result<Bytes, Problem> {
+pub(super) async fn read_body(body: Incoming) -> Result<Bytes, Problem> {
     let too_large = || {
         Problem::new(problem::TOO_LARGE, format!("the body has more than {BODY_BYTES} bytes"))
             .hint("pass large data in a file, and its path as the argument")
@@ -600,7 +690,7 @@ async fn in_time<T>(limit: Duration, future: impl Future<Output = T>) -> Result<
     tokio::time::timeout(limit, future).await.map_err(too_slow)
 }
 
-/// A server-sent event. JSON has no line feeds of its own.
+/// Returns a server-sent event. JSON has no line feeds of its own.
 fn event(name: &str, id: Option<u64>, data: &serde_json::Value) -> String {
     let id = id.map(|id| format!("id: {id}\n")).unwrap_or_default();
     format!("event: {name}\n{id}data: {data}\n\n")

@@ -1,18 +1,22 @@
-//! What the HTTP API takes at most. All of it is in the OpenAPI description too, which a test compares.
+//! Limits of the HTTP API. All of them are in the OpenAPI description too, which a test compares.
 
 use std::time::{Duration, Instant};
 
 /// The longest body of a request, in bytes.
 pub(crate) const BODY_BYTES: usize = 8 << 20;
+/// The longest body of OTLP when it is unpacked, in bytes.
+pub(crate) const UNPACKED_BYTES: usize = 16 << 20;
+/// Bodies of OTLP that are received at one time; further ones wait for their turn.
+pub(crate) const BODIES: usize = 8;
 /// The longest head of a request, in bytes.
 pub(crate) const HEAD_BYTES: usize = 32 << 10;
 /// The most headers of a request.
 pub(crate) const HEADERS: usize = 64;
-/// How long the head of a request may take, and how long a connection may wait for the next request.
+/// Time limit for the head of a request, and for the wait of a connection for the next request.
 pub(crate) const HEAD_TIME: Duration = Duration::from_secs(10);
-/// How long a body may take.
+/// Time limit for a body.
 pub(crate) const BODY_TIME: Duration = Duration::from_secs(30);
-/// How long a client may take nothing of what it is sent.
+/// Time limit for a client that takes nothing of what it is sent.
 pub(crate) const WRITE_TIME: Duration = Duration::from_secs(30);
 /// Connections at one time. For a further one, the one goes that has waited longest without a request that was let in.
 pub(crate) const CONNECTIONS: usize = 256;
@@ -34,7 +38,7 @@ pub(crate) const STRANGERS_PER_SECOND: u32 = 50;
 pub(crate) const LIST: usize = 1000;
 /// The tasks that are listed if the request does not say how many.
 pub(crate) const DEFAULT_LIST: usize = 100;
-/// As many listed tasks count as one more request.
+/// Number of listed tasks that count as one more request.
 pub(crate) const LISTED_PER_REQUEST: usize = 10;
 
 /// The longest that a request is held back because of the rate.
@@ -44,7 +48,7 @@ pub(crate) const HELD_TIME: Duration = Duration::from_secs(1);
 /// client that asks without pause gets slow answers and costs nothing.
 pub(crate) struct Rate {
     per_second: f64,
-    /// What is left; less than nothing when requests are held back.
+    /// Requests that may be answered at once; less than 0 when requests are held back.
     saved: f64,
     looked_at: Instant,
 }

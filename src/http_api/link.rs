@@ -26,7 +26,7 @@ use tracer_core::lock::lock;
 /// Requests that may wait for the thread.
 const QUEUE: usize = 1024;
 
-/// Why there is no answer.
+/// Reason why there is no answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum LinkError {
     /// Too many requests wait for the head.
@@ -133,7 +133,7 @@ impl Link {
     }
 }
 
-/// Those who wait for the end of a task.
+/// Waiters for the ends of tasks.
 type Waiting = Arc<Mutex<HashMap<TaskId, Vec<oneshot::Sender<()>>>>>;
 
 /// The side of the thread that sends.
@@ -246,7 +246,7 @@ impl Acceptances {
 /// A submission that somebody waits for to be accepted.
 struct Submitted {
     answer: Arc<Mutex<Option<Answer<TaskId>>>>,
-    /// Where its output is kept, if it is wanted.
+    /// Store of its output, if that is wanted.
     outputs: Option<Arc<Outputs>>,
     acceptances: Arc<Acceptances>,
 }
@@ -273,7 +273,7 @@ impl Follower for Submitted {
         None
     }
 
-    /// The result is nobody's here: whoever wants it asks the head.
+    /// Notes that the result is nobody's here: whoever wants it asks the head.
     fn ended(self: Box<Self>, finished: Finished) -> Option<Finished> {
         if let Some(outputs) = &self.outputs {
             outputs.end(finished.task);
@@ -305,7 +305,7 @@ impl Follower for Watched {
 }
 
 impl Drop for Watched {
-    /// The connection is broken: nobody waits for longer.
+    /// Notes that the connection is broken: nobody waits for longer.
     fn drop(&mut self) {
         if let Some(waiting) = &self.waiting {
             lock(waiting).remove(&self.task);

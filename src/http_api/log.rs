@@ -8,13 +8,13 @@ use std::sync::Mutex;
 use std::time::{Duration, Instant};
 use tracer_core::lock::lock;
 
-/// How often it is looked at, at most.
+/// Shortest time between two looks at it.
 const PAUSE: Duration = Duration::from_millis(100);
 
 /// The log: what is written now, and before it the part that was put aside.
 pub(crate) struct Log {
     path: PathBuf,
-    /// Of both parts.
+    /// Limit on the bytes of both parts.
     limit: u64,
     looked: Mutex<Instant>,
 }

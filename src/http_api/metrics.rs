@@ -7,14 +7,23 @@
 //! Sources: <https://prometheus.io/docs/specs/om/open_metrics_spec/>,
 //! <https://opentelemetry.io/docs/specs/otel/compatibility/prometheus_and_openmetrics/>.
 
+pub(crate) mod export;
+mod instruments;
+mod otlp;
+
 use std::fmt::Write;
 
 use http::{HeaderMap, header};
+use instruments::Pending;
 use tracer_core::hex::hex;
 use tracer_core::metric_names::{self as names, KEPT, Metric, MetricKind};
+use tracer_ipc::metrics::instruments::Measured;
 use tracer_ipc::metrics::{BOUNDARIES, Exemplar, Series};
 
-use crate::protocol::{StatusReport, WorkerReport};
+use tracer_core::request_names;
+
+use crate::head::reactor::deployments::Stage;
+use crate::protocol::{DeploymentReport, ReplicaReportRow, ServiceReport, ServiceState, StatusReport, WorkerReport};
 
 /// The text that a scraper gets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -24,7 +33,7 @@ pub(super) enum Format {
 }
 
 impl Format {
-    /// The one that a request accepts: OpenMetrics only if it names it and does not prefer plain text.
+    /// Returns the one that a request accepts: OpenMetrics only if it names it and does not prefer plain text.
     pub(super) fn asked(headers: &HeaderMap) -> Format {
         let mut best = (Format::Text, 0.0);
         let values = headers.get_all(header::ACCEPT).iter().filter_map(|value| value.to_str().ok());
@@ -61,85 +70,53 @@ pub(super) struct ProcessUse {
     pub(super) cpu_seconds: Option<f64>,
 }
 
+/// Every metric at one time.
+pub(super) struct Collected {
+    pub(super) kept: Vec<Series>,
+    pub(super) modules: Vec<Measured>,
+    pub(super) status: Box<StatusReport>,
+    pub(super) services: Vec<ServiceReport>,
+    pub(super) processes: Vec<ProcessUse>,
+}
+
 /// Writes everything.
-pub(super) fn render(format: Format, kept: &[Series], status: &StatusReport, processes: &[ProcessUse]) -> String {
-    let mut writer = Writer { format, out: String::new() };
-    for (position, metric) in KEPT.iter().enumerate() {
-        let series: Vec<_> = kept.iter().filter(|series| series.metric == position).collect();
-        if !series.is_empty() {
-            writer.head(metric);
-            series.iter().for_each(|series| writer.series(metric, series));
-        }
-    }
-    writer.gauges(status);
-    writer.processes(processes);
+pub(super) fn render(format: Format, collected: &Collected) -> String {
+    let Collected { kept, modules, status, services, processes } = collected;
+    let mut writer = Writer { format, out: String::new(), pending: Pending::new(modules) };
+    writer.own(kept, (status, services), processes);
+    writer.modules();
     if format == Format::OpenMetrics {
         writer.out.push_str("# EOF\n");
     }
     writer.out
 }
 
-struct Writer {
-    format: Format,
-    out: String,
-}
-
-impl Writer {
-    /// Writes the lines about a metric.
-    fn head(&mut self, metric: &Metric) {
-        let mut name = family(metric);
-        let is_counter = metric.kind == MetricKind::Counter;
-        if is_counter && self.format == Format::Text {
-            name.push_str("_total");
-        }
-        let kind = match metric.kind {
-            MetricKind::Counter => "counter",
-            MetricKind::Gauge => "gauge",
-            MetricKind::Histogram => "histogram",
-        };
-        let _ = writeln!(self.out, "# HELP {name} {}", metric.help);
-        let _ = writeln!(self.out, "# TYPE {name} {kind}");
-        if let Some(unit) = unit(metric).filter(|_| self.format == Format::OpenMetrics) {
-            let _ = writeln!(self.out, "# UNIT {name} {unit}");
-        }
-    }
-
-    fn series(&mut self, metric: &Metric, series: &Series) {
-        let attributes: Vec<_> = series.attributes.iter().map(|(key, value)| (key.as_str(), value.as_str())).collect();
-        if metric.kind == MetricKind::Counter {
-            return self.value(metric, &attributes, series.count as f64);
-        }
-        let name = family(metric);
-        let mut below = 0;
-        for (bucket, count) in series.buckets.iter().enumerate() {
-            below += count;
-            let bound = BOUNDARIES.get(bucket).map_or_else(|| "+Inf".to_owned(), |bound| format!("{bound:?}"));
-            let labels = labels(&[attributes.as_slice(), &[("le", bound.as_str())]].concat());
-            let _ = write!(self.out, "{name}_bucket{labels} {below}");
-            if let Some(exemplar) =
-                series.exemplars[bucket].filter(|_| self.format == Format::OpenMetrics && *count > 0)
-            {
-                self.exemplar(&exemplar);
-            }
-            self.out.push('\n');
-        }
-        let labels = labels(&attributes);
-        let _ = writeln!(self.out, "{name}_sum{labels} {}", series.sum);
-        // Not its own count: the two may be read at different moments.
-        let _ = writeln!(self.out, "{name}_count{labels} {below}");
-    }
-
-    fn exemplar(&mut self, exemplar: &Exemplar) {
-        let Exemplar { value, unix_nano, trace_id, span_id } = exemplar;
-        let (trace, span) = (hex(trace_id), hex(span_id));
-        let (seconds, millis) = (unix_nano / 1_000_000_000, unix_nano / 1_000_000 % 1000);
-        let _ = write!(self.out, " # {{trace_id=\"{trace}\",span_id=\"{span}\"}} {value} {seconds}.{millis:03}");
-    }
-
+/// A form in which metrics are written.
+trait Sink {
+    /// Begins a metric, whose samples follow.
+    fn head(&mut self, metric: &Metric);
     /// Writes a sample of a counter or a gauge.
-    fn value(&mut self, metric: &Metric, attributes: &[(&str, &str)], value: f64) {
-        let suffix = if metric.kind == MetricKind::Counter { "_total" } else { "" };
-        let _ = writeln!(self.out, "{}{suffix}{} {value}", family(metric), labels(attributes));
+    fn value(&mut self, metric: &Metric, attributes: &[(&str, &str)], value: f64);
+    /// Writes a series that is kept in a file.
+    fn series(&mut self, metric: &Metric, series: &Series);
+
+    /// Writes everything of tracer's own.
+    fn own(
+        &mut self,
+        kept: &[Series],
+        (status, services): (&StatusReport, &[ServiceReport]),
+        processes: &[ProcessUse],
+    ) {
+        for (position, metric) in KEPT.iter().enumerate() {
+            let series: Vec<_> = kept.iter().filter(|series| series.metric == position).collect();
+            if !series.is_empty() {
+                self.head(metric);
+                series.iter().for_each(|series| self.series(metric, series));
+            }
+        }
+        self.gauges(status);
+        self.services(services);
+        self.processes(processes);
     }
 
     /// Writes a metric with its samples: the value of its one attribute, if it has one, and the value.
@@ -203,6 +180,49 @@ impl Writer {
         }
     }
 
+    /// Writes what services have and do now. Series of a deployment go with it.
+    fn services(&mut self, services: &[ServiceReport]) {
+        if services.is_empty() {
+            return;
+        }
+        self.head(&names::SERVICES);
+        for service in services {
+            for state in ServiceState::ALL {
+                let attributes = [(names::SERVICE, service.name.as_str()), (names::STATE, state.name())];
+                self.value(&names::SERVICES, &attributes, f64::from(u8::from(service.state == state)));
+            }
+        }
+        self.head(&names::REPLICAS);
+        for service in services {
+            for deployment in &service.deployments {
+                for stage in Stage::ALL.into_iter().filter(|stage| *stage != Stage::Gone) {
+                    let is_counted = |replica: &&ReplicaReportRow| {
+                        replica.application == deployment.application
+                            && replica.deployment == deployment.name
+                            && replica.state == stage.name()
+                    };
+                    let count = service.replicas.iter().filter(is_counted).count();
+                    let [of_service, application, name] = attributes(deployment);
+                    let attributes = [of_service, application, name, (names::STATE, stage.name())];
+                    self.value(&names::REPLICAS, &attributes, count as f64);
+                }
+            }
+        }
+        let deployments = || services.iter().flat_map(|service| &service.deployments);
+        self.of_deployments(&names::ACTIVE_REQUESTS, deployments(), |deployment| deployment.ongoing);
+        self.of_deployments(&names::QUEUE_DEPTH, deployments(), |deployment| deployment.waiting);
+    }
+
+    fn of_deployments<'a>(
+        &mut self,
+        metric: &Metric,
+        deployments: impl Iterator<Item = &'a DeploymentReport>,
+        value: impl Fn(&DeploymentReport) -> u64,
+    ) {
+        self.head(metric);
+        deployments.for_each(|deployment| self.value(metric, &attributes(deployment), value(deployment) as f64));
+    }
+
     fn processes(&mut self, processes: &[ProcessUse]) {
         self.head(&names::MEMORY);
         for process in processes {
@@ -217,7 +237,83 @@ impl Writer {
     }
 }
 
-/// The name of a metric's family: with the unit behind it, as OpenMetrics wants it.
+struct Writer<'a> {
+    format: Format,
+    out: String,
+    pending: Pending<'a>,
+}
+
+impl Writer<'_> {
+    /// Writes the lines about a family.
+    fn head_of(&mut self, name: &str, kind: MetricKind, unit: &str, help: &str) {
+        let is_counter = kind == MetricKind::Counter;
+        let name = if is_counter && self.format == Format::Text { format!("{name}_total") } else { name.to_owned() };
+        let kind = match kind {
+            MetricKind::Counter => "counter",
+            MetricKind::Gauge => "gauge",
+            MetricKind::Histogram => "histogram",
+        };
+        let _ = writeln!(self.out, "# HELP {name} {help}");
+        let _ = writeln!(self.out, "# TYPE {name} {kind}");
+        if !unit.is_empty() && self.format == Format::OpenMetrics {
+            let _ = writeln!(self.out, "# UNIT {name} {unit}");
+        }
+    }
+
+    fn exemplar(&mut self, exemplar: &Exemplar) {
+        let Exemplar { value, unix_nano, trace_id, span_id } = exemplar;
+        let (trace, span) = (hex(trace_id), hex(span_id));
+        let (seconds, millis) = (unix_nano / 1_000_000_000, unix_nano / 1_000_000 % 1000);
+        let _ = write!(self.out, " # {{trace_id=\"{trace}\",span_id=\"{span}\"}} {value} {seconds}.{millis:03}");
+    }
+}
+
+impl Sink for Writer<'_> {
+    fn head(&mut self, metric: &Metric) {
+        self.head_of(&family(metric), metric.kind, unit(metric).unwrap_or_default(), metric.help);
+        self.join(metric);
+    }
+
+    fn value(&mut self, metric: &Metric, attributes: &[(&str, &str)], value: f64) {
+        let suffix = if metric.kind == MetricKind::Counter { "_total" } else { "" };
+        let _ = writeln!(self.out, "{}{suffix}{} {value}", family(metric), labels(attributes));
+    }
+
+    fn series(&mut self, metric: &Metric, series: &Series) {
+        let attributes: Vec<_> = series.attributes.iter().map(|(key, value)| (key.as_str(), value.as_str())).collect();
+        if metric.kind == MetricKind::Counter {
+            return self.value(metric, &attributes, series.count as f64);
+        }
+        let name = family(metric);
+        let mut below = 0;
+        for (bucket, count) in series.buckets.iter().enumerate() {
+            below += count;
+            let bound = BOUNDARIES.get(bucket).map_or_else(|| "+Inf".to_owned(), |bound| format!("{bound:?}"));
+            let labels = labels(&[attributes.as_slice(), &[("le", bound.as_str())]].concat());
+            let _ = write!(self.out, "{name}_bucket{labels} {below}");
+            if let Some(exemplar) =
+                series.exemplars[bucket].filter(|_| self.format == Format::OpenMetrics && *count > 0)
+            {
+                self.exemplar(&exemplar);
+            }
+            self.out.push('\n');
+        }
+        let labels = labels(&attributes);
+        let _ = writeln!(self.out, "{name}_sum{labels} {}", series.sum);
+        // Not its own count: the two may be read at different moments.
+        let _ = writeln!(self.out, "{name}_count{labels} {below}");
+    }
+}
+
+fn attributes(deployment: &DeploymentReport) -> [(&str, &str); 3] {
+    [
+        (names::SERVICE, &deployment.service),
+        (request_names::APP, &deployment.application),
+        (request_names::DEPLOYMENT, &deployment.name),
+    ]
+}
+
+/// Returns the name of a metric's family: with the unit behind it, as OpenMetrics wants it.
 fn family(metric: &Metric) -> String {
     let mut name = metric.name.replace('.', "_");
     if let Some(unit) = unit(metric) {
@@ -316,7 +412,7 @@ mod tests {
             Exemplar { value: 0.75, unix_nano: 1_700_000_000_123_000_000, trace_id: [0xAB; 16], span_id: [1; 8] };
         file.set_exemplar(series, bucket, &exemplar);
         let kept = read(&path).unwrap();
-        let mut writer = Writer { format: Format::OpenMetrics, out: String::new() };
+        let mut writer = Writer { format: Format::OpenMetrics, out: String::new(), pending: Pending::default() };
         writer.head(&KEPT[names::TASK_DURATION]);
         writer.series(&KEPT[names::TASK_DURATION], &kept[0]);
         let lines: Vec<_> = writer.out.lines().collect();
@@ -331,7 +427,7 @@ mod tests {
         assert_eq!(lines[3 + BUCKETS - 1], format!("{name}_bucket{{{function},le=\"+Inf\"}} 2"));
         assert_eq!(lines[3 + BUCKETS], format!("{name}_sum{{{function}}} 3.75"));
         assert_eq!(lines[4 + BUCKETS], format!("{name}_count{{{function}}} 2"));
-        let mut text = Writer { format: Format::Text, out: String::new() };
+        let mut text = Writer { format: Format::Text, out: String::new(), pending: Pending::default() };
         text.series(&KEPT[names::TASK_DURATION], &kept[0]);
         assert!(!text.out.contains('#'), "the text format has no exemplars: {}", text.out);
     }

@@ -6,7 +6,7 @@ use tracer_options::{Kind, RESOURCES_LIMIT, Row, Scope, TaskOptions};
 
 use super::{HttpSettings, submission};
 
-/// Where it is.
+/// Path of the description.
 pub(super) const PATH: &str = "/api/v1/openapi.json";
 
 const SOURCE: &str = include_str!("openapi.json");
@@ -64,6 +64,10 @@ fn schema_of(row: &Row<TaskOptions>) -> Value {
 pub(super) fn description(settings: &HttpSettings) -> Vec<u8> {
     let mut document = whole();
     document["info"]["version"] = crate::VERSION.into();
+    if !settings.receives_otlp {
+        let paths = document["paths"].as_object_mut().expect("a test reads it");
+        paths.retain(|path, _| !path.starts_with("/v1/"));
+    }
     if !settings.allows_commands {
         let schemas = document["components"]["schemas"].as_object_mut().expect("a test reads it");
         schemas.remove("CommandSubmission");
@@ -84,8 +88,12 @@ mod tests {
     }
 
     fn served(allows_commands: bool) -> Value {
-        let settings =
-            HttpSettings { address: "127.0.0.1:0".parse().unwrap(), allows_commands, is_metrics_only: false };
+        let settings = HttpSettings {
+            address: "127.0.0.1:0".parse().unwrap(),
+            allows_commands,
+            is_metrics_only: false,
+            receives_otlp: true,
+        };
         serde_json::from_slice(&description(&settings)).unwrap()
     }
 
@@ -129,6 +137,8 @@ mod tests {
             (text("/info/description"), format!("for {} seconds", limits::WRITE_TIME.as_secs())),
             (responses("TooLarge"), format!("{} bytes", limits::BODY_BYTES)),
             (responses("TooSlow"), format!("{} seconds", limits::BODY_TIME.as_secs())),
+            (responses("Otlp"), format!("{} bytes, {} unpacked", limits::BODY_BYTES, limits::UNPACKED_BYTES)),
+            (responses("Otlp"), format!("{} are received at one time", limits::BODIES)),
             (responses("TooManyRequests"), format!("{} requests", limits::REQUESTS_PER_SECOND)),
             (responses("TooManyRequests"), format!("at one time, {} each", limits::WAITS)),
             (responses("TooManyRequests"), format!("each {} tasks", limits::LISTED_PER_REQUEST)),

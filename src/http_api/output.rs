@@ -1,4 +1,4 @@
-//! What tasks that were submitted here have written, kept for those who follow it.
+//! Output of tasks that were submitted here, kept for those who follow it.
 //!
 //! Bounded in every direction: what is over a bound goes from the front, and whoever follows is told how much it missed. A follower
 //! that is slow or dead holds nothing up, because nobody waits for it.
@@ -21,7 +21,7 @@ const ALL_BYTES: usize = 64 << 20;
 pub(super) const TASKS: usize = 1024;
 /// Bytes of a line that are kept without waiting for its end.
 const LINE_BYTES: usize = 8192;
-/// What a line takes besides its text.
+/// Bytes that a line takes besides its text.
 const LINE_COST: usize = 64;
 
 /// A line that a task has written, or a piece of a long one.
@@ -47,12 +47,12 @@ struct LogState {
     /// The number of the first line that is there. Lines are counted from 1.
     first: u64,
     bytes: usize,
-    /// What has come of a line that has not ended, for each stream.
+    /// Beginnings of lines that have not ended, for each stream.
     pending: Vec<Pending>,
     has_ended: bool,
 }
 
-/// What has come of a line that has not ended.
+/// The beginning of a line that has not ended.
 struct Pending {
     stream: Stream,
     worker_pid: u32,
@@ -60,12 +60,12 @@ struct Pending {
     text: Vec<u8>,
 }
 
-/// What a follower gets.
+/// The next item that a follower gets.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Next {
     /// A line, with its number.
     Line(u64, Line),
-    /// So many lines were there and are not kept any more.
+    /// Number of lines that were there and are not kept any more.
     Missed(u64),
     /// The task has ended, and there is no more.
     End,
@@ -191,7 +191,7 @@ struct RetainedLogs {
 }
 
 impl Outputs {
-    /// The output of this task is to be kept.
+    /// Notes that the output of this task is to be kept.
     pub(super) fn begin(&self, task: TaskId) {
         let mut kept = lock(&self.kept);
         if kept.logs.insert(task, Arc::default()).is_none() {
@@ -200,7 +200,7 @@ impl Outputs {
         kept.make_room();
     }
 
-    /// A task has written something.
+    /// Notes that a task has written something.
     pub(super) fn push(&self, output: &TaskOutput) {
         let mut kept = lock(&self.kept);
         let Some(log) = kept.logs.get(&output.id).cloned() else { return };
@@ -209,7 +209,7 @@ impl Outputs {
         kept.make_room();
     }
 
-    /// A task has ended, and with it its output.
+    /// Notes that a task has ended, and with it its output.
     pub(super) fn end(&self, task: TaskId) {
         let mut kept = lock(&self.kept);
         let Some(log) = kept.logs.get(&task).cloned() else { return };
@@ -217,14 +217,14 @@ impl Outputs {
         kept.bytes = (kept.bytes + log.end()).saturating_sub(before);
     }
 
-    /// The output of a task, if it is kept.
+    /// Returns the output of a task, if it is kept.
     pub(super) fn of(&self, task: TaskId) -> Option<Arc<TaskLog>> {
         lock(&self.kept).logs.get(&task).cloned()
     }
 }
 
 impl RetainedLogs {
-    /// Of the tasks that have ended, the oldest goes first; of those that run, the oldest too.
+    /// Drops output while there is too much: of the tasks that have ended, the oldest first; of those that run, the oldest too.
     fn make_room(&mut self) {
         while self.order.len() > TASKS || self.bytes > ALL_BYTES {
             let has_ended = |task: &TaskId| self.logs.get(task).is_none_or(|log| log.has_ended());

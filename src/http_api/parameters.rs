@@ -21,7 +21,7 @@ pub(crate) fn parse(query: &str, known: &[&str]) -> Result<Vec<(String, String)>
     Ok(parameters)
 }
 
-/// The value of a parameter that is a number in a range.
+/// Returns the value of a parameter that is a number in a range.
 pub(crate) fn number(parameters: &[(String, String)], name: &str, from: u64, to: u64) -> Result<Option<u64>, Problem> {
     let Some(value) = text(parameters, name) else { return Ok(None) };
     // No sign, no blanks: only digits are a number here.
@@ -35,7 +35,7 @@ pub(crate) fn number(parameters: &[(String, String)], name: &str, from: u64, to:
     }
 }
 
-/// The value of a parameter.
+/// Returns the value of a parameter.
 pub(crate) fn text<'a>(parameters: &'a [(String, String)], name: &str) -> Option<&'a str> {
     parameters.iter().find(|(other, _)| other == name).map(|(_, value)| value.as_str())
 }

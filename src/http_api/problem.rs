@@ -1,4 +1,4 @@
-//! What goes wrong, as RFC 9457 has it: `application/problem+json` with type, title, status, detail, and a hint what to do.
+//! Problems in the form of RFC 9457: `application/problem+json` with type, title, status, detail, and a hint what to do.
 
 use http::{HeaderName, HeaderValue, Response, StatusCode, header};
 use serde::Serialize;
@@ -35,9 +35,10 @@ kinds! {
     TOO_SLOW = REQUEST_TIMEOUT, "body-too-slow", "The body did not arrive in time";
     TOO_LARGE = PAYLOAD_TOO_LARGE, "body-too-large", "The body is too large";
     WRONG_TYPE = UNSUPPORTED_MEDIA_TYPE, "not-json", "The body has to be JSON";
+    WRONG_OTLP_TYPE = UNSUPPORTED_MEDIA_TYPE, "not-otlp", "The body has to be OTLP, in protobuf or JSON";
     KEY_TAKEN = UNPROCESSABLE_ENTITY, "idempotency-key-taken", "The idempotency key names another task";
     REFUSED = UNPROCESSABLE_ENTITY, "refused", "The head refuses the task";
-    CONTRADICTORY = UNPROCESSABLE_ENTITY, "contradictory", "What the submission says contradicts itself";
+    CONTRADICTORY = UNPROCESSABLE_ENTITY, "contradictory", "The submission contradicts itself";
     TOO_MANY = TOO_MANY_REQUESTS, "too-many-requests", "There are too many requests";
     UNREADABLE = INTERNAL_SERVER_ERROR, "result-unreadable", "The result cannot be read";
     UNAVAILABLE = SERVICE_UNAVAILABLE, "unavailable", "The head does not take it now";
@@ -93,14 +94,14 @@ impl Problem {
         Problem { kind, code: None, detail, hint, headers: Vec::new() }
     }
 
-    /// A refusal by the head. Where the same submission may be accepted later, the answer says so.
+    /// Returns a refusal by the head. Where the same submission may be accepted later, the answer says so.
     pub(crate) fn of_refusal(Refusal { code, text }: Refusal) -> Problem {
         let kind = kind_of_refusal(code);
         let problem = Problem { code: Some(code.name()), ..Problem::new(kind, text) };
         if kind == UNAVAILABLE { problem.header(header::RETRY_AFTER, "1") } else { problem }
     }
 
-    /// Its status, its name, the head's reason, and whether it says when to try again.
+    /// Returns its status, its name, the head's reason, and whether it says when to try again.
     #[cfg(test)]
     pub(crate) fn face(&self) -> (u16, &'static str, Option<&'static str>, bool) {
         let says_when = self.headers.iter().any(|(name, _)| name == header::RETRY_AFTER);
@@ -124,7 +125,15 @@ impl Problem {
         &self.detail
     }
 
-    /// The `application/problem+json`.
+    /// Returns the reason with the hint, as the texts of errors have it.
+    pub(crate) fn text(&self) -> String {
+        match &self.hint {
+            Some(hint) => format!("{}\n(hint: {hint})", self.detail),
+            None => self.detail.to_string(),
+        }
+    }
+
+    /// Returns the `application/problem+json`.
     pub(crate) fn json(&self) -> Vec<u8> {
         let Kind { name, status, title } = self.kind;
         let document = Document {
@@ -138,7 +147,7 @@ impl Problem {
         serde_json::to_vec(&document).expect("texts can be written")
     }
 
-    /// The answer, with a body that is made of the document.
+    /// Returns the answer, with a body that is made of the document.
     pub(crate) fn into_response<B>(self, body: impl FnOnce(Vec<u8>) -> B) -> Response<B> {
         let mut response = Response::new(body(self.json()));
         *response.status_mut() = self.kind.status;

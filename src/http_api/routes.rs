@@ -2,7 +2,9 @@
 
 use http::Method;
 
-/// What a request asks for.
+use super::otlp::Signal;
+
+/// Operation that a request asks for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Operation {
     Index,
@@ -19,6 +21,7 @@ pub(super) enum Operation {
     ListReplicas,
     Status,
     Metrics,
+    Receive(Signal),
 }
 
 /// A path with a method.
@@ -68,9 +71,12 @@ pub(super) const ROUTES: &[Route] = &[
     get("/api/v1/replicas", Operation::ListReplicas),
     get("/api/v1/status", Operation::Status),
     get("/metrics", Operation::Metrics),
+    post("/v1/traces", Operation::Receive(Signal::Traces)),
+    post("/v1/logs", Operation::Receive(Signal::Logs)),
+    post("/v1/metrics", Operation::Receive(Signal::Metrics)),
 ];
 
-/// What a path and a method lead to.
+/// Result of looking up a path and a method.
 #[derive(Clone, Debug)]
 pub(super) enum Found<'a> {
     /// The route, and what stands in the place of `{id}`.

@@ -38,7 +38,7 @@ struct Document {
 /// The fields of a submission that are no options.
 const OWN_FIELDS: [&str; 6] = ["function", "arguments", "command", "env", "cwd", "output"];
 
-/// The options that are fields of a submission.
+/// Returns the options that are fields of a submission.
 pub(super) fn rows() -> impl Iterator<Item = &'static Row<TaskOptions>> {
     TaskOptions::ROWS.iter().filter(|row| !row.face.json.is_empty())
 }
@@ -89,14 +89,14 @@ impl<'de> Visitor<'de> for OfBody {
 /// A task to submit.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Submission {
-    what: What,
+    spec: Spec,
     options: TaskOptions,
     /// True if its output is kept for those who follow it.
     pub(super) wants_output: bool,
 }
 
 #[derive(Clone, Debug, PartialEq)]
-enum What {
+enum Spec {
     /// `module:function`, and its arguments as a MessagePack array.
     Function {
         target: String,
@@ -124,7 +124,7 @@ impl Submission {
             .options
             .iter()
             .find(|(row, raw)| *raw != Raw::Flag(false) && row.face.excludes.iter().any(|other| has(other)));
-        let what = match (document.function, document.command) {
+        let spec = match (document.function, document.command) {
             (Some(target), None) => {
                 let only_commands = [
                     ("env", document.env.is_some()),
@@ -166,17 +166,17 @@ impl Submission {
             let text = "`retry_on` says which failures are tried again, but `retries` says how often, and is 0";
             return Err(Problem::new(CONTRADICTORY, text));
         }
-        Ok(Submission { what, options, wants_output: document.output.unwrap_or(true) })
+        Ok(Submission { spec, options, wants_output: document.output.unwrap_or(true) })
     }
 
     /// Hands it over, in the form that drivers take.
     pub(super) fn with_request<T>(&self, submit: impl FnOnce(&SubmitRequest<'_>) -> T) -> T {
-        let spec = match &self.what {
-            What::Function { target, arguments } => {
+        let spec = match &self.spec {
+            Spec::Function { target, arguments } => {
                 let (module, function) = split_target(target).expect("it was checked");
                 TaskSpec::Function(FunctionSpec::of_task(module, function, arguments))
             }
-            What::Command { words, env, directory } => {
+            Spec::Command { words, env, directory } => {
                 let (program, arguments) = words.split_first().expect("it was checked");
                 let arguments = arguments.iter().map(String::as_bytes).collect();
                 let env = env.iter().map(|(name, value)| (name.as_bytes(), value.as_bytes())).collect();
@@ -191,8 +191,8 @@ fn invalid(text: impl Into<String>) -> Problem {
     Problem::new(INVALID, text)
 }
 
-/// A function of a module that is found by its name; the path of a library is none.
-fn function(target: String, arguments: Vec<Box<serde_json::value::RawValue>>) -> Result<What, Problem> {
+/// Returns a function of a module that is found by its name; the path of a library is none.
+fn function(target: String, arguments: Vec<Box<serde_json::value::RawValue>>) -> Result<Spec, Problem> {
     let is_name = |name: &str, further: &[u8]| {
         (1..=NAME_LENGTH).contains(&name.len())
             && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || further.contains(&byte))
@@ -212,10 +212,10 @@ fn function(target: String, arguments: Vec<Box<serde_json::value::RawValue>>) ->
     for argument in &arguments {
         values.push(value::from_json(argument).map_err(|error| invalid(format!("`arguments`: {error}")))?);
     }
-    Ok(What::Function { target, arguments: value::array(&values) })
+    Ok(Spec::Function { target, arguments: value::array(&values) })
 }
 
-fn command(words: Vec<String>, env: BTreeMap<String, String>, cwd: Option<PathBuf>) -> Result<What, Problem> {
+fn command(words: Vec<String>, env: BTreeMap<String, String>, cwd: Option<PathBuf>) -> Result<Spec, Problem> {
     if words.first().is_none_or(String::is_empty) {
         return Err(invalid("`command` has no program"));
     }
@@ -235,10 +235,10 @@ fn command(words: Vec<String>, env: BTreeMap<String, String>, cwd: Option<PathBu
     if texts.into_iter().any(|text| text.contains('\0')) || directory.as_os_str().as_bytes().contains(&0) {
         return Err(invalid("a command cannot be given a null character"));
     }
-    Ok(What::Command { words, env, directory })
+    Ok(Spec::Command { words, env, directory })
 }
 
-/// The value of an `Idempotency-Key` header: a structured field's string, in quotes, or the bare key.
+/// Returns the value of an `Idempotency-Key` header: a structured field's string, in quotes, or the bare key.
 pub(super) fn idempotency_key(header: &[u8]) -> Result<String, Problem> {
     let wrong = || {
         let text = format!("`Idempotency-Key` is not a text in quotes of 1 to {KEY_LENGTH} printable ASCII characters");

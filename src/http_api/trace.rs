@@ -10,7 +10,7 @@ use crate::hook::{ActiveSpan, Attribute, AttributePrefix, Recorder, SpanRequest}
 use crate::names;
 use crate::propagation::{Carrier, Propagators};
 
-/// The context in the headers of a request. What is malformed counts as absent, as everywhere.
+/// Returns the context in the headers of a request. What is malformed counts as absent, as everywhere.
 pub(super) fn carrier(headers: &HeaderMap, propagators: Propagators) -> Carrier {
     let values = |name: &'static str| headers.get_all(name).into_iter().filter_map(|value| value.to_str().ok());
     let (carrier, _) = Carrier::from_headers(values("traceparent"), values("tracestate"), values("baggage"));
@@ -30,7 +30,7 @@ pub(super) struct Asked<'a> {
 /// Parameters whose values the semantic conventions take for secrets: signatures of cloud storage.
 const SECRET_PARAMETERS: [&str; 4] = ["AWSAccessKeyId", "Signature", "sig", "X-Goog-Signature"];
 
-/// A query with `REDACTED` in the place of what must not be on a span.
+/// Returns a query with `REDACTED` in the place of what must not be on a span.
 fn redacted(query: &str) -> Cow<'_, str> {
     let is_secret =
         |parameter: &str| parameter.split_once('=').is_some_and(|(key, _)| SECRET_PARAMETERS.contains(&key));
@@ -85,7 +85,7 @@ impl ServerSpan {
         Carrier { trace_context: self.span.as_ref().map(|span| span.context().clone()), baggage }
     }
 
-    /// The request is answered.
+    /// Notes that the request is answered.
     pub(super) fn finish(mut self, status: StatusCode) {
         let Some(span) = self.span.take() else { return };
         span.set_attributes(&[(names::HTTP_RESPONSE_STATUS_CODE, u32::from(status.as_u16()).into())]);

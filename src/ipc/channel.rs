@@ -92,7 +92,7 @@ impl Memory for Rings {
     }
 }
 
-/// The core that this thread runs on, from 1 on; 0 when the kernel does not say.
+/// Returns the core that this thread runs on, from 1 on; 0 when the kernel does not say.
 fn this_core() -> u64 {
     // SAFETY: it takes nothing, and reads what is this thread's own.
     let core = unsafe { libc::sched_getcpu() };
@@ -144,7 +144,7 @@ impl Sender {
         Ok(())
     }
 
-    /// The head: makes rings and gives them to the client. What was sent before goes on through the socket, so nothing may be half sent.
+    /// Makes rings on the head's side and gives them to the client. What was sent before goes on through the socket, so nothing may be half sent.
     pub fn give_rings(&mut self, stream: &UnixStream, receiver: &mut Receiver) -> io::Result<()> {
         let (rings, file) = Rings::create()?;
         let mut frame = Vec::new();
@@ -162,7 +162,7 @@ impl Sender {
         Ok(())
     }
 
-    /// A client: asks the head for rings.
+    /// Asks the head for rings, on the client's side.
     pub fn ask_for_rings(&mut self, stream: &UnixStream) -> io::Result<()> {
         let mut frame = Vec::new();
         put_frame(&mut frame, kind::RINGS, |_| {});
@@ -171,7 +171,7 @@ impl Sender {
         Ok(())
     }
 
-    /// A client: sends through the rings that have come, if it has got any.
+    /// Sends through the rings that have come, if any have, on the client's side.
     pub fn attach(&mut self, rings: Option<NewRings>) {
         if let Some(NewRings(ring)) = rings {
             ring.commit(self.committed);
@@ -346,24 +346,24 @@ impl Receiver {
         }
     }
 
-    /// It looks into the ring no more, once it has taken what is there now.
+    /// Stops looking into the ring, once it has taken what is there now.
     pub fn fall_asleep(&mut self) {
         if let Some(ring) = &mut self.ring {
             ring.fall_asleep();
         }
     }
 
-    /// A client: whether to ask for rings now, which it does once.
+    /// Returns whether a client is to ask for rings now, which it does once.
     pub fn begins_to_ask(&mut self, spin: &Spin) -> bool {
         spin.has_paid_often() && !std::mem::replace(&mut self.has_asked, true)
     }
 
-    /// The head: the client has asked for rings. What of the inbox was not handled yet came after that.
+    /// Notes on the head's side that the client has asked for rings. What of the inbox was not handled yet came after that.
     pub fn was_asked(&mut self, inbox: &FrameBuffer) {
         self.position = inbox.unread() as u64;
     }
 
-    /// A client: the head has answered. What of the inbox was not handled yet came after that. Without rings it stays with the socket.
+    /// Notes on the client's side that the head has answered. What of the inbox was not handled yet came after that. Without rings it stays with the socket.
     pub fn attach(&mut self, inbox: &FrameBuffer) -> Option<NewRings> {
         let rings = Arc::new(Rings::attach(&self.file.take()?).ok()?);
         self.position = inbox.unread() as u64;
@@ -435,7 +435,7 @@ mod tests {
         frame
     }
 
-    /// A head and a client that have rings.
+    /// Returns a head and a client that have rings.
     fn ringed() -> (End, UnixStream, End, UnixStream) {
         let (mut head, mut client) = (End::default(), End::default());
         let (head_stream, client_stream) = UnixStream::pair().unwrap();
@@ -659,7 +659,7 @@ mod tests {
             exchange(&bodies, &naps);
         }
 
-        /// Whatever the other end writes into the memory: it is refused or taken for bytes, and neither waited for nor believed.
+        /// Writes anything from the other end into the memory: it is refused or taken for bytes, and neither waited for nor believed.
         #[test]
         fn nonsense_in_the_rings_breaks_no_more_than_the_connection(
             nonsense in prop::collection::vec(

@@ -15,7 +15,7 @@ pub const SERVICE_VARIABLE: &str = "TRACER_SERVICE";
 /// Default folder in which span files are written and read.
 pub const DEFAULT_SPANS_DIR: &str = "/tmp/spans";
 
-/// The session folder when nothing else was said: `/tmp/tracer-<uid>`, so that two users of a machine do not meet.
+/// Returns the session folder when nothing else was said: `/tmp/tracer-<uid>`, so that two users of a machine do not meet.
 pub fn default_temp_dir() -> PathBuf {
     format!("/tmp/tracer-{}", rustix::process::getuid().as_raw()).into()
 }

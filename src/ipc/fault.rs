@@ -52,7 +52,7 @@ pub fn is_without(what: &str) -> bool {
     std::env::var(WITHOUT_VARIABLE).is_ok_and(|list| list.split(',').any(|named| named == what))
 }
 
-/// It has what it has.
+/// Returns false: in a release build nothing is taken away.
 #[cfg(not(debug_assertions))]
 #[inline(always)]
 pub fn is_without(_what: &str) -> bool {
@@ -76,7 +76,7 @@ pub fn hold(place: &str) {
     }
 }
 
-/// Nobody is held.
+/// Does nothing: in a release build nobody is held.
 #[cfg(not(debug_assertions))]
 #[inline(always)]
 pub fn hold(_place: &str) {}
@@ -98,7 +98,7 @@ pub fn setting(name: &str) -> Option<u64> {
     set.as_ref().filter(|(set, _)| set == name).map(|&(_, number)| number)
 }
 
-/// Nothing is set.
+/// Returns none: in a release build nothing is set.
 #[cfg(not(debug_assertions))]
 #[inline(always)]
 pub fn setting(_name: &str) -> Option<u64> {

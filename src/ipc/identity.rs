@@ -1,4 +1,4 @@
-//! Which process a pid means.
+//! Identity of processes: a pid with a birth.
 //!
 //! A pid is used again after its process has ended, and all of them after a boot. A pid together with its process's *birth* is not.
 
@@ -47,12 +47,12 @@ pub struct BirthWindow {
 const WINDOW_BITS: u32 = 8;
 
 impl BirthWindow {
-    /// The process is about to be started.
+    /// Notes that the process is about to be started.
     pub fn open() -> BirthWindow {
         BirthWindow { first_tick: ticks_now() }
     }
 
-    /// It was started. A number for [`is_of`](Self::is_of), in another process too. None if that took so long that the pid has to be looked up, and
+    /// Notes that it was started, and returns a number for [`is_of`](Self::is_of), in another process too. None if that took so long that the pid has to be looked up, and
     /// there is no such process any more.
     pub fn close(self, pid: u32) -> Option<u64> {
         let later = ticks_now().saturating_sub(self.first_tick);
@@ -106,7 +106,7 @@ pub fn is_stopped(pid: u32) -> bool {
     state_and_start(pid).is_some_and(|(state, _)| matches!(state, b'T' | b't'))
 }
 
-/// A descriptor for a process, which is readable once it has ended. None when there is no such process.
+/// Returns a descriptor for a process, which is readable once it has ended. None when there is no such process.
 pub fn open_pidfd(pid: u32) -> Option<OwnedFd> {
     let pid = i32::try_from(pid).ok().and_then(Pid::from_raw)?;
     pidfd_open(pid, PidfdFlags::empty()).ok()
@@ -130,7 +130,7 @@ fn is_exiting(pid: u32) -> bool {
     flags.is_none_or(|flags| flags & PF_EXITING != 0)
 }
 
-/// The state of a process and when it was started, in the kernel's ticks since the boot.
+/// Returns the state of a process and when it was started, in the kernel's ticks since the boot.
 fn state_and_start(pid: u32) -> Option<(u8, u64)> {
     if cfg!(miri) {
         return None;
@@ -192,7 +192,7 @@ pub(crate) mod tests {
         }
     }
 
-    /// As a worker runs whose tasks are searched for errors. What asks the kernel in a way of its own may not live through that.
+    /// Runs a test as a worker runs whose tasks are searched for errors. Own ways of asking the kernel may not work under valgrind.
     pub(crate) fn assert_passes_under_valgrind(test: &str) {
         let program = std::env::current_exe().unwrap();
         match std::process::Command::new("valgrind").arg("--quiet").arg(program).args(["--exact", test]).output() {

@@ -127,7 +127,7 @@ pub enum Body<'a> {
     Data(&'a [u8]),
     /// Trailers, after which nothing follows.
     Trailers(Headers<'a>),
-    /// So many bytes of the body in the other direction were taken, and as many more may be sent.
+    /// Number of bytes of the body in the other direction that were taken: as many more may be sent.
     Credit(u32),
     /// The request ends here, in both directions.
     Reset(Reset),
@@ -572,13 +572,22 @@ enum Stage {
     Over,
 }
 
+/// Returns whether the answer with this status is the last one: all from 200 on, and the change of the protocol, after which the bodies are what goes over
+/// the connection in either direction.
+pub const fn is_final(status: u16) -> bool {
+    status >= 200 || status == SWITCHING_PROTOCOLS
+}
+
+/// Status of an answer after which the connection speaks another protocol (RFC 9110, section 15.2.2).
+pub const SWITCHING_PROTOCOLS: u16 = 101;
+
 impl Incoming {
-    /// The body of a request that has been opened.
+    /// Returns the body of a request that has been opened.
     pub fn request(is_last: bool) -> Incoming {
         Incoming { stage: if is_last { Stage::Over } else { Stage::Body }, window: WINDOW, taken: 0 }
     }
 
-    /// The answer to a request.
+    /// Returns the answer to a request.
     pub fn answer() -> Incoming {
         Incoming { stage: Stage::Answer, window: WINDOW, taken: 0 }
     }
@@ -588,7 +597,7 @@ impl Incoming {
         match (&frame.body, self.stage) {
             (Body::Reset(_), _) => self.stage = Stage::Over,
             (Body::Credit(_), _) => return Ok(()),
-            (Body::Head(status, _), Stage::Answer) if *status >= 200 => self.stage = Stage::Body,
+            (Body::Head(status, _), Stage::Answer) if is_final(*status) => self.stage = Stage::Body,
             (Body::Head(..), Stage::Answer) => {}
             (Body::Data(piece), Stage::Body) => {
                 let length = u32::try_from(piece.len()).unwrap_or(u32::MAX);

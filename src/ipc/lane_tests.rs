@@ -138,7 +138,7 @@ fn a_frame_that_is_not_as_its_kind_is_closes_the_lane_and_says_why() {
         (0, vec![0; 5], "has the kind 0, expected 1 to 7"),
         (8, vec![0; 5], "has the kind 8"),
         (DRAIN, vec![0; 4], "ends too early"),
-        (DRAIN, vec![0; 6], "goes on after its end"),
+        (DRAIN, vec![0; 6], "has bytes after its end"),
         (DRAIN, vec![0, 1, 0, 0, 0], "the request of a frame that is of none"),
         (DRAIN, vec![1, 0, 0, 0, 0], "the kind 7 has the flags 0x1"),
         (CREDIT, vec![1, 0, 0, 0, 0, 1, 0, 0, 0], "the kind 5 has the flags 0x1"),
@@ -151,7 +151,7 @@ fn a_frame_that_is_not_as_its_kind_is_closes_the_lane_and_says_why() {
         (HEAD, vec![1, 1, 0, 0, 0, 100, 0, 0, 0, 0, 0, 0], "a status"),
         (HEAD, vec![0, 1, 0, 0, 0, 200, 0, 129, 0, 0, 0, 0], "has 129 headers, expected 128 at most"),
         (HEAD, vec![0, 1, 0, 0, 0, 200, 0, 1, 0, 0, 0, 2, 64, 0], "unknown value for `the name of a header`"),
-        (HEAD, vec![0, 1, 0, 0, 0, 200, 0, 1, 0, 0, 0, 3, 1, 0, 0], "goes on after its end"),
+        (HEAD, vec![0, 1, 0, 0, 0, 200, 0, 1, 0, 0, 0, 3, 1, 0, 0], "has bytes after its end"),
         (HEAD, vec![0, 1, 0, 0, 0, 200, 0, 2, 0, 0, 0, 2, 1, 0], "ends too early"),
     ];
     for (kind, body, expected) in cases {

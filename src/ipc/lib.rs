@@ -14,10 +14,12 @@
 //! | [`replica_table`] | what all callers of the replicas of a service share: who may be called, and how many requests are in flight |
 //! | [`lane`] | frames between a caller and a replica |
 //! | [`control`], [`serving`] | orders to the processes of a service, with files, and reports; what a service is |
+//! | [`calling`] | the same for callers of deployments that are no proxies |
 //! | [`spin`] | adaptive busy-polling before a blocking wait |
 //! | [`claims`] | compare-and-swap entries by which two processes agree who has begun what |
 //! | [`spool`] | claims and spans of one process in shared memory, from which others finish its story |
 //! | [`stored`] | files of large values |
+//! | [`task_output`] | marks in the pipes of workers, and the index beside each log |
 //! | [`session`] | the folder of a session, its lock and its record |
 //! | [`environment`], [`start_report`] | the variables and folders of a session; what a head that has started says |
 //! | [`identity`] | which process a number means: birth times against reused pids |
@@ -26,6 +28,7 @@
 //! | [`fork`] | a word of memory that a forked child finds wiped |
 //! | [`fault`] | points at which a test may have a process killed |
 
+pub mod calling;
 pub mod channel;
 pub mod claims;
 pub mod control;
@@ -47,6 +50,7 @@ pub mod spin;
 pub mod spool;
 pub mod start_report;
 pub mod stored;
+pub mod task_output;
 
 /// The version of tracer.
 pub const VERSION: &str = env!("CARGO_PKG_VERSION");

@@ -13,17 +13,21 @@
 //! ```
 //!
 //! Histograms have the boundaries of [`BOUNDARIES`]. An exemplar has a checksum, so that a reader drops one that is being replaced.
-//! A file that is damaged, or of another version, is begun anew.
+//! A file that is damaged, or of another version, is begun anew. What modules count with instruments of their own is in [`instruments`].
+
+pub mod instruments;
 
 use std::collections::HashMap;
-use std::fs::{File, OpenOptions};
+use std::collections::hash_map::Entry;
+use std::fs::{DirBuilder, File, OpenOptions};
 use std::io;
-use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::os::unix::fs::{DirBuilderExt, FileExt, OpenOptionsExt};
 use std::path::Path;
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::{Relaxed, Release};
 
-use tracer_core::metric_names::{KEPT, OVERFLOW};
+use rustix::fs::{FlockOperation, flock};
+use tracer_core::metric_names::{KEPT, MetricKind, OVERFLOW};
 
 use crate::shared_memory::RescuedMemory;
 
@@ -52,7 +56,7 @@ const MAGIC: u64 = u64::from_le_bytes(*b"TRACERM1");
 const HEADER: usize = 8;
 const USED_AT: usize = 1;
 /// Series in a file, of all metrics. What nobody writes to takes no room.
-const CAPACITY: usize = 16_384;
+const CAPACITY: usize = 20_480;
 const _: () = assert!(KEPT.len() * SERIES_LIMIT <= CAPACITY);
 
 const KIND_AT: usize = 0;
@@ -68,6 +72,11 @@ const _: () = assert!(EXEMPLARS_AT + BUCKETS * EXEMPLAR_WORDS <= SERIES_WORDS);
 
 /// Age from which an exemplar is replaced by another, in nanoseconds.
 const EXEMPLAR_LIVES_NS: u64 = 1_000_000_000;
+
+/// Folder of the place in which threads of proxies have their files.
+pub const SERVING_FOLDER: &str = "metrics.serving";
+/// Files in a folder, of threads that count at the same time.
+const FILES_LIMIT: usize = 1024;
 
 /// A measured value with the span in which it was measured.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -107,6 +116,8 @@ pub struct Series {
 #[derive(Debug)]
 pub struct SeriesFile {
     memory: RescuedMemory,
+    /// The file that is locked, if others may want it.
+    _lock: Option<File>,
     known: HashMap<(usize, Box<[u8]>), SeriesIndex>,
     /// Series of each metric.
     of_metric: Vec<usize>,
@@ -115,9 +126,19 @@ pub struct SeriesFile {
 impl SeriesFile {
     /// Opens the file at this path, which is made if it is not there or makes no sense, and goes on with the counts that are in it. Its mode is 0600.
     pub fn open(path: &Path) -> io::Result<SeriesFile> {
+        SeriesFile::of_file(open_file(path)?, None)
+    }
+
+    /// Opens the first file of a folder that no living process has locked, and locks it until this value or its process is gone. The counts of
+    /// whoever had it before go on. The folder is made if it is not there.
+    pub fn open_free(folder: &Path) -> io::Result<SeriesFile> {
+        let (file, lock) = lock_free_file(folder)?;
+        SeriesFile::of_file(file, Some(lock))
+    }
+
+    fn of_file(file: File, lock: Option<File>) -> io::Result<SeriesFile> {
         let words = HEADER + CAPACITY * SERIES_WORDS;
         let bytes = (words * size_of::<u64>()) as u64;
-        let file = OpenOptions::new().read(true).write(true).create(true).truncate(false).mode(0o600).open(path)?;
         let mut magic = [0; 8];
         let is_known = file.metadata()?.len() == bytes && {
             file.read_exact_at(&mut magic, 0)?;
@@ -135,7 +156,7 @@ impl SeriesFile {
             known.insert((metric, attributes.into()), index);
             of_metric[metric] += 1;
         }
-        Ok(SeriesFile { memory: RescuedMemory::of_file(file, words)?, known, of_metric })
+        Ok(SeriesFile { memory: RescuedMemory::of_file(file, words)?, _lock: lock, known, of_metric })
     }
 
     fn word(&self, SeriesIndex(index): SeriesIndex, at: usize) -> &AtomicU64 {
@@ -184,7 +205,6 @@ impl SeriesFile {
     pub fn observe(&self, series: SeriesIndex, value: f64) -> usize {
         let value = if value.is_finite() { value.max(0.0) } else { 0.0 };
         let bucket = bucket_of(value);
-        self.count(series, 1);
         let sum = self.word(series, SUM_AT);
         sum.store((f64::from_bits(sum.load(Relaxed)) + value).to_bits(), Relaxed);
         let in_bucket = self.word(series, BUCKETS_AT + bucket);
@@ -208,6 +228,66 @@ impl SeriesFile {
     }
 }
 
+/// Returns the first file of a folder that no living process has locked, and the same file again, which holds the lock.
+fn lock_free_file(folder: &Path) -> io::Result<(File, File)> {
+    match DirBuilder::new().mode(0o700).create(folder) {
+        Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
+        Ok(()) | Err(_) => {}
+    }
+    for number in 0..FILES_LIMIT {
+        let file = open_file(&folder.join(number.to_string()))?;
+        match flock(&file, FlockOperation::NonBlockingLockExclusive) {
+            Ok(()) => return Ok((file.try_clone()?, file)),
+            Err(rustix::io::Errno::WOULDBLOCK) => {}
+            Err(error) => return Err(error.into()),
+        }
+    }
+    Err(io::Error::other(format!("all {FILES_LIMIT} files in `{}` are in use", folder.display())))
+}
+
+fn open_file(path: &Path) -> io::Result<File> {
+    OpenOptions::new().read(true).write(true).create(true).truncate(false).mode(0o600).open(path)
+}
+
+/// Reads the series of all files of a folder, and adds up those of one metric with the same attributes. There are none where there is no folder.
+pub fn read_folder(folder: &Path) -> io::Result<Vec<Series>> {
+    let mut all: Vec<Series> = Vec::new();
+    let mut places: HashMap<(usize, Vec<(String, String)>), usize> = HashMap::new();
+    let entries = match folder.read_dir() {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(all),
+        entries => entries?,
+    };
+    for entry in entries {
+        for series in read(&entry?.path())? {
+            match places.entry((series.metric, series.attributes.clone())) {
+                Entry::Occupied(place) => all[*place.get()].add(&series),
+                Entry::Vacant(place) => {
+                    place.insert(all.len());
+                    all.push(series);
+                }
+            }
+        }
+    }
+    Ok(all)
+}
+
+impl Series {
+    /// Adds the counts of another series. Of two exemplars of a bucket the later one stays.
+    fn add(&mut self, other: &Series) {
+        self.count = self.count.wrapping_add(other.count);
+        self.sum += other.sum;
+        for (own, other) in self.buckets.iter_mut().zip(other.buckets) {
+            *own = own.wrapping_add(other);
+        }
+        for (own, other) in self.exemplars.iter_mut().zip(other.exemplars) {
+            let time = |exemplar: Option<Exemplar>| exemplar.map_or(0, |exemplar| exemplar.unix_nano);
+            if time(other) > time(*own) {
+                *own = other;
+            }
+        }
+    }
+}
+
 /// Reads the series of a file, which may be written to meanwhile. There are none where there is no file.
 pub fn read(path: &Path) -> io::Result<Vec<Series>> {
     let file = match File::open(path) {
@@ -219,7 +299,7 @@ pub fn read(path: &Path) -> io::Result<Vec<Series>> {
     Ok(words.chunks_exact(SERIES_WORDS).filter_map(series).collect())
 }
 
-/// The words of all series that are in use; none of a file that makes no sense.
+/// Returns the words of all series that are in use; none of a file that makes no sense.
 fn read_words(file: &File) -> io::Result<Vec<u64>> {
     let mut header = [0; HEADER * 8];
     if file.metadata()?.len() < header.len() as u64 {
@@ -242,7 +322,7 @@ fn read_file(file: &File) -> io::Result<Vec<(SeriesIndex, usize, Vec<u8>)>> {
     Ok(all.filter_map(|(words, index)| named(words).map(|(metric, key)| (SeriesIndex(index), metric, key))).collect())
 }
 
-/// The metric of a series and its encoded attributes; none of one that makes no sense.
+/// Returns the metric of a series and its encoded attributes; none of one that makes no sense.
 fn named(words: &[u64]) -> Option<(usize, Vec<u8>)> {
     let (metric, length) = ((words[KIND_AT] >> 32) as usize, (words[KIND_AT] & 0xFFFF_FFFF) as usize);
     if metric >= KEPT.len() || length > ATTRIBUTES_LIMIT {
@@ -262,16 +342,25 @@ fn series(words: &[u64]) -> Option<Series> {
     Some(Series {
         metric,
         attributes: decode(&key)?,
-        count: words[COUNT_AT],
+        count: match KEPT[metric].kind {
+            MetricKind::Histogram => buckets.iter().fold(0, |sum, count| sum.wrapping_add(*count)),
+            _ => words[COUNT_AT],
+        },
         sum: Some(f64::from_bits(words[SUM_AT])).filter(|sum| sum.is_finite()).unwrap_or(0.0),
         buckets,
         exemplars: std::array::from_fn(exemplar),
     })
 }
 
-/// The bucket of a value: the first whose boundary is not below it.
+/// Returns the bucket of a value that is not negative: the first whose boundary is not below it. The boundaries are powers of two, so it is the
+/// exponent, rounded up.
+#[inline]
 fn bucket_of(value: f64) -> usize {
-    BOUNDARIES.partition_point(|boundary| *boundary < value)
+    const MANTISSA: u64 = 1 << 52;
+    /// Biased exponent of the first boundary.
+    const FIRST: u64 = BOUNDARIES[0].to_bits() / MANTISSA;
+    let exponent = value.to_bits().div_ceil(MANTISSA);
+    exponent.saturating_sub(FIRST).min(BUCKETS as u64 - 1) as usize
 }
 
 /// Keys and values, each with a zero byte behind it, of which they have none.
@@ -324,6 +413,35 @@ mod tests {
     }
 
     #[test]
+    fn files_of_a_folder_are_of_one_writer_each_and_their_counts_add_up() {
+        let folder = tempfile::tempdir().unwrap();
+        let folder = folder.path().join("metrics.serving");
+        assert_eq!(read_folder(&folder).unwrap(), []);
+        let count = |file: &mut SeriesFile, more, unix_nano| {
+            let ended = file.series(TASKS_ENDED, &[("tracer.state", "failed")]);
+            file.count(ended, more);
+            let ran = file.series(TASK_DURATION, &[("tracer.function", "a")]);
+            let bucket = file.observe(ran, 0.25);
+            file.set_exemplar(ran, bucket, &exemplar(0.25, unix_nano));
+        };
+        let (mut first, mut second) =
+            (SeriesFile::open_free(&folder).unwrap(), SeriesFile::open_free(&folder).unwrap());
+        count(&mut first, 1, 5);
+        count(&mut second, 10, 3);
+        // The next one has the file of one that has ended, and its counts.
+        drop(first);
+        let mut third = SeriesFile::open_free(&folder).unwrap();
+        count(&mut third, 100, 4);
+        assert_eq!(folder.read_dir().unwrap().count(), 2);
+        let mut all = read_folder(&folder).unwrap();
+        all.sort_by_key(|series| std::cmp::Reverse(series.metric));
+        assert_eq!((all.len(), all[0].count), (2, 111));
+        assert_eq!((all[1].count, all[1].sum), (3, 0.75));
+        let bucket = bucket_of(0.25);
+        assert_eq!((all[1].buckets[bucket], all[1].exemplars[bucket]), (3, Some(exemplar(0.25, 4))));
+    }
+
+    #[test]
     fn the_next_process_goes_on_with_the_counts_of_one_that_was_killed() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("metrics");
@@ -360,6 +478,10 @@ mod tests {
         assert_eq!(bucket_of(1.001), 14);
         assert_eq!(bucket_of(8192.0), 26);
         assert_eq!(bucket_of(1e12), BUCKETS - 1);
+        let beside = |value: f64| [value.next_down(), value, value.next_up()];
+        for value in BOUNDARIES.into_iter().flat_map(beside).chain([f64::MIN_POSITIVE / 2.0, f64::MAX]) {
+            assert_eq!(bucket_of(value), BOUNDARIES.partition_point(|boundary| *boundary < value), "{value}");
+        }
     }
 
     #[test]

@@ -60,7 +60,7 @@ impl Pages {
         Ok(Pages::at(base.cast(), bytes, 0))
     }
 
-    /// As [`shared`](Self::shared), between two gaps that nobody can touch: bytes that are written where they should not be seldom get there.
+    /// Maps a file as [`shared`](Self::shared) does, between two gaps that nobody can touch: writes beyond the bounds seldom get there.
     #[cfg(not(miri))]
     pub(crate) fn shared_between_gaps(file: impl AsFd, bytes: usize, gap: usize) -> io::Result<Pages> {
         // SAFETY: new memory at an address of the kernel's choosing, which nobody can touch; it is unmapped in `drop` only.
@@ -83,13 +83,13 @@ impl Pages {
         Pages { base: NonNull::new(base).expect("a successful mmap is never at null"), bytes, gap }
     }
 
-    /// The first byte. It is at the beginning of a page.
+    /// Returns the first byte. It is at the beginning of a page.
     #[inline]
     pub(crate) fn base(&self) -> NonNull<u8> {
         self.base
     }
 
-    /// The size in bytes.
+    /// Returns the size in bytes.
     pub(crate) fn bytes(&self) -> usize {
         self.bytes
     }

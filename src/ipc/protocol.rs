@@ -1,4 +1,4 @@
-//! What head, workers and drivers say to each other over a Unix socket.
+//! Protocol of head, workers and drivers, over Unix sockets.
 //!
 //! A connection carries *frames*: a length, a kind, a body ([`frame`]). The first frame from a client is a [`Hello`]; the
 //! head answers with a [`Welcome`] or says why not, and closes. Messages that travel once per task have a fixed layout written by hand

@@ -109,21 +109,21 @@ pub struct CallerIndex(u32);
 pub struct DeploymentIndex(u32);
 
 impl ReplicaIndex {
-    /// As a number from 0 on.
+    /// Returns it as a number from 0 on.
     pub fn get(self) -> usize {
         self.0 as usize
     }
 }
 
 impl CallerIndex {
-    /// As a number from 0 on.
+    /// Returns it as a number from 0 on.
     pub fn get(self) -> usize {
         self.0 as usize
     }
 }
 
 impl DeploymentIndex {
-    /// As a number from 0 on.
+    /// Returns it as a number from 0 on.
     pub fn get(self) -> usize {
         self.0 as usize
     }
@@ -191,17 +191,17 @@ impl ReplicaTable {
         self.capacity
     }
 
-    /// The replica with this number; none when the table has no room for it.
+    /// Returns the replica with this number; none when the table has no room for it.
     pub fn replica(&self, number: usize) -> Option<ReplicaIndex> {
         (number < self.capacity.replicas).then_some(ReplicaIndex(number as u32))
     }
 
-    /// The caller with this number.
+    /// Returns the caller with this number.
     pub fn caller(&self, number: usize) -> Option<CallerIndex> {
         (number < self.capacity.callers).then_some(CallerIndex(number as u32))
     }
 
-    /// The deployment with this number.
+    /// Returns the deployment with this number.
     pub fn deployment(&self, number: usize) -> Option<DeploymentIndex> {
         (number < self.capacity.deployments).then_some(DeploymentIndex(number as u32))
     }
@@ -232,7 +232,7 @@ impl ReplicaTable {
         &self.memory.words()[start..start + GRANT_LIMIT]
     }
 
-    /// The callers that there are, or have been.
+    /// Returns the callers that there are, or have been.
     fn callers(&self) -> impl DoubleEndedIterator<Item = CallerIndex> + Clone {
         let used = (self.word(CALLERS_USED_AT).load(Relaxed) as usize).min(self.capacity.callers);
         (0..used as u32).map(CallerIndex)
@@ -300,7 +300,7 @@ impl ReplicaTable {
         }
     }
 
-    /// The deployment of a replica; none when it says none that there can be.
+    /// Returns the deployment of a replica; none when it says none that there can be.
     pub fn deployment_of(&self, replica: ReplicaIndex) -> Option<DeploymentIndex> {
         let number = usize::try_from(self.of_replica(replica, DEPLOYMENT).load(Relaxed)).ok()?;
         self.deployment(number)
@@ -317,7 +317,7 @@ impl ReplicaTable {
         self.of_replica(replica, IN_FLIGHT).load(SeqCst)
     }
 
-    /// The replicas of a deployment that are ready.
+    /// Returns the replicas of a deployment that are ready.
     pub fn ready(&self, deployment: DeploymentIndex) -> impl Iterator<Item = ReplicaIndex> {
         let all = (0..self.capacity.replicas as u32).map(ReplicaIndex);
         all.filter(move |&replica| {
@@ -325,7 +325,7 @@ impl ReplicaTable {
         })
     }
 
-    /// A number that changes with the states of a deployment's replicas.
+    /// Returns a number that changes with the states of a deployment's replicas.
     pub fn generation(&self, deployment: DeploymentIndex) -> u64 {
         self.of_deployment(deployment, GENERATION).load(SeqCst)
     }
@@ -470,7 +470,7 @@ mod tests {
         replica: ReplicaIndex,
     }
 
-    /// One replica of the second deployment, with two places, and three callers.
+    /// Returns one replica of the second deployment, with two places, and three callers.
     fn fixture() -> Fixture {
         let (table, file) = ReplicaTable::create(SMALL).unwrap();
         let callers: Vec<_> = (0..3).map(|number| table.caller(number).unwrap()).collect();
@@ -604,7 +604,7 @@ mod tests {
 
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(2000))]
-        /// Whatever a process that maps it writes anywhere, others read numbers that are in bounds, and come to an end.
+        /// Writes anything from a process that maps it: others read numbers that are in bounds, and come to an end.
         #[test]
         fn whatever_is_in_it_is_used_without_harm(
             words in prop::collection::vec((any::<prop::sample::Index>(), prop_oneof![0..10_u64, any::<u64>()]), 0..40),

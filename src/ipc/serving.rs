@@ -61,7 +61,7 @@ pub struct Http {
 }
 
 impl Http {
-    /// A note for people on an address that other machines reach; none on another.
+    /// Returns a note for people on an address that other machines reach; none on another.
     pub fn public_note(&self) -> Option<String> {
         let Http { address, .. } = self;
         let is_public = !address.ip().is_loopback();
@@ -152,17 +152,24 @@ pub struct Deployment {
     pub cwd: Option<PathBuf>,
 }
 
+/// The import path of deployments that are programs: the handler that is built in, which runs one.
+pub const PROGRAM: &str = "program:Program";
+/// Placeholder in a program's command for the path of the Unix socket at which it is to listen.
+pub const SOCKET: &str = "{socket}";
+/// Placeholder in a program's command for the port of loopback at which it is to listen.
+pub const PORT: &str = "{port}";
+
 /// Retry policy of requests that have begun when their replica dies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Retry {
     /// They fail.
     Never,
-    /// Those with a safe method, a short body and no answer yet begin again at another one.
+    /// Requests with a safe method, a short body and no answer yet begin again at another one.
     Idempotent,
 }
 
 impl Deployment {
-    /// A deployment of this handler, with what there is unless a file says otherwise.
+    /// Makes a deployment of this handler, with what there is unless a file says otherwise.
     pub fn new(import_path: &str) -> Deployment {
         Deployment {
             name: attribute_of(import_path).to_owned(),
@@ -187,7 +194,21 @@ impl Deployment {
         }
     }
 
-    /// Number of requests that one replica has at a time: what the file says counts more than what the author says.
+    /// Returns the command of a deployment that is a program, and the path that answers for its health.
+    pub fn program(&self) -> Option<(Vec<&str>, Option<&str>)> {
+        let [command, _, health, _] = self.arguments.as_slice() else { return None };
+        let command = command.as_array().filter(|_| self.import_path == PROGRAM)?;
+        Some((command.iter().filter_map(|word| word.as_str()).collect(), health.as_str()))
+    }
+
+    /// Makes the deployment run a program, with `start_timeout` as it is now.
+    pub fn run_program(&mut self, command: Vec<String>, address: &str, health: Option<String>) {
+        let limit = u64::try_from(self.start_timeout.as_millis()).unwrap_or(u64::MAX);
+        self.import_path = PROGRAM.into();
+        self.arguments = vec![command.into(), address.into(), health.into(), limit.into()];
+    }
+
+    /// Returns the number of requests that one replica has at a time: what the file says counts more than what the author says.
     pub fn ongoing_limit(&self) -> u32 {
         self.max_ongoing_requests.or(self.authors_max_ongoing_requests).unwrap_or(ONGOING_LIMIT)
     }
@@ -201,7 +222,7 @@ fn start_timeout() -> Duration {
 /// Number of requests that one replica has at a time, if nobody says.
 const ONGOING_LIMIT: u32 = 100;
 
-/// The part after the `:` of `module:attribute`.
+/// Returns the part after the `:` of `module:attribute`.
 pub fn attribute_of(import_path: &str) -> &str {
     import_path.rsplit_once(':').map_or(import_path, |(_, attribute)| attribute)
 }

@@ -84,7 +84,7 @@ pub enum SessionError {
     Io {
         /// Operation that failed, as a verb: `open`, `listen on`.
         doing: &'static str,
-        /// With which file.
+        /// The file.
         path: PathBuf,
         /// Error of the operating system.
         source: io::Error,
@@ -241,12 +241,12 @@ impl Session {
         }
     }
 
-    /// The folder of this session. Absolute.
+    /// Returns the folder of this session. Absolute.
     pub fn dir(&self) -> &Path {
         &self.dir
     }
 
-    /// The place that the head has taken. Absolute, without symbolic links.
+    /// Returns the place that the head has taken. Absolute, without symbolic links.
     pub fn temp_dir(&self) -> &Path {
         &self.temp_dir
     }
@@ -262,12 +262,12 @@ impl Session {
         Ok(listener)
     }
 
-    /// The spools that dead sessions of this place left behind.
+    /// Returns the spools that dead sessions of this place left behind.
     pub fn leavings(&self) -> Vec<PathBuf> {
         spools_of(&self.other_sessions())
     }
 
-    /// The folders for parcels of the other sessions of this place.
+    /// Returns the folders for parcels of the other sessions of this place.
     pub fn handovers_left(&self) -> Vec<PathBuf> {
         self.other_sessions().iter().map(|session| handover_dir(session)).collect()
     }
@@ -338,7 +338,7 @@ pub fn all_sessions(temp_dir: &Path) -> Vec<PathBuf> {
     sessions_of(temp_dir)
 }
 
-/// The folders of all sessions of a place.
+/// Returns the folders of all sessions of a place.
 fn sessions_of(temp_dir: &Path) -> Vec<PathBuf> {
     let entries = temp_dir.join("sessions").read_dir().into_iter().flatten();
     entries.filter_map(|entry| Some(entry.ok()?.path())).collect()
@@ -355,7 +355,7 @@ fn spools_of(sessions: &[PathBuf]) -> Vec<PathBuf> {
     with("spool").cloned().chain(without_spool).collect()
 }
 
-/// The spools of all sessions of a place.
+/// Returns the spools of all sessions of a place.
 pub fn all_spools(temp_dir: &Path) -> Vec<PathBuf> {
     spools_of(&sessions_of(temp_dir))
 }
@@ -376,7 +376,7 @@ pub fn find_head(temp_dir: &Path) -> Result<HeadRecord, SessionError> {
     read_record(&mut lock).filter(|record| !identity::is_gone_or_going(record.pid)).ok_or_else(no_head)
 }
 
-/// The head that was killed in a place and that no other has followed. None while one lives there, and after one that was stopped.
+/// Returns the head that was killed in a place and that no other has followed. None while one lives there, and after one that was stopped.
 pub fn find_dead_head(temp_dir: &Path) -> Option<HeadRecord> {
     let mut lock = open_lock(&temp_dir.join("head.lock"), Opening::Read).ok()?;
     // Not to wait for one that lives.
@@ -417,22 +417,27 @@ pub fn connect_at_once(session_dir: &Path) -> Result<UnixStream, SessionError> {
     connected.map_err(io_error("connect to", &path))
 }
 
-/// The socket of a session.
+/// Returns the folder of the place that a session is in: `<place>/sessions/<session>`.
+pub fn place_of(session_dir: &Path) -> &Path {
+    session_dir.parent().and_then(Path::parent).unwrap_or(session_dir)
+}
+
+/// Returns the socket of a session.
 pub fn socket_path(session_dir: &Path) -> PathBuf {
     session_dir.join("head.sock")
 }
 
-/// The spool of a worker.
+/// Returns the spool of a worker.
 pub fn worker_spool(session_dir: &Path, worker: tracer_core::task::WorkerId) -> PathBuf {
     session_dir.join(format!("spool/worker-{worker}.spool"))
 }
 
-/// The worker that a spool belongs to; none for a driver's.
+/// Returns the worker that a spool belongs to; none for a driver's.
 pub fn worker_of_spool(spool: &Path) -> Option<tracer_core::task::WorkerId> {
     spool.file_name()?.to_str()?.strip_prefix("worker-")?.strip_suffix(".spool")?.parse().ok()
 }
 
-/// The spool of a proxy.
+/// Returns the spool of a proxy.
 pub fn proxy_spool(session_dir: &Path, process: tracer_core::task::WorkerId) -> PathBuf {
     session_dir.join(format!("spool/proxy-{process}.spool"))
 }
@@ -443,7 +448,7 @@ pub fn is_of_head(spool: &Path) -> bool {
     worker_of_spool(spool).is_some() || name.starts_with("proxy-")
 }
 
-/// The spool of a driver.
+/// Returns the spool of a driver.
 pub fn driver_spool(session_dir: &Path, pid: u32, started_unix_nano: u64) -> PathBuf {
     session_dir.join(format!("spool/driver-{pid}-{started_unix_nano}.spool"))
 }
@@ -457,7 +462,7 @@ pub fn tell_of_discarded(handover: &Path) -> io::Result<()> {
     private_file::replace(&handover.join(DISCARDED), &unfinished, b"")
 }
 
-/// The folder of a session in which spans wait for an exporter.
+/// Returns the folder of a session in which spans wait for an exporter.
 pub fn handover_dir(session_dir: &Path) -> PathBuf {
     session_dir.join("handover")
 }
@@ -515,7 +520,7 @@ enum Opening {
 
 /// Locks the folder of a place. False beside it if its file system locks no folders.
 fn lock_folder(temp_dir: &Path, lock_path: &Path) -> Result<(File, bool), SessionError> {
-    /// As for `head.lock`.
+    /// Longest wait, as for `head.lock`.
     const LIMIT: Duration = Duration::from_millis(100);
     let folder = File::open(temp_dir).map_err(io_error("open", temp_dir))?;
     let since = Instant::now();

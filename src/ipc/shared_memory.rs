@@ -46,7 +46,7 @@ impl SharedMemory {
         Ok(SharedMemory(Pages::shared(file, words * size_of::<AtomicU64>())?))
     }
 
-    /// The words.
+    /// Returns the words.
     #[inline]
     pub fn words(&self) -> &[AtomicU64] {
         // SAFETY: mapped with this size, page-aligned, and all bytes are atomics for whoever has them.
@@ -69,7 +69,7 @@ impl RescuedMemory {
         Ok(RescuedMemory { _rescue: Rescue::new(pages.base(), pages.bytes()), pages })
     }
 
-    /// The words.
+    /// Returns the words.
     #[inline]
     pub fn words(&self) -> &[AtomicU64] {
         // SAFETY: mapped with this size, page-aligned, and all bytes are atomics for whoever has them.

@@ -31,7 +31,7 @@ const SAVED_NS: u64 = 20_000;
 /// Waits that cost more than was saved make the next ones sleep at once until the next mark. The marks are so far apart, and twice as
 /// far at each level.
 const MARK_NS: u64 = 256_000;
-/// So many looks that were not in vain say that more will follow.
+/// Looks that were not in vain after which more are expected to follow.
 const PAID_OFTEN: u32 = 32;
 /// A quarter of a second.
 const HIGHEST_LEVEL: u32 = 10;
@@ -96,14 +96,14 @@ impl Spin {
         self.is_for_answers
     }
 
-    /// A request begins. Only the first one after an end says something.
+    /// Notes that a request begins. Only the first one after an end says something.
     pub fn request_began(&mut self) {
         if let Some(last_end) = self.last_end_ns.take() {
             self.is_close = self.told.unwrap_or_else(|| self.clock.now_ns().saturating_sub(last_end) < CLOSE_NS);
         }
     }
 
-    /// A request has ended.
+    /// Notes that a request has ended.
     pub fn request_ended(&mut self) {
         self.last_end_ns = Some(self.clock.now_ns());
     }

@@ -1,7 +1,7 @@
 //! The spool: a process's fixed shared mapping of claims and spans, from which others finish its story.
 //!
 //! Every traced process owns one file in the session folder and maps it shared. What it stores there is in the
-//! kernel's page cache at once, out of reach of any SIGKILL of the process. Two things are kept:
+//! kernel's page cache at once, out of reach of any SIGKILL of the process. Three things are kept:
 //!
 //! * **Claims.** The head writes each lease it grants into a ring, and the worker *claims* it there before it starts the
 //!   task. So whoever looks after a death knows which tasks had begun, and the head can take an unclaimed lease
@@ -12,6 +12,8 @@
 //!            start             end              every hook has it
 //!   free ───────────▶ open ───────────▶ ended ───────────────────▶ free
 //! ```
+//!
+//! * **Log records**, in a file of their own beside it, which is made for the first of them: see [`logs`].
 //!
 //! [`Spool`] is the owner's side: it records. [`Story`] is the side of whoever comes after: it reads. The head uses
 //! the claims of a living worker's spool through [`ClaimRing`]. Nothing here decides what a claim or a span means.
@@ -24,6 +26,7 @@ mod claims;
 mod grants;
 pub mod hooks;
 mod layout;
+pub mod logs;
 pub mod otlp;
 mod owner;
 pub mod owners;

@@ -82,7 +82,7 @@ impl std::error::Error for StoredError {}
 
 /// Returns where the values of a session's place are.
 pub fn folder(session_dir: &Path) -> PathBuf {
-    folder_of_place(session_dir.parent().and_then(Path::parent).unwrap_or(session_dir))
+    folder_of_place(crate::session::place_of(session_dir))
 }
 
 /// Returns where the values of a place are.
@@ -190,7 +190,7 @@ impl<'a> ValueWriter<'a> {
         }
     }
 
-    /// There is no more.
+    /// Ends the value.
     pub fn finish(mut self) -> Result<Written, WriteError> {
         let bytes = self.bytes;
         if bytes >= STORED_FROM {
@@ -229,7 +229,7 @@ impl Pending {
         Pending(Some(folder.join(&stored.name)))
     }
 
-    /// The head will know of it.
+    /// Notes that the head will know of it.
     pub fn keep(mut self) {
         self.0 = None;
     }
@@ -355,14 +355,14 @@ pub struct SpareValues {
 }
 
 impl SpareValues {
-    /// Of the folder with the values. What was left there by another head is removed.
+    /// Opens the folder of spare files beside that with the values. Files that another head has left there are removed.
     pub fn new(folder: &Path) -> SpareValues {
         let spare = SpareValues { folder: spare_folder(folder), last_ns: None };
         spare.remove_all();
         spare
     }
 
-    /// Nobody needs this value any more.
+    /// Puts back a value that nobody needs any more.
     pub fn put(&mut self, value: &Path, now_ns: u64) {
         let is_kept = self.has_room_for(value) && {
             let name = value.file_name().unwrap_or_default();
@@ -430,14 +430,14 @@ impl Deref for Value {
 }
 
 impl Value {
-    /// The value itself. A `&str` and a `&[u8]` borrow from it, and so may what has them in it.
+    /// Returns the value itself. A `&str` and a `&[u8]` borrow from it, and so may what has them in it.
     ///
     /// A byte string is what `serde` calls bytes; a `Vec<u8>` is a sequence of numbers to it, each of which is encoded on its own.
     pub fn decode<'a, T: Deserialize<'a>>(&'a self) -> Result<T, ValueError> {
         value::from_bytes(self)
     }
 
-    /// Its bytes, copied if they are in a file.
+    /// Returns its bytes, copied if they are in a file.
     pub fn into_bytes(self) -> Vec<u8> {
         match self.0 {
             Content::Bytes(bytes) => bytes,
@@ -541,7 +541,7 @@ mod tests {
         assert!(store(&folder.path().join("none"), b"x").is_err());
     }
 
-    /// A folder for values beside one for spare ones.
+    /// Returns a folder for values beside one for spare ones.
     fn place() -> (tempfile::TempDir, PathBuf) {
         let place = tempfile::tempdir().unwrap();
         let folder = place.path().join("values");

@@ -16,7 +16,7 @@ use crate::{
 use tracer_core::task::{DEFAULT_GRACE, StopReason, TaskId};
 use tracer_ipc::protocol::{CancelReport, CancelWhich, INLINE_LEASE};
 
-/// Someone wants tasks to end.
+/// Ends tasks for someone who wants that.
 pub fn on_cancel_many(
     state: &mut State,
     effects: &mut impl Effects,
@@ -49,7 +49,7 @@ pub fn on_cancel_many(
     reports
 }
 
-/// Someone wants a task to end.
+/// Ends a task for someone who wants that.
 pub fn on_cancel(
     state: &mut State,
     effects: &mut impl Effects,
@@ -89,7 +89,7 @@ pub fn on_cancel(
     }
 }
 
-/// Someone wants an actor to end, or its job has ended. False when there is nothing to end.
+/// Ends an actor for someone who wants that, or with its job. False when there is nothing to end.
 pub(crate) fn end_actor(
     state: &mut State,
     effects: &mut impl Effects,
@@ -98,7 +98,7 @@ pub(crate) fn end_actor(
     grace_ns: Option<u64>,
     now: Now,
 ) -> bool {
-    let Some(actor) = state.actors.all.get(&id).filter(|actor| !actor.is_dead()) else { return false };
+    let Some(actor) = state.actors.get(id).filter(|actor| !actor.is_dead()) else { return false };
     let worker_id = actor.worker();
     if *actor.life() == Life::Pending {
         // It is still a task like any other.

@@ -105,14 +105,14 @@ impl State {
 pub(crate) fn waiting(state: &State) -> usize {
     let is_waiting =
         |id: &&TaskId| state.tasks.get(**id).is_some_and(|task| matches!(task.progress(), Progress::Waiting));
-    let calls = state.actors.all.values().flat_map(|actor| actor.calls());
-    calls.filter(is_waiting).count() + state.actors.to_place.iter().filter(is_waiting).count()
+    let calls = state.actors.iter().flat_map(|(_, actor)| actor.calls());
+    calls.filter(is_waiting).count() + state.actors.waiting_for_worker().iter().filter(is_waiting).count()
 }
 
 /// Contradictions among actors, as a sentence. For [`State::check`].
 fn check_actors(state: &State) -> Result<(), String> {
     let ensure = |holds: bool, what: String| if holds { Ok(()) } else { Err(what) };
-    for (&id, actor) in &state.actors.all {
+    for (id, actor) in state.actors.iter() {
         let creation = state.tasks.get(id);
         ensure(creation.is_some(), format!("actor {id} has no task"))?;
         let has_ended = creation.is_some_and(|task| matches!(task.progress(), Progress::Ended(_)));
@@ -129,7 +129,7 @@ fn check_actors(state: &State) -> Result<(), String> {
         }
         let is_leased = actor.worker().is_some();
         ensure(
-            !(is_leased && state.actors.to_place.contains(&id)),
+            !(is_leased && state.actors.waiting_for_worker().contains(&id)),
             format!("actor {id} has a worker and waits for one"),
         )?;
         for call in actor.calls() {
@@ -140,16 +140,16 @@ fn check_actors(state: &State) -> Result<(), String> {
     }
     let open = life::open_tasks(state);
     ensure(
-        open == state.actors.open,
-        format!("{open:?} tasks of jobs have not ended, {:?} counted", state.actors.open),
+        open == *state.actors.open_tasks(),
+        format!("{open:?} tasks of jobs have not ended, {:?} counted", state.actors.open_tasks()),
     )?;
-    for (job, bound) in &state.actors.bound {
-        let is_bound = |actor: &Actor| actor.job == *job && !actor.is_detached && !actor.is_dead();
-        let all = state.actors.all.iter().filter(|(_, actor)| is_bound(actor)).map(|(id, _)| id);
-        ensure(!bound.is_empty() && all.eq(bound), format!("job {job} does not know its actors"))?;
+    for (job, bound) in state.actors.bound() {
+        let is_bound = |actor: &Actor| actor.job == job && !actor.is_detached && !actor.is_dead();
+        let all = state.actors.iter().filter(|(_, actor)| is_bound(actor)).map(|(id, _)| id);
+        ensure(!bound.is_empty() && all.eq(bound.iter().copied()), format!("job {job} does not know its actors"))?;
     }
-    for (name, id) in &state.actors.names {
-        let holds = state.actors.all.get(id).is_some_and(|actor| *actor.name == **name && !actor.is_dead());
+    for (name, id) in state.actors.names() {
+        let holds = state.actors.get(id).is_some_and(|actor| *actor.name == *name && !actor.is_dead());
         ensure(holds, format!("the name `{name}` is that of actor {id}, which does not know"))?;
     }
     Ok(())

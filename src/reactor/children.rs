@@ -3,7 +3,7 @@ use std::collections::BTreeSet;
 use crate::state::{State, follow_ups::FollowUp, progress::Progress, worker::Worker};
 use tracer_core::task::{Failure, Outcome, TaskId, WorkerId};
 
-/// A task has ended: whoever waits for it may go on.
+/// Notes that a task has ended: whoever waits for it may go on.
 pub(crate) fn on_task_ended(state: &mut State, id: TaskId, submitter: Option<TaskId>) {
     let of_submitter = match submitter.and_then(|submitter| state.tasks.get(submitter)).map(|task| task.progress()) {
         Some(Progress::Leased { worker }) => Some(*worker),
@@ -20,7 +20,7 @@ pub(crate) fn on_task_ended(state: &mut State, id: TaskId, submitter: Option<Tas
     worker.waits.retain(|wait| wait.left > 0);
 }
 
-/// An attempt of this worker has ended, and with it what it waited for. A thread that still waits while tasks run beside it is one of theirs:
+/// Notes that an attempt of this worker has ended, and with it what it waited for. A thread that still waits while tasks run beside it is one of theirs:
 /// it was taken for one of this attempt's, because it belongs to none for certain.
 pub(crate) fn on_attempt_ended(state: &mut State, worker_id: WorkerId, task: TaskId) {
     let waits = |worker: &Worker| !worker.waits.is_empty();
@@ -47,7 +47,7 @@ pub(crate) fn on_attempt_ended(state: &mut State, worker_id: WorkerId, task: Tas
     state.awaited_in.extend(moved);
 }
 
-/// A task was submitted, perhaps by another.
+/// Notes that a task was submitted, perhaps by another.
 pub(crate) fn note_child(state: &mut State, id: TaskId) {
     let submitter = state.tasks.get(id).and_then(|task| task.submitter);
     let is_open = |submitter: &TaskId| {
@@ -58,7 +58,7 @@ pub(crate) fn note_child(state: &mut State, id: TaskId) {
     }
 }
 
-/// A task has ended: it is nobody's open child any more, and has none that matter. Returns those that it had.
+/// Notes that a task has ended: it is nobody's open child any more, and has none that matter. Returns those that it had.
 pub(crate) fn forget_children(state: &mut State, id: TaskId) -> BTreeSet<TaskId> {
     if let Some(submitter) = state.tasks.get(id).and_then(|task| task.submitter)
         && let Some(siblings) = state.children.get_mut(&submitter)
@@ -71,7 +71,7 @@ pub(crate) fn forget_children(state: &mut State, id: TaskId) -> BTreeSet<TaskId>
     state.children.remove(&id).unwrap_or_default()
 }
 
-/// A task has ended. What it has submitted runs on if it came to an end of its own, good or bad; else nobody can get those results, and
+/// Notes that a task has ended. What it has submitted runs on if it came to an end of its own, good or bad; else nobody can get those results, and
 /// whoever submits the task again submits those again too.
 pub(crate) fn leave_children(state: &mut State, id: TaskId, outcome: &Outcome) {
     let children = forget_children(state, id);
@@ -80,7 +80,7 @@ pub(crate) fn leave_children(state: &mut State, id: TaskId, outcome: &Outcome) {
     }
 }
 
-/// An attempt has ended and the task is tried again, so its submitter still waits for it. It submits again what it has submitted; what it did
+/// Notes that an attempt has ended and the task is tried again, so its submitter still waits for it. It submits again what it has submitted; what it did
 /// not get to the end of goes.
 pub(crate) fn leave_children_of_attempt(state: &mut State, id: TaskId, outcome: &Outcome) {
     if was_cut_short(outcome) {

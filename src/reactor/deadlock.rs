@@ -22,7 +22,7 @@ use tracer_ipc::spool::ClaimState;
 
 /// Conditions that are looked at in one search. Beyond it nothing is found.
 const LOOKS_LIMIT: usize = 1 << 17;
-/// How often a search is made for one wait: each fails as many calls as the wait needs.
+/// Limit on searches for one wait: each fails as many calls as the wait needs.
 const ROUNDS: usize = 4;
 
 /// Fails calls that have not begun, until this attempt, which blocks its thread, may go on.
@@ -52,7 +52,7 @@ pub(crate) fn break_cycles(state: &mut State, effects: &mut impl Effects, waiter
     }
 }
 
-/// The cycle that this task is in, or waits for, whatever may end the waits.
+/// Returns the cycle that this task is in, or waits for, whatever may end the waits.
 pub(crate) fn find(state: &State, effects: &impl Effects, id: TaskId) -> Option<Cycle> {
     if !line::may_block(state) {
         return None;
@@ -88,16 +88,16 @@ fn told(state: &State, cycle: &[Step]) -> Cycle {
     Cycle { tasks: tasks.collect() }
 }
 
-/// Which waits count.
+/// Waits that a search counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Waits {
-    /// Those that nothing ends but the ends of tasks.
+    /// Waits that nothing ends but the ends of tasks.
     Blocking,
     /// Every one.
     All,
 }
 
-/// So many of these tasks have to end before a task goes on.
+/// A condition to go on: so many of these tasks have to end.
 struct Condition {
     wanted: usize,
     of: Rc<[TaskId]>,
@@ -168,7 +168,7 @@ impl Stuck {
         conditions.flat_map(|condition| condition.of.iter().map(|&id| (id, condition.waits_for)))
     }
 
-    /// The first step of the shortest way to this task, by the task that it begins at.
+    /// Returns the first step of the shortest way to this task, by the task that it begins at.
     fn ways_to(&self, end: TaskId) -> HashMap<TaskId, (WaitsFor, TaskId)> {
         let mut waiting: HashMap<TaskId, Vec<Step>> = HashMap::new();
         for &id in self.tasks.keys() {
@@ -191,7 +191,7 @@ impl Stuck {
         ways
     }
 
-    /// The way from one task to another, each task with what it waits for in the next, without the last.
+    /// Returns the way from one task to another, each task with what it waits for in the next, without the last.
     fn way(ways: &HashMap<TaskId, (WaitsFor, TaskId)>, from: TaskId, end: TaskId) -> Vec<Step> {
         let mut way = Vec::new();
         let mut at = from;
@@ -205,7 +205,7 @@ impl Stuck {
         way
     }
 
-    /// The calls whose failure lets this task go on, each with the cycle that it is in, which begins with it.
+    /// Returns the calls whose failure lets this task go on, each with the cycle that it is in, which begins with it.
     fn cycles_to_break(&self, waiter: TaskId) -> Vec<(TaskId, Vec<Step>)> {
         let ways = self.ways_to(waiter);
         let mut calls: Vec<(TaskId, Vec<Step>)> = Vec::new();
@@ -228,7 +228,7 @@ impl Stuck {
         calls
     }
 
-    /// A cycle that this task is in, or else one that it waits for.
+    /// Returns a cycle that this task is in, or else one that it waits for.
     fn cycle_from(&self, id: TaskId) -> Option<Vec<Step>> {
         let (mut seen, mut to_look_at) = (BTreeSet::from([id]), VecDeque::from([id]));
         while let Some(id) = to_look_at.pop_front() {

@@ -9,7 +9,7 @@ const ALONE: &str = "Counter.alone";
 const UNNAMED: ActorOptions<'static> = ActorOptions { name: "", ..NAMED };
 
 impl Story {
-    /// So many actors that live, each with its worker, beside one worker for tasks.
+    /// Starts so many actors, each with its worker, beside one worker for tasks.
     fn with_actors(count: usize) -> (Story, Vec<(TaskId, u64)>) {
         let mut story = Story::with_room(count);
         let actors: Vec<_> = (0..count).map(|_| story.living(UNNAMED)).collect();
@@ -29,7 +29,7 @@ impl Story {
         self.submit_envelope(&Envelope { spec, submitter, inputs, ..plain(NEVER_AGAIN) })
     }
 
-    /// A call that a driver has submitted and that has begun.
+    /// Returns a call that a driver has submitted and that has begun.
     fn running_call(&mut self, (actor, worker): (TaskId, u64), method: &str) -> TaskId {
         let call = self.call_from(None, actor, method, &[]);
         self.schedule();
@@ -248,10 +248,10 @@ fn a_wait_that_may_end_otherwise_breaks_nothing_and_is_explained() {
     assert!(story.explained_cycle(behind).is_none());
 }
 
-/// What a task does: it submits these, and blocks until so many of them have ended.
+/// A task that submits these, and blocks until so many of them have ended.
 #[derive(Clone, Debug)]
 struct Script {
-    /// Which actor, and whether beside others; none for a task.
+    /// The actor, and true if it runs beside others there; none for a task.
     target: Option<(usize, bool)>,
     children: Vec<Script>,
     waits_for_all: bool,

@@ -14,7 +14,9 @@
 //! | `rollout` | a version on its way: nothing of the old one goes before all of the new one is ready |
 //! | `turn` | what there is, compared with what there should be; health, limits, the end |
 //! | `inputs`, `report` | wishes and reports; rows for people |
+//! | `calls` | deployments and replicas, as callers that are no proxies ask for them |
 
+mod calls;
 pub(crate) mod effects;
 pub(crate) mod inputs;
 pub(crate) mod plan;
@@ -29,12 +31,13 @@ pub(crate) mod turn;
 #[path = "deployments_tests.rs"]
 mod tests;
 
+pub use calls::{find_route, place_of, replica_at};
 pub use effects::{ProxyStart, ReplicaStart, ServiceEffects};
 pub use inputs::{
     begin_restored, find_service, heir, on_deploy, on_exit, on_owner_gone, on_proxy_report, on_replica_report,
     on_restored, on_restored_shut_down, on_rollback, on_shut_down, on_stop,
 };
-pub use replica::{Replica, Stage};
+pub use replica::Stage;
 pub use report::{list_services, list_versions};
-pub use service::{INDICES, PLACES, Proxy, Served, Services, VERSION_LIMIT, Version};
+pub use service::{INDICES, PLACES, Served, Services, VERSION_LIMIT, Version};
 pub use turn::turn;

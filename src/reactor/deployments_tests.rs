@@ -275,7 +275,7 @@ impl Fixture {
         self.report().state
     }
 
-    /// What holds after each step.
+    /// Asserts the invariants, after each step.
     fn check(&self) {
         let served = self.services.all.get("shop");
         let known: BTreeSet<WorkerId> = served.into_iter().flat_map(|served| served.replicas.keys().copied()).collect();

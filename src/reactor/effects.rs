@@ -9,7 +9,7 @@ use tracer_core::task::{AttemptReport, Envelope, Failure, JobId, Outcome, SpanLi
 use tracer_ipc::protocol::{Lease, Period};
 use tracer_ipc::spool::ClaimState;
 
-/// Everything the reactor may cause. The server does it; tests remember it.
+/// Effects that the reactor may cause. The server carries them out; tests remember them.
 pub trait Effects {
     /// Hands out what a worker has written so far.
     fn drain_output(&mut self, worker: WorkerId, watchers: &Watchers);
@@ -52,7 +52,7 @@ pub trait Effects {
     fn claim_state(&self, worker: WorkerId, lease: u64) -> ClaimState;
     /// Returns whether a worker has begun this attempt at a task while others of its tasks waited.
     fn has_begun_inline(&self, worker: WorkerId, task: TaskId, attempt: u32) -> bool;
-    /// The lease that a worker is running, and since when in nanoseconds since the Unix epoch. A claimed lease that is not
+    /// Returns the lease that a worker is running, and since when in nanoseconds since the Unix epoch. A claimed lease that is not
     /// running has ended, and its result is on the way.
     fn running(&self, worker: WorkerId) -> Option<(u64, u64)>;
     /// Takes an unclaimed lease back. False when the worker was faster.
@@ -98,7 +98,7 @@ pub struct EndedAttempt<'a> {
     pub ended_unix_nano: u64,
 }
 
-/// Who is shown what a worker writes at a time.
+/// The drivers that are shown what a worker writes now.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Watchers {
     /// The tasks that run and whose output somebody wants, each with who that is.
@@ -123,7 +123,7 @@ pub fn watchers(state: &State, worker_id: WorkerId, claim_state: impl Fn(u64) ->
 
 /// A submission.
 pub struct Submission<'a> {
-    /// Who is told how it ends; none when nobody waits.
+    /// The driver that is told of its end; none when nobody waits.
     pub driver: Option<DriverId>,
     /// The driver's own number for it, given back in every message about it.
     pub tag: u64,
@@ -131,8 +131,8 @@ pub struct Submission<'a> {
     pub job: JobId,
     /// The encoded envelope. It is copied.
     pub bytes: &'a [u8],
-    /// What it says.
+    /// The decoded envelope.
     pub envelope: Envelope<'a>,
-    /// Since when it waits, in nanoseconds since the Unix epoch; asked for only if the task traces the runtime.
+    /// Start of its wait, in nanoseconds since the Unix epoch; asked for only if the task traces the runtime.
     pub queued_unix_nano: u64,
 }

@@ -29,7 +29,7 @@ fn lost_unix_nano(started_unix_nano: u64, granted: Now, now: Now) -> u64 {
     started_unix_nano.saturating_add(now.ran_ns(started_unix_nano, granted))
 }
 
-/// A worker process has ended. Its claimed tasks are charged and tried again, or fail; the others go back to the front of the queue,
+/// Notes that a worker process has ended. Its claimed tasks are charged and tried again, or fail; the others go back to the front of the queue,
 /// free of charge. [`on_attempt_spans`] follows before anything is leased.
 pub fn on_worker_exited(
     state: &mut State,
@@ -173,7 +173,7 @@ fn why_actor_died(worker: &Worker, exit: &WorkerExit) -> (String, String) {
     (format!("{what}its worker (pid {pid}) {}", exit.cause), exit.error_type.clone())
 }
 
-/// The task for whose end its worker was killed, and why in words.
+/// Returns the task for whose end its worker was killed, and why in words.
 fn killed_for(worker: &Worker) -> Option<(TaskId, String)> {
     let noun = if worker.actor.is_some() { "call" } else { "task" };
     match worker.ending() {
@@ -207,7 +207,7 @@ fn why_to_stop(state: &State, worker: &Worker, grant: &Grant) -> Failure {
     }
 }
 
-/// The spans of attempts that were lost are known: those of the next attempts are linked to them.
+/// Notes the spans of attempts that were lost: those of the next attempts are linked to them.
 pub fn on_attempt_spans(state: &mut State, spans: impl IntoIterator<Item = (TaskId, SpanLink)>) {
     for (id, span) in spans {
         if let Some(past) = state.tasks.get_mut(id).and_then(|task| task.past.as_mut()) {

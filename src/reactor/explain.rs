@@ -1,4 +1,5 @@
-//! Why a task waits, what it is at, or why it ended as it did: a part of the [reactor](crate) that only looks.
+//! Explanations of tasks: the reason why one waits, the state of its attempt, or the reason of its end. Reads the state of the [reactor](crate)
+//! and changes nothing.
 
 use crate::{
     actors::listing,
@@ -18,7 +19,7 @@ use tracer_core::task::{Failure, Input, Outcome, TaskId, WorkerId};
 use tracer_ipc::protocol::{Explanation, Holder, INLINE_LEASE, OtherTask, Reason, RunningTask, TaskReport};
 use tracer_ipc::spool::ClaimState;
 
-/// How many workers and tasks are named. The rest is counted.
+/// Limit on the workers and tasks that are named. The rest is counted.
 const NAMED_LIMIT: usize = 100;
 
 /// Explains one task; none when it is not remembered.
@@ -58,7 +59,7 @@ fn needs_results(state: &State, effects: &impl Effects, id: TaskId, task: &Task)
     Reason::NeedsResults { tasks: open_tasks(state, effects, inputs.filter(|&input| input < id)) }
 }
 
-/// Those of the tasks that have not ended, each once.
+/// Returns the tasks among these that have not ended, each once.
 fn open_tasks(state: &State, effects: &impl Effects, ids: impl Iterator<Item = TaskId>) -> Vec<OtherTask> {
     let mut tasks: Vec<OtherTask> = Vec::new();
     for id in ids {
@@ -94,7 +95,7 @@ fn why_it_waits(state: &State, effects: &impl Effects, id: TaskId, task: &Task) 
     if lacks_resources {
         return reasons;
     }
-    if let Some(other) = state.queue.reserved_for.filter(|&other| other != id && before == 0) {
+    if let Some(other) = state.queue.reserved_for().filter(|&other| other != id && before == 0) {
         reasons.push(Reason::KeptFor { task: other });
         return reasons;
     }
@@ -117,7 +118,7 @@ fn why_it_waits(state: &State, effects: &impl Effects, id: TaskId, task: &Task) 
     reasons
 }
 
-/// The resources and slots of which too little is free.
+/// Returns the resources and slots of which too little is free.
 fn what_it_lacks(state: &State, effects: &impl Effects, id: TaskId, task: &Task) -> Vec<Reason> {
     let Some(needs) = &task.needs else { return Vec::new() };
     let free = Free::of(state);

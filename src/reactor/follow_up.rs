@@ -41,9 +41,7 @@ fn fail_held(state: &mut State, effects: &mut impl Effects, id: TaskId, failure:
 
 /// Ends the actors of a job, unless it goes on.
 fn end_actors(state: &mut State, effects: &mut impl Effects, job: JobId, now: Now) {
-    let goes_on = state.actors.open.contains_key(&job) || state.actors.connected.contains(&job);
-    let bound = state.actors.bound.get(&job).filter(|_| !goes_on);
-    for id in bound.cloned().unwrap_or_default() {
+    for id in state.actors.left_by(job) {
         cancel::end_actor(state, effects, id, "the job that had created it has ended", None, now);
     }
 }

@@ -1,4 +1,4 @@
-//! What the head decides: plain functions over its state, with every effect going out through one trait.
+//! Decisions of the head: plain functions over its state, with every effect going out through one trait.
 //!
 //! **For** the head, whose loop calls it, and for tests, which play the loop's part. **Uses** `tracer-core`, and of `tracer-ipc` the messages
 //! that leases and results are sent in.

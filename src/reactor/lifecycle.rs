@@ -87,7 +87,7 @@ pub(crate) fn put_back(state: &mut State, id: TaskId) {
     }
 }
 
-/// An attempt that had begun has ended. When it failed and the task may be tried again, it is charged and the task waits; else this is
+/// Ends an attempt that had begun. When it failed and the task may be tried again, it is charged and the task waits; else this is
 /// the end of the task.
 pub(crate) fn end_attempt(
     state: &mut State,

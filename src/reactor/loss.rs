@@ -1,6 +1,6 @@
 use tracer_core::task::{JobId, MemoryExceeded, SpanLink, TaskId};
 
-/// How a worker process ended.
+/// The end of a worker process.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct WorkerExit {
     /// Fits after "it": `was killed by SIGKILL (signal 9)`, `exited with code 3`.
@@ -11,23 +11,23 @@ pub struct WorkerExit {
     pub memory: Option<MemoryExceeded>,
 }
 
-/// What a lost worker's spans are closed with.
+/// The causes with which the spans of a lost worker are closed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Loss {
-    /// What those are closed with of which nothing else is known.
+    /// The cause for spans of tasks of which nothing else is known, and of none.
     pub why: Why,
-    /// What those of some tasks are closed with.
+    /// The causes for the spans of some tasks.
     pub of_tasks: Vec<(TaskId, Why)>,
     /// Attempts that had begun, with what is needed to make their span if they did not get that far.
     pub attempts: Vec<LostAttempt>,
 }
 
-/// What a span is closed with.
+/// The cause with which a span is closed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Why {
     /// The value of `error.type`.
     pub error_type: String,
-    /// What happened, as the description of its status.
+    /// The description of its status: a sentence on what happened.
     pub description: String,
 }
 
@@ -43,13 +43,13 @@ impl Loss {
 pub struct LostAttempt {
     /// The task.
     pub task: TaskId,
-    /// Which attempt at it this was, from 1.
+    /// Number of the attempt, from 1.
     pub attempt: u32,
     /// The driver's job that the task belongs to.
     pub job: JobId,
-    /// When the head accepted the task, in nanoseconds since the Unix epoch.
+    /// Time at which the head accepted the task, in nanoseconds since the Unix epoch.
     pub submitted_unix_nano: u64,
-    /// When the lease was granted, in nanoseconds since the Unix epoch; the nearest that the head knows to the
+    /// Time of the lease's grant, in nanoseconds since the Unix epoch; the nearest that the head knows to the
     /// beginning of the attempt.
     pub granted_unix_nano: u64,
     /// The span of the attempt before.

@@ -5,14 +5,14 @@ use std::collections::VecDeque;
 
 use crate::testing::*;
 
-/// What waking a worker that sleeps costs a core.
+/// Time of a core that it takes to wake a sleeping worker.
 const WAKE_UP_NS: u64 = 30_000;
-/// How long a worker that has a core keeps it while others want one.
+/// Time slice: a worker keeps its core for so long while others want one.
 const SLICE_NS: u64 = 1_000_000;
-/// How often the head is there for results.
+/// Interval at which the head takes results.
 const STEP_NS: u64 = 10_000;
 
-/// What a task does.
+/// The work of a task.
 #[derive(Clone, Copy)]
 enum Work {
     Computes(u64),
@@ -26,7 +26,7 @@ struct Process {
     sent: VecDeque<(u64, TaskId)>,
     /// The lease that runs, since when, and what is left of it.
     running: Option<(u64, u64, Work)>,
-    /// What it still costs to wake it.
+    /// Time that is left of its wake-up.
     waking_ns: u64,
     has_slept: bool,
 }
@@ -34,10 +34,10 @@ struct Process {
 struct Machine {
     story: Story,
     processes: Vec<Process>,
-    /// Of the tasks from the first on.
+    /// Work of each task, from the first on.
     works: Vec<Work>,
     cores: usize,
-    /// Which process has the first core next, and until when those that have cores keep them.
+    /// The process that has the first core next; those that have cores keep them until `turn_ends_ns`.
     turn: usize,
     turn_ends_ns: u64,
     /// The longest that a task that sleeps waited behind another one while a worker had nothing to do.

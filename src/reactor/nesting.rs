@@ -36,13 +36,13 @@ use tracer_core::task::{Failure, TaskId, WorkerId};
 use tracer_ipc::protocol::Wait as WaitMessage;
 use tracer_ipc::spool::INLINE_LIMIT;
 
-/// How long workers live that are not needed any more. They may be again: what waits once often waits again.
+/// Time for which workers live that are not needed any more. They may be again: what waits once often waits again.
 const SURPLUS_LIVES_NS: u64 = 2_000_000_000;
 
 /// Workers whose tasks wait for others that are looked at in one turn, while anything goes on elsewhere.
 const WAITERS_PER_TURN: usize = 64;
 
-/// How soon the others are looked at.
+/// Time until the next turn looks at the others.
 const NEXT_WAITERS_NS: u64 = 1_000_000;
 
 /// Returns how many more tasks may be begun now.
@@ -63,7 +63,7 @@ pub(crate) fn missing_workers(state: &State) -> usize {
     missing.max(wanted.saturating_sub(coming)).min(most.saturating_sub(state.workers.len()))
 }
 
-/// A task that runs in this worker waits for others.
+/// Notes that a task that runs in this worker waits for others.
 pub fn on_wait(state: &mut State, effects: &mut impl Effects, worker_id: WorkerId, message: &WaitMessage, now: Now) {
     let has_ended = |id: TaskId| state.tasks.get(id).is_none_or(|task| matches!(task.progress(), Progress::Ended(_)));
     let open: BTreeSet<_> = message.tasks.iter().copied().filter(|&id| !has_ended(id)).collect();
@@ -92,14 +92,14 @@ pub fn on_wait(state: &mut State, effects: &mut impl Effects, worker_id: WorkerI
     }
 }
 
-/// A task waits no longer, although not all has ended that it waited for.
+/// Notes that a task waits no longer, although not all has ended that it waited for.
 pub fn on_go_on(state: &mut State, worker_id: WorkerId, number: u64) {
     if let Some(mut worker) = state.workers.get_mut(&worker_id) {
         worker.waits.retain(|wait| wait.number != number);
     }
 }
 
-/// Where slots are free and no process is there to take them, nor may be started, awaited tasks run in processes that wait for them.
+/// Runs awaited tasks in processes that wait for them, if slots are free, and no process is there to take them nor may be started.
 pub(crate) fn run_in_waiters(state: &mut State, effects: &mut impl Effects, now: Now) {
     let from = state.waiters_from.take();
     let may_start = state.workers.len() + state.replicas < state.settings.max_processes && state.starts.are_possible();
@@ -151,7 +151,7 @@ pub(crate) fn run_in_waiters(state: &mut State, effects: &mut impl Effects, now:
     }
 }
 
-/// A task that this worker waits for, or that such a one needs, and that nobody has begun; one that may begin.
+/// Returns a task that this worker waits for, or that such a one needs, and that nobody has begun; one that may begin.
 pub(crate) fn awaited(state: &State, worker: &Worker, may_begin: impl Fn(&TaskId) -> bool) -> Option<TaskId> {
     let top = worker.inline.last().map(|running| running.task);
     let waits = worker.waits.iter().filter(|wait| top.is_none_or(|top| wait.task == top));

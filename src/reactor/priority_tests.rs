@@ -37,7 +37,7 @@ impl Story {
         let listed: Vec<_> = self.state.queue.iter().collect();
         let taken: Vec<_> = std::iter::from_fn(|| self.state.queue.pop_front(&None)).collect();
         assert_eq!(taken, listed, "they are listed in the order of their turn");
-        assert!(self.state.queue.is_empty() && !self.state.queue.plain.has_priorities());
+        assert!(self.state.queue.is_empty() && !self.state.queue.plain().has_priorities());
         taken.into_iter().map(|id| id.0).collect()
     }
 }
@@ -91,7 +91,7 @@ fn a_task_that_is_cancelled_leaves_its_level() {
     on_cancel(&mut story.state, &mut story.effects, ids[0], None, story.now);
     assert_eq!(story.state.queue.iter().collect::<Vec<_>>(), [ids[2], ids[1]]);
     on_cancel(&mut story.state, &mut story.effects, ids[2], None, story.now);
-    assert!(!story.state.queue.plain.has_priorities());
+    assert!(!story.state.queue.plain().has_priorities());
     assert_eq!(story.drain(), [ids[1].0]);
 }
 

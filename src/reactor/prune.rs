@@ -14,7 +14,7 @@ use tracer_ipc::protocol::{PruneReport, PruneWhich};
 /// Ended tasks as pruning sees them: which of them go, and a count of all.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct PruneChoice {
-    /// Those that go, the one first that ended first.
+    /// Tasks to forget, the one first that ended first.
     pub tasks: Vec<TaskId>,
     /// All of them, counted.
     pub report: PruneReport,
@@ -68,7 +68,7 @@ pub fn choose_pruned(state: &State, which: &PruneWhich, now: Now) -> PruneChoice
     choice
 }
 
-/// Tasks that were pruned under a head before this one.
+/// Reads back tasks that were pruned under a head before this one.
 pub fn on_restored_prune(state: &mut State, tasks: &[TaskId]) {
     let has_ended = |id: &TaskId| {
         let is_ended = state.tasks.get(*id).is_some_and(|task| matches!(task.progress(), Progress::Ended(_)));

@@ -55,7 +55,7 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// One of the things that may be chosen, if there are any.
+/// Returns one of the things that may be chosen, if there are any.
 fn pick<T: Copy>(from: &[T], which: u8) -> Option<T> {
     (!from.is_empty()).then(|| from[usize::from(which) % from.len()])
 }
@@ -75,7 +75,7 @@ impl Story {
             .collect()
     }
 
-    /// The task that each worker runs, the innermost, unless it waits.
+    /// Returns the task that each worker runs, the innermost, unless it waits.
     pub(crate) fn running(&self) -> Vec<(u64, TaskId)> {
         let running = |(id, worker): (WorkerId, &Worker)| {
             let in_ring = worker.leases.front();

@@ -15,7 +15,7 @@ use tracer_core::value::JsonText;
 use tracer_ipc::protocol::{TaskFilter, TaskList, TaskReport, TaskState, WorkerReport, WorkerState};
 use tracer_ipc::spool::ClaimState;
 
-/// The newest tasks, of those that are asked for.
+/// Returns the newest tasks, of those that are asked for.
 pub fn list_tasks(state: &State, effects: &impl Effects, limit: usize, which: &TaskFilter) -> TaskList {
     let forgotten = state.tally.counts().forgotten;
     let row = |(id, task)| report(state, effects, id, task);
@@ -37,7 +37,7 @@ pub fn list_tasks(state: &State, effects: &impl Effects, limit: usize, which: &T
     TaskList { left_out, filtered_out: state.tasks.len() - tasks.len() - left_out, forgotten, tasks }
 }
 
-/// The module that a task's function or actor is of; none for commands.
+/// Returns the module that a task's function or actor is of; none for commands.
 pub(crate) fn module_of<'a>(state: &'a State, id: TaskId, task: &Task) -> Option<&'a str> {
     match task.actor {
         Part::None if task.is_command => None,
@@ -47,7 +47,7 @@ pub(crate) fn module_of<'a>(state: &'a State, id: TaskId, task: &Task) -> Option
     }
 }
 
-/// One task with its result.
+/// Returns one task with its result.
 pub fn get_task(state: &State, effects: &impl Effects, id: TaskId) -> Option<TaskReport> {
     let task = state.tasks.get(id)?;
     let mut report = report(state, effects, id, task);
@@ -61,7 +61,7 @@ pub fn get_task(state: &State, effects: &impl Effects, id: TaskId) -> Option<Tas
     Some(report)
 }
 
-/// Every worker.
+/// Returns every worker.
 pub fn list_workers(state: &State, effects: &impl Effects, now: Now) -> Vec<WorkerReport> {
     state
         .workers
@@ -142,7 +142,7 @@ pub(crate) fn phase(state: &State, effects: &impl Effects, id: TaskId, task: &Ta
     (phase, running)
 }
 
-/// A task's row for people.
+/// Returns a task's row for people.
 pub(crate) fn report(state: &State, effects: &impl Effects, id: TaskId, task: &Task) -> TaskReport {
     let (phase, running) = phase(state, effects, id, task);
     let mut report = row(state, id, task, phase);
@@ -150,7 +150,7 @@ pub(crate) fn report(state: &State, effects: &impl Effects, id: TaskId, task: &T
     report
 }
 
-/// The task's row for people; `phase` tells leased from running.
+/// Returns the task's row for people; `phase` tells leased from running.
 fn row(state: &State, id: TaskId, task: &Task, phase: TaskState) -> TaskReport {
     let shown = task.shown();
     let mut report = TaskReport {

@@ -15,12 +15,12 @@ use tracer_core::task::{Amounts, TaskId};
 /// Time that others may pass a task that is first in its queue and does not fit.
 pub(crate) const PASSED_FOR_NS: u64 = 1_000_000_000;
 
-/// What nobody has.
+/// Amounts that no task holds.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Free {
     /// Slots.
     pub cpus: usize,
-    /// Of each resource of the head, in its order.
+    /// Amount of each resource of the head, in its order.
     pub resources: Vec<u64>,
     /// Processes for tasks that take no slot.
     pub without_slot: usize,
@@ -53,7 +53,7 @@ impl Free {
         has_slots && self.short(state, needs).next().is_none()
     }
 
-    /// The resources that these needs find too little of, with how much there is.
+    /// Returns the resources that these needs find too little of, with how much there is.
     pub fn short<'a>(&'a self, state: &'a State, needs: &'a Needs) -> impl Iterator<Item = (&'a str, u64, u64)> {
         needs.resources.iter().filter_map(|(name, amount)| {
             let free = place(state, name).map_or(0, |index| self.resources[index]);
@@ -92,10 +92,10 @@ pub(crate) fn place(state: &State, name: &str) -> Option<usize> {
     state.settings.resources.binary_search_by(|resource| (*resource.name).cmp(name)).ok()
 }
 
-/// What is kept for a task that others have passed for long enough.
+/// Resources that are reserved for a task that others have passed for long enough.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Reserved {
-    /// What the task needs for which it is reserved.
+    /// Needs of the task for which they are reserved.
     pub needs: Arc<Needs>,
     /// Number of its resources that are kept, from the first.
     resources: usize,
@@ -131,12 +131,12 @@ impl Reserved {
     }
 }
 
-/// What may be done in one turn.
+/// The queues and the reservation of one turn of scheduling.
 #[derive(Debug, Default)]
 pub(crate) struct Turn {
     /// The queues whose first task may begin, in their order.
     pub may_begin: Vec<QueueKey>,
-    /// What is kept, and for whom.
+    /// Resources that are reserved.
     pub reserved: Option<Reserved>,
     /// True if a task that needs more than a slot lacks nothing but slots.
     pub wants_slots: bool,
@@ -169,15 +169,15 @@ pub(crate) fn turn(state: &mut State, free: &Free, now: Now) -> Turn {
 /// Returns the number of tasks could begin now, given processes.
 pub(crate) fn may_begin(state: &State) -> usize {
     let free = Free::of(state);
-    let mut with_slot = state.queue.plain.len();
+    let mut with_slot = state.queue.plain().len();
     let mut without_slot = 0;
-    for (needs, entry) in &state.queue.by_needs {
+    for (needs, waiting) in state.queue.demands() {
         if check(state, needs.cpus, &needs.resources).is_err() || free.short(state, needs).next().is_some() {
             continue;
         }
         let amount = |(name, amount): &(Box<str>, u64)| Some(free.resources[place(state, name)?] / amount);
         let most = needs.resources.iter().filter_map(amount).min().unwrap_or(u64::MAX);
-        let count = entry.queue.len().min(usize::try_from(most).unwrap_or(usize::MAX));
+        let count = waiting.min(usize::try_from(most).unwrap_or(usize::MAX));
         match needs.cpus {
             0 => without_slot += count,
             cpus => with_slot += count.min(free.cpus / cpus as usize),
@@ -224,7 +224,7 @@ pub(crate) fn check<N: AsRef<str>>(state: &State, cpus: u32, resources: &[(N, u6
     Ok(())
 }
 
-/// The tasks that hold this resource, with how much each has.
+/// Returns the tasks that hold this resource, with how much each has.
 pub(crate) fn holders(state: &State, name: &str) -> Vec<(TaskId, u64)> {
     let grants = state.workers.values().flat_map(|worker| worker.leases.iter().chain(&worker.inline));
     let held = grants.filter_map(|grant| {

@@ -117,12 +117,12 @@ fn a_large_task_is_passed_for_a_while_and_then_gets_what_it_lacks() {
             assert!(passed > 2, "the slots were used meanwhile");
             return;
         }
-        if let Some(other) = story.state.queue.reserved_for {
+        if let Some(other) = story.state.queue.reserved_for() {
             assert_eq!(other, large);
-            let plain = story.state.queue.plain.front().copied().unwrap();
+            let plain = story.state.queue.plain().front().copied().unwrap();
             assert_eq!(
                 explained(&story, plain).last().unwrap(),
-                "what is free is kept for task 2, which needs more and has waited longer"
+                "the free part is reserved for task 2, which needs more and has waited longer"
             );
         }
         story.now.monotonic_ns += PASSED_FOR_NS / 4;
@@ -186,7 +186,7 @@ proptest! {
             }
             let free = Free::of(&story.state);
             let idle = story.state.workers.idle() > 0;
-            if story.state.queue.reserved_for.is_none() && idle {
+            if story.state.queue.reserved_for().is_none() && idle {
                 for kind in &kinds {
                     let needs = Needs::of(kind);
                     prop_assert!(!free.fits(&story.state, needs.as_ref()), "{:?} is idle for {:?}", free, kind);

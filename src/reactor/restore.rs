@@ -17,7 +17,7 @@ use crate::{
 use tracer_core::codec::WireError;
 use tracer_core::task::{AttemptReport, Charge, Envelope, Failure, JobId, SpanLink, TaskId, WorkerId};
 
-/// A task that a head before this one had accepted is read back. Nobody waits for it any more.
+/// Reads back a task that a head before this one had accepted. Nobody waits for it any more.
 pub fn on_restored_submission(
     state: &mut State,
     id: TaskId,
@@ -51,7 +51,7 @@ pub(crate) fn is_known(state: &State, id: TaskId) -> bool {
     id < state.tasks.next_id()
 }
 
-/// A task that has ended under a head before this one is read back, as far as it is remembered.
+/// Reads back a task that has ended under a head before this one, as far as it is remembered.
 pub fn on_restored_memory(state: &mut State, id: TaskId, task: PastTask<'_>) {
     if is_known(state, id) {
         return;
@@ -67,7 +67,7 @@ pub fn on_restored_memory(state: &mut State, id: TaskId, task: PastTask<'_>) {
     );
 }
 
-/// The key of a task under a head before this one is read back.
+/// Reads back the key of a task under a head before this one.
 pub fn on_restored_key(state: &mut State, id: TaskId, key: &str, fingerprint: u64) {
     if let Some(task) = state.tasks.get_mut(id) {
         task.key = Some(Box::new(key.into()));
@@ -75,7 +75,7 @@ pub fn on_restored_key(state: &mut State, id: TaskId, key: &str, fingerprint: u6
     }
 }
 
-/// An attempt under a head before this one, after which the task was to be tried again, is read back.
+/// Reads back an attempt under a head before this one, after which the task was to be tried again.
 pub fn on_restored_attempt(state: &mut State, id: TaskId, attempt: AttemptReport, span: Option<SpanLink>) {
     let is_new = |task: &&mut Task| attempt.number > task.attempt && !matches!(task.progress(), Progress::Ended(_));
     if let Some(task) = state.tasks.get_mut(id).filter(is_new) {
@@ -85,7 +85,7 @@ pub fn on_restored_attempt(state: &mut State, id: TaskId, attempt: AttemptReport
     }
 }
 
-/// What is left of an ended task's description.
+/// The part of an ended task's description that is kept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PastTask<'a> {
     /// See `Task::job`.
@@ -100,7 +100,7 @@ pub struct PastTask<'a> {
     pub name: &'a str,
 }
 
-/// The end of a task under a head before this one is read back.
+/// Reads back the end of a task under a head before this one.
 pub fn on_restored_end(state: &mut State, id: TaskId, attempt: u32, ended: TaskEnd) {
     // The first end counts.
     if let Some(task) = state.tasks.get_mut(id).filter(|task| !matches!(task.progress(), Progress::Ended(_))) {
@@ -116,15 +116,15 @@ pub fn on_restored_end(state: &mut State, id: TaskId, attempt: u32, ended: TaskE
 /// A claim that was found in what a worker of a dead head has left.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LeftClaim {
-    /// Which attempt at its task it was.
+    /// Number of the attempt at its task.
     pub attempt: u32,
     /// The worker.
     pub worker: WorkerId,
-    /// That worker's process.
+    /// The pid of that worker.
     pub worker_pid: u32,
 }
 
-/// Everything is read back. What had been claimed by a worker of the dead head, and has not ended, was lost with it, which is charged
+/// Ends the restore: everything is read back. What had been claimed by a worker of the dead head, and has not ended, was lost with it, which is charged
 /// like any lost worker; what had not, waits again. A task in `started` must not be started again. Returns the lost attempts.
 pub fn on_restored(
     state: &mut State,

@@ -13,7 +13,7 @@ use crate::{
 use tracer_core::task::{Failure, Outcome, WorkerId};
 use tracer_ipc::protocol::AttemptResult;
 
-/// An attempt has ended.
+/// Notes that an attempt has ended.
 pub fn on_result(state: &mut State, effects: &mut impl Effects, worker_id: WorkerId, result: AttemptResult, now: Now) {
     let Some(mut worker) = state.workers.get_mut(&worker_id) else { return };
     let Some(grant) = worker.take_lease(result.lease) else {

@@ -1,4 +1,4 @@
-//! What a turn of the head costs, without a clock: how many workers are looked at for it. With ten thousand it is as few as with ten.
+//! Cost of a turn of the head, counted in workers that are looked at instead of time. With ten thousand workers it is that of ten.
 
 use crate::exits::LIVED_NS;
 use crate::testing::*;
@@ -7,12 +7,12 @@ use crate::testing::*;
 const LOOKS_LIMIT: usize = 200;
 const FEW: usize = 10;
 const MANY: usize = 10_000;
-/// How long tasks take of which a worker is given one, and several.
+/// Run time of tasks of which a worker is given one, and of those of which it is given several.
 const LONG_NS: u64 = 5_000_000;
 const HALF_NS: u64 = scheduler::LEASE_TIME_NS / 4;
 
 impl Story {
-    /// A head with so many workers that are ready. The parts are not compared with each other after every step: that looks at all of them.
+    /// Returns a head with so many workers that are ready. The parts are not compared with each other after every step: that looks at all of them.
     fn large(workers: usize) -> Story {
         let mut story = Story { is_large: true, ..Story::new(workers, false) };
         story.start_missing();
@@ -36,7 +36,7 @@ impl Story {
         leases
     }
 
-    /// So many tasks, each in a worker of its own, begun.
+    /// Begins so many tasks, each in a worker of its own.
     fn run_long(&mut self, tasks: usize) -> Vec<(u64, u64, u64, u32)> {
         self.measure(LONG_NS);
         self.submit(tasks as u64);
@@ -134,7 +134,7 @@ fn few_workers_are_looked_at_when_tasks_need_more_than_a_slot() {
         }
         story.turn(|story| story.submit(3));
         story.turn(|story| story.now.monotonic_ns += 2 * PASSED_FOR_NS);
-        assert!(story.state.queue.reserved_for.is_some());
+        assert!(story.state.queue.reserved_for().is_some());
         for &(worker, lease, ..) in &leases[..4] {
             story.turn(|story| story.result(worker, lease, LONG_NS));
         }

@@ -41,7 +41,7 @@ pub fn schedule(state: &mut State, effects: &mut impl Effects, now: Now) {
     let may_rebalance = if state.queue.has_demanding() {
         begin_in_turn(state, effects, now)
     } else {
-        state.queue.reserved_for = None;
+        state.queue.reserve_for(None);
         let free_slots = nesting::free_slots(state);
         share_out(state, effects, free_slots, now);
         true
@@ -49,7 +49,7 @@ pub fn schedule(state: &mut State, effects: &mut impl Effects, now: Now) {
     if may_rebalance {
         relieve_stuck(state, effects, now);
     }
-    if state.queue.plain.is_empty() && may_rebalance {
+    if state.queue.plain().is_empty() && may_rebalance {
         rebalance(state, effects, now);
     }
     nesting::run_in_waiters(state, effects, now);
@@ -60,8 +60,8 @@ fn begin_in_turn(state: &mut State, effects: &mut impl Effects, now: Now) -> boo
     loop {
         let free = Free::of(state);
         let turn = resources::turn(state, &free, now);
-        state.queue.reserved_for =
-            turn.reserved.as_ref().and_then(|it| state.queue.front(&Some(Arc::clone(&it.needs))));
+        let reserved = turn.reserved.as_ref().and_then(|it| state.queue.front(&Some(Arc::clone(&it.needs))));
+        state.queue.reserve_for(reserved);
         let is_reserved = turn.reserved.as_ref().is_some_and(|it| it.cpus && it.needs.cpus > 0);
         let has_begun = turn.may_begin.iter().any(|key| begin_first(state, effects, key, now));
         if has_begun {
@@ -86,7 +86,7 @@ fn begin_in_turn(state: &mut State, effects: &mut impl Effects, now: Now) -> boo
 fn begin_first(state: &mut State, effects: &mut impl Effects, key: &QueueKey, now: Now) -> bool {
     let Some(worker_id) = state.workers.last_idle() else { return false };
     let share = match key {
-        None => scheduler::share(state.queue.plain.len(), state.workers.idle()),
+        None => scheduler::share(state.queue.plain().len(), state.workers.idle()),
         Some(_) => 1,
     };
     let has_begun = grant(state, effects, worker_id, key, share, now) > 0;
@@ -102,7 +102,7 @@ fn share_out(state: &mut State, effects: &mut impl Effects, mut free_slots: usiz
     let (mut idle, mut busy) = (state.workers.idle(), state.workers.with_room());
     let had_idle = idle > 0 && free_slots > 0;
     let (mut last, mut too_full) = (None, 0);
-    while let Some(&front) = state.queue.plain.front() {
+    while let Some(&front) = state.queue.plain().front() {
         let are_short = is_short(state, front);
         let free_slots_now =
             scheduler::may_wake(free_slots, state.workers.filled_count(), state.settings.cores, are_short);
@@ -118,7 +118,7 @@ fn share_out(state: &mut State, effects: &mut impl Effects, mut free_slots: usiz
             (busy, too_full) = (busy - 1, too_full + 1);
             continue;
         }
-        let share = scheduler::share(state.queue.plain.len(), busy + free_slots_now.min(idle));
+        let share = scheduler::share(state.queue.plain().len(), busy + free_slots_now.min(idle));
         let has_begun = grant(state, effects, place.worker, &None, share, now) > 0;
         match (was_idle, has_begun) {
             (true, true) => (idle, free_slots) = (idle - 1, free_slots - 1),
@@ -233,7 +233,7 @@ fn rebalance(state: &mut State, effects: &mut impl Effects, now: Now) {
         lifecycle::put_back(state, task);
     }
     if let Some(idle) = state.workers.last_idle() {
-        grant(state, effects, idle, &None, state.queue.plain.len(), now);
+        grant(state, effects, idle, &None, state.queue.plain().len(), now);
     }
 }
 

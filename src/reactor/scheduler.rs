@@ -8,7 +8,7 @@
 //! switches than its tasks take. A worker that gets stuck, because its task sleeps or turns out to be long, gives what it has not begun to
 //! another one; after a few of those the function is not short any more, and its tasks go to all workers.
 
-/// How much work a worker holds, in expected nanoseconds.
+/// Limit on the work that a worker holds, in expected nanoseconds.
 pub const LEASE_TIME_NS: u64 = 2_000_000;
 /// The most leases that a worker holds. Well below the entries of the ring of claims, which also holds those taken back.
 pub const LEASE_LIMIT: usize = 256;
@@ -16,12 +16,12 @@ pub const LEASE_LIMIT: usize = 256;
 /// Tasks that typically take less than this are done sooner than a sleeping worker is awake.
 pub const SHORT_NS: u64 = 50_000;
 
-/// What the head knows of how long a function's tasks take.
+/// Measured run times of a function's tasks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RunTime {
     /// A moving mean in nanoseconds; none before the first result.
     mean_ns: Option<u64>,
-    /// What most take, in nanoseconds: one that is much longer, perhaps because its worker had no core for a while, at most doubles it.
+    /// Typical run time, in nanoseconds: one that is much longer, perhaps because its worker had no core for a while, at most doubles it.
     typical_ns: u64,
 }
 
@@ -41,7 +41,7 @@ impl RunTime {
         });
     }
 
-    /// A task has been running for so long, and runs on.
+    /// Notes that a task has been running for so long, and runs on.
     pub fn observe_running(&mut self, ns: u64) {
         if self.mean_ns.is_some() && ns > self.typical_ns {
             self.typical_ns = ns.min(self.typical_ns.saturating_mul(2).max(1_000));
@@ -53,18 +53,18 @@ impl RunTime {
         self.mean_ns.is_some() && self.typical_ns < SHORT_NS
     }
 
-    /// The nanoseconds that one more task is expected to take.
+    /// Returns the nanoseconds that one more task is expected to take.
     pub fn expected_ns(&self) -> u64 {
         self.mean_ns.unwrap_or(LEASE_TIME_NS)
     }
 }
 
-/// What a worker holds.
+/// The leases that a worker holds, summed up.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Load {
-    /// How many leases it holds.
+    /// Number of leases.
     pub leases: usize,
-    /// How long they are expected to take together, in nanoseconds.
+    /// Their expected run time together, in nanoseconds.
     pub expected_ns: u64,
     /// True if it runs a task that must be alone.
     pub is_exclusive: bool,
@@ -73,7 +73,7 @@ pub struct Load {
 /// The task whose turn it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Candidate {
-    /// How long it is expected to take, in nanoseconds.
+    /// Its expected run time, in nanoseconds.
     pub expected_ns: u64,
     /// True if no other task may be leased to the same worker beside it.
     pub must_be_alone: bool,
@@ -94,7 +94,7 @@ pub fn fits(load: Load, candidate: Candidate) -> bool {
             && load.expected_ns + candidate.expected_ns <= LEASE_TIME_NS)
 }
 
-/// The most tasks to give to one worker in one turn, so that what is waiting is shared among those that have room.
+/// Returns the most tasks to give to one worker in one turn, so that what is waiting is shared among those that have room.
 pub fn share(waiting: usize, workers_with_room: usize) -> usize {
     waiting.div_ceil(workers_with_room.max(1))
 }

@@ -7,7 +7,7 @@ use crate::{
 };
 use tracer_core::task::Failure;
 
-/// The head is to stop: what waits fails, workers are asked to end, or killed.
+/// Notes that the head is to stop: what waits fails, workers are asked to end, or killed.
 pub fn on_stop(state: &mut State, effects: &mut impl Effects, force: bool, now: Now) {
     life::on_stop(state, effects);
     state.is_stopping = true;
@@ -33,7 +33,7 @@ pub fn on_stop(state: &mut State, effects: &mut impl Effects, force: bool, now: 
     }
 }
 
-/// The grace period is over.
+/// Notes that the grace period is over.
 pub fn on_stop_overdue(state: &mut State, effects: &mut impl Effects) {
     state.workers.keys().for_each(|worker| effects.kill(worker));
 }

@@ -30,13 +30,13 @@ pub fn start_missing_workers(state: &mut State, effects: &mut impl Effects, now:
     }
 }
 
-/// A worker process was started.
+/// Notes that a worker process was started.
 pub fn on_worker_started(state: &mut State, worker: WorkerId, pid: u32, now: Now) {
     state.starts.note_started();
     state.workers.insert(worker, Worker::starting(pid, now));
 }
 
-/// A worker process could not be started at all. A head that has started goes on without it and tries again, because a full disk or a
+/// Notes that a worker process could not be started at all. A head that has started goes on without it and tries again, because a full disk or a
 /// limit that was reached says nothing about workers; one that has not, gives up soon.
 pub fn on_worker_start_failed(state: &mut State, effects: &mut impl Effects, reason: &str, now: Now) {
     if state.starts.has_begun() {
@@ -50,7 +50,7 @@ pub fn on_worker_start_failed(state: &mut State, effects: &mut impl Effects, rea
     give_up_if_hopeless(state, effects, reason, now);
 }
 
-/// A worker's hook has run and it takes leases.
+/// Notes that a worker's hook has run and it takes leases.
 pub fn on_worker_ready(
     state: &mut State,
     effects: &mut impl Effects,

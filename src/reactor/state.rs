@@ -1,8 +1,8 @@
-//! What the head knows: tasks, workers, and what they have to do with each other. Data and its invariants, no effects.
+//! State of the head: tasks, workers, and their relations. Data and its invariants, no effects.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
-use actor::Actors;
+use actors::Actors;
 use follow_ups::FollowUps;
 use history::History;
 use progress::Tally;
@@ -15,6 +15,7 @@ use tracer_ipc::protocol::TaskCounts;
 use version::ModuleVersions;
 
 pub(crate) mod actor;
+pub(crate) mod actors;
 pub(crate) mod follow_ups;
 pub(crate) mod history;
 pub(crate) mod needs;
@@ -40,7 +41,7 @@ pub use task::{DriverId, TASK_BYTES, Task};
 pub use worker::{Worker, WorkerPhase};
 pub use workers::Workers;
 
-/// Everything.
+/// State of the reactor.
 #[derive(Debug)]
 pub struct State {
     /// See [`settings`](Self::settings).
@@ -58,23 +59,23 @@ pub struct State {
     /// Workers in which something waits for tasks that another task has submitted, by the task that is awaited: a thread that belongs to no
     /// task for certain submitted it.
     pub(crate) awaited_in: HashMap<TaskId, WorkerId>,
-    /// What tasks take that have not ended: their descriptions, and [`TASK_BYTES`] each.
+    /// Memory of tasks that have not ended: their descriptions, and [`TASK_BYTES`] each.
     pub(crate) open_bytes: u64,
-    /// What follows from ends and is done with the next turn.
+    /// Consequences of ends, which the next turn handles.
     pub(crate) follow_ups: FollowUps,
     /// Tasks with a limit on how long they may wait that have not begun, by when it is reached.
     pub(crate) queue_limits: BTreeSet<(u64, TaskId)>,
     /// Tasks that were submitted with an idempotency key, by that key, as long as they are remembered.
     pub(crate) keys: HashMap<Box<str>, Keyed>,
-    /// Who else waits for a task: drivers that submitted it again under its key, with their own number for it.
+    /// Drivers that wait for a task beside its submitter: they submitted it again under its key, with their own number for it.
     pub(crate) also_waiting: HashMap<TaskId, Vec<(DriverId, u64)>>,
     /// Actors, and what waits for them.
     pub(crate) actors: Actors,
     /// Every worker process that has not been reaped, by id.
     pub(crate) workers: Workers,
-    /// Where to go on among the workers whose tasks wait for others; none when all of them have been looked at.
+    /// The worker at which the next turn goes on among those whose tasks wait for others; none when all of them have been looked at.
     pub(crate) waiters_from: Option<WorkerId>,
-    /// What was ever submitted, by name, with how long it takes.
+    /// Targets of all submissions, by name, with their run times.
     pub(crate) targets: Targets,
     /// The versions of modules that tasks were submitted with.
     pub(crate) versions: ModuleVersions,
@@ -82,7 +83,7 @@ pub struct State {
     pub(crate) history: History,
     /// The tasks by progress.
     pub(crate) tally: Tally,
-    /// Since when there are more workers than needed, by the clock that never jumps.
+    /// Time since which there are more workers than needed, by the monotonic clock.
     pub(crate) surplus_since: Option<u64>,
     /// Starts of workers that have failed.
     pub(crate) starts: Starts,
@@ -133,7 +134,7 @@ impl State {
         self.settings.hook.is_some() && !self.starts.was_refused()
     }
 
-    /// A head that has just begun: no task, no worker.
+    /// Makes a head that has just begun: no task, no worker.
     pub fn new(settings: Settings) -> State {
         State {
             settings,
@@ -222,7 +223,7 @@ impl State {
 
     /// Returns whether versions of modules have come since it was last asked.
     pub fn take_new_versions(&mut self) -> bool {
-        std::mem::take(&mut self.versions.has_new)
+        self.versions.take_new()
     }
 
     /// Notes that the head has said that it has started. Until then a hook that is required and fails is the end of it.

@@ -11,13 +11,13 @@ use tracer_core::task::{DEFAULT_GRACE, Envelope, StopReason, TimeLimit, WorkerId
 use tracer_ipc::protocol::INLINE_LEASE;
 use tracer_ipc::spool::ClaimState;
 
-/// How soon a command that has not quite started is looked for again, to be ended.
+/// Interval at which a command that has not quite started is looked for again, to be ended.
 pub(crate) const COMMAND_START_NS: u64 = 10_000_000;
 
 /// Time that a worker may take to report a command that got SIGKILL, before it is killed itself.
 const COMMAND_END_NS: u64 = 2_000_000_000;
 
-/// A worker has reached a deadline: what has run or written nothing for too long is ended, and what is being ended goes on. False when the
+/// Notes that a worker has reached a deadline: what has run or written nothing for too long is ended, and what is being ended goes on. False when the
 /// worker does not run what is to end.
 pub(crate) fn on_deadline(state: &mut State, effects: &mut impl Effects, worker_id: WorkerId, now: Now) -> bool {
     let Some(mut worker) = state.workers.get_mut(&worker_id) else { return true };
@@ -103,7 +103,7 @@ pub(crate) fn runs(state: &State, effects: &impl Effects, worker_id: WorkerId, l
     effects.running(worker_id).is_some_and(|(running, _)| running == lease)
 }
 
-/// An attempt has ended: the next one in its worker that is to end is told.
+/// Notes that an attempt has ended: the next one in its worker that is to end is told.
 pub(crate) fn stop_next(state: &mut State, effects: &mut impl Effects, worker_id: WorkerId, now: Now) {
     let has_next = |worker: &Worker| !worker.ends_attempt() && !worker.to_stop().is_empty();
     while state.workers.get(&worker_id).is_some_and(has_next) {

@@ -28,7 +28,7 @@ fn a_function_that_runs_into_its_limit_is_asked_then_gets_a_signal_then_costs_it
     assert_eq!((loss.why.error_type.as_str(), story.finished()), ("timeout", ended([0], "timeout")));
 }
 
-/// A command on worker 1 that was begun.
+/// Returns a command on worker 1 that was begun.
 fn with_command(policy: Policy<'static>, run_limit: Option<Duration>) -> Story {
     let mut story = Story::with_workers(1);
     let spec = TaskSpec::command(b"sleep", vec![b"9"], vec![], b"/");

@@ -25,7 +25,7 @@ use tracer_core::size::check_memory;
 use tracer_core::task::{ActorRole, Demand, Envelope, JobId, Refusal, RefusalCode, TaskId, TaskSpec};
 use tracer_ipc::protocol::{Accepted, Submissions, frame::PAYLOAD_LIMIT};
 
-/// What a driver is told of a batch, or of a part of it.
+/// The answer to a batch, or to a part of it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Answer {
     /// These are accepted, and in the journal.
@@ -196,11 +196,11 @@ struct KeyTaken {
     pub key: String,
     /// The task that it names.
     pub task: TaskId,
-    /// What that task runs.
+    /// The target of that task.
     pub target: String,
 }
 
-/// The task that was submitted before under the key of this submission, if it has one and it is known.
+/// Returns the task that was submitted before under the key of this submission, if it has one and it is known.
 fn find_by_key(state: &State, envelope: &Envelope<'_>) -> Result<Option<TaskId>, KeyTaken> {
     let key = envelope.policy.idempotency_key;
     let Some(known) = (!key.is_empty()).then(|| state.keys.get(key)).flatten() else { return Ok(None) };
@@ -211,7 +211,7 @@ fn find_by_key(state: &State, envelope: &Envelope<'_>) -> Result<Option<TaskId>,
     Err(KeyTaken { key: key.into(), task: known.task, target: target.unwrap_or_default() })
 }
 
-/// A driver has submitted a task again under its key: it waits for it too.
+/// Notes that a driver has submitted a task again under its key: it waits for it too.
 pub fn on_submitted_again(state: &mut State, effects: &mut impl Effects, id: TaskId, driver: DriverId, tag: u64) {
     let Some(task) = state.tasks.get(id) else { return };
     match task.progress() {
@@ -229,7 +229,7 @@ pub(crate) fn remember_key(state: &mut State, id: TaskId, fingerprint: u64) {
     }
 }
 
-/// A task from its envelope, and what stands for what it runs if it has a key.
+/// Makes a task from its envelope, and what stands for what it runs if it has a key.
 pub(crate) fn new_task(state: &mut State, submission: Submission<'_>, submitted_unix_nano: u64) -> (Task, u64) {
     let envelope = submission.envelope;
     let is_command = matches!(envelope.spec, TaskSpec::Command(_));

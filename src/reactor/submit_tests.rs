@@ -34,7 +34,7 @@ fn keyed(key: &'static str, function: &'static str) -> Envelope<'static> {
     Envelope { spec, ..plain(Policy { idempotency_key: key, ..NEVER_AGAIN }) }
 }
 
-/// The first tag, the first task and how many, of what was accepted; else the code of the refusal.
+/// Returns the first tag, the first task and how many, of what was accepted; else the code of the refusal.
 fn short(answers: &[Answer]) -> Vec<Result<(u64, u64, u32), RefusalCode>> {
     let short = |answer| match answer {
         &Answer::Accepted(accepted) => Ok((accepted.first_tag, accepted.first_task.0, accepted.count)),

@@ -1,4 +1,4 @@
-//! What tests of the reactor share: a head that is played through, step by step, with every effect remembered.
+//! A head for tests of the reactor: played through step by step, with every effect remembered.
 
 pub(crate) use std::collections::{HashMap, HashSet};
 pub(crate) use std::time::Duration;
@@ -36,7 +36,7 @@ pub(crate) struct Remember {
     pub(crate) attempts: Vec<(u64, u32, String)>,
     /// Name, error type, run time and time in the queue of attempts that were counted.
     pub(crate) counted: Vec<(String, String, Option<u64>, Option<u64>)>,
-    /// What was journaled of actors.
+    /// Records of actors in the journal.
     pub(crate) actors: Vec<String>,
     /// Tasks whose end is in the journal.
     pub(crate) journaled: Vec<TaskId>,
@@ -44,22 +44,22 @@ pub(crate) struct Remember {
     pub(crate) pruned: Vec<TaskId>,
     /// Driver's tag, and the outcome in a word.
     pub(crate) finished: Vec<(u64, String)>,
-    /// Of the leases, in their order: from when to when the task waited.
+    /// Time for which the task of each lease waited, in the order of the leases.
     pub(crate) queued: Vec<Option<(u64, u64)>>,
-    /// Of the ends of tasks, in their order: when the attempt ended.
+    /// End of the attempt of each ended task, in their order.
     pub(crate) ended: Vec<Option<u64>>,
     pub(crate) started: Vec<WorkerId>,
-    /// Those of them that do not run yet.
+    /// Started workers that do not run yet.
     pub(crate) to_start: Vec<WorkerId>,
     pub(crate) asked: Vec<WorkerId>,
     pub(crate) killed: Vec<WorkerId>,
-    /// What was done to end attempts, in order.
+    /// Steps to end attempts, in order.
     pub(crate) steps: Vec<String>,
     pub(crate) has_no_command: bool,
     pub(crate) log: Vec<String>,
     /// Files of values that were given up.
     pub(crate) unused_values: Vec<String>,
-    /// Of which worker the output was handed out before a lease, and to whom.
+    /// Workers whose output was handed out before a lease, with those whom it was handed to.
     pub(crate) drained: Vec<(WorkerId, Watchers)>,
 }
 
@@ -247,7 +247,7 @@ pub(crate) struct Story {
 pub(crate) const START_LIMIT_NS: u64 = 30_000_000_000;
 
 impl Story {
-    /// A head whose workers are ready.
+    /// Returns a head whose workers are ready.
     pub(crate) fn with_workers(count: usize) -> Story {
         let mut story = Story::starting(count, false);
         for worker in std::mem::take(&mut story.effects.started) {
@@ -256,14 +256,14 @@ impl Story {
         story
     }
 
-    /// A head whose workers are being started.
+    /// Returns a head whose workers are being started.
     pub(crate) fn starting(count: usize, is_hook_required: bool) -> Story {
         let mut story = Story::new(count, is_hook_required);
         story.start_missing();
         story
     }
 
-    /// A head that has started nothing yet.
+    /// Makes a head that has started nothing yet.
     pub(crate) fn new(count: usize, is_hook_required: bool) -> Story {
         Story {
             state: State::new(Settings { is_hook_required, ..Settings::of_workers(count) }),
@@ -301,17 +301,17 @@ impl Story {
         self.submit_from(None, run_limit, wants_output)
     }
 
-    /// A task submits another.
+    /// Submits a task from within another.
     pub(crate) fn submit_nested(&mut self, submitter: TaskId) -> TaskId {
         self.submit_from(Some(submitter), None, false)
     }
 
-    /// Tasks that run in this worker wait for others.
+    /// Lets tasks that run in this worker wait for others.
     pub(crate) fn wait(&mut self, worker: u64, number: u64, wanted: u32, tasks: &[TaskId]) {
         self.wait_as(None, worker, number, wanted, tasks);
     }
 
-    /// As [`wait`](Self::wait), on the own thread of a task and with no limit.
+    /// Lets a task block its own thread on others, with no limit: as [`wait`](Self::wait).
     pub(crate) fn block(&mut self, task: TaskId, worker: u64, wanted: u32, tasks: &[TaskId]) {
         self.wait_as(Some(task), worker, 1_000_000 + task.0, wanted, tasks);
     }
@@ -322,7 +322,7 @@ impl Story {
         self.check();
     }
 
-    /// A task that has results of others as its arguments.
+    /// Returns a task that has results of others as its arguments.
     pub(crate) fn submit_after(&mut self, inputs: &[TaskId]) -> TaskId {
         self.next_inputs =
             (0..).zip(inputs).map(|(argument, &task)| Input { argument, source: InputSource::Task(task) }).collect();
@@ -395,7 +395,7 @@ impl Story {
         self.end(worker, lease, run_ns, Outcome::Returned(vec![1]));
     }
 
-    /// The attempt under a lease ends with an error of its own.
+    /// Ends the attempt under a lease with an error of its own.
     pub(crate) fn fail(&mut self, worker: u64, lease: u64) {
         let failure = Failure::Error { type_name: "E".into(), message: "no".into(), stacktrace: String::new() };
         self.end(worker, lease, 1_000, Outcome::Failed(failure));
@@ -443,7 +443,7 @@ pub(crate) fn ended(tags: impl IntoIterator<Item = u64>, word: &str) -> Vec<(u64
 
 pub(crate) const TWICE: Policy<'static> = Policy { retries: 2, crash_limit: 2, ..NEVER_AGAIN };
 
-/// The sentences that explain a task.
+/// Returns the sentences that explain a task.
 pub(crate) fn explained(story: &Story, id: TaskId) -> Vec<String> {
     let explanation = explain_task(&story.state, &story.effects, id).unwrap();
     explanation.reasons.iter().map(ToString::to_string).collect()
@@ -499,7 +499,7 @@ impl Story {
         }
     }
 
-    /// An actor that lives, alone in its worker, which is returned too; the tasks' worker is another.
+    /// Returns an actor that lives, alone in its worker, which is returned too; the tasks' worker is another.
     pub(crate) fn living(&mut self, options: ActorOptions<'static>) -> (TaskId, u64) {
         let actor = self.create(options);
         let leases = self.schedule();

@@ -83,7 +83,7 @@ pub fn on_tick(state: &mut State, effects: &mut impl Effects, start_limit_ns: u6
     next.into_iter().chain(follow_up).chain(look_again).chain(retry).min()
 }
 
-/// A worker's output was read, or could not be because nobody takes it.
+/// Notes that a worker's output was read, or could not be because nobody takes it.
 pub fn on_output(state: &mut State, worker_id: WorkerId, now: Now) {
     if let Some(mut worker) = state.workers.get_mut(&worker_id) {
         worker.last_output_ns = now.monotonic_ns;

@@ -25,7 +25,7 @@ pub(crate) fn pin(state: &mut State, id: TaskId) {
     }
 }
 
-/// The task has ended.
+/// Notes that the task has ended.
 pub(crate) fn unpin(state: &mut State, id: TaskId) {
     // An actor that is made again is given the same again.
     if state.actors.keeps_inputs(id) {
@@ -40,13 +40,13 @@ pub(crate) fn unpin(state: &mut State, id: TaskId) {
     }
 }
 
-/// An actor is dead: what its creation was given is not needed any more.
+/// Notes that an actor is dead: what its creation was given is not needed any more.
 pub(crate) fn release(state: &mut State, id: TaskId) {
     unpin(state, id);
     remove_stored(state, id);
 }
 
-/// The files of its arguments go.
+/// Removes the files of its arguments.
 fn remove_stored(state: &mut State, id: TaskId) {
     for input in inputs_of(state, id) {
         if let InputSource::Stored(stored) = input.source {
@@ -55,7 +55,7 @@ fn remove_stored(state: &mut State, id: TaskId) {
     }
 }
 
-/// The files of the arguments of a submission go that makes no task.
+/// Removes the files of the arguments of a submission that makes no task.
 pub(crate) fn drop_files(state: &mut State, envelope: &Envelope<'_>) {
     for input in &envelope.inputs {
         if let InputSource::Stored(stored) = &input.source {
@@ -99,7 +99,7 @@ fn put_stored(out: &mut Vec<u8>, argument: u32, stored: &Stored) {
     stored.put(out);
 }
 
-/// A task has ended and is remembered: the files of its arguments go, and if its result has one, the oldest of those do that are too many.
+/// Notes that a task has ended and is remembered: the files of its arguments go, and if its result has one, the oldest of those do that are too many.
 pub(crate) fn on_remembered(state: &mut State, id: TaskId) {
     if !state.actors.keeps_inputs(id) {
         remove_stored(state, id);
@@ -128,7 +128,7 @@ pub(crate) fn is_pinned(state: &State, id: TaskId) -> bool {
     state.tasks.get(id).and_then(|task| task.links.as_ref()).is_some_and(|links| links.pins > 0)
 }
 
-/// Nobody can ask for this task's result any more, save for tasks that have it as an argument.
+/// Notes that nobody can ask for this task's result any more, save for tasks that have it as an argument.
 pub fn on_result_forgotten(state: &mut State, id: TaskId) {
     if let Some(links) = links_mut(state, id) {
         links.is_forgotten = true;
@@ -155,7 +155,7 @@ fn drop_value(state: &mut State, id: TaskId) {
     }
 }
 
-/// A task is forgotten, and with it its result.
+/// Notes that a task is forgotten, and with it its result.
 pub(crate) fn drop_outcome(state: &mut State, outcome: &Outcome) {
     if let Outcome::Stored(stored) = outcome {
         note_removed(state, stored.name.clone(), stored.bytes);
@@ -169,7 +169,7 @@ fn note_removed(state: &mut State, name: String, bytes: u64) {
     }
 }
 
-/// The files that a task knows.
+/// Returns the files that a task knows.
 pub fn value_files(state: &State) -> HashSet<String> {
     let mut files = HashSet::new();
     for (id, task) in state.tasks.iter_newest_first() {

@@ -13,33 +13,20 @@ use crate::{
     state::{
         State,
         progress::Progress,
-        version::Newest,
         worker::{Ending, WorkerPhase},
     },
 };
 use tracer_core::task::{ModuleVersion, TaskId};
 
-/// A task was taken in. If it is of another version of its module than those before, workers that have one of those take no more tasks.
+/// Notes that a task was taken in. If it is of another version of its module than those before, workers that have one of those take no more tasks.
 pub(crate) fn on_task(state: &mut State, id: TaskId) {
     let Some((index, job)) = state.tasks.get(id).and_then(|task| Some((state.targets.version(task.target)?, task.job)))
     else {
         return;
     };
-    let versions = &mut state.versions;
-    let entry = &mut versions.all[index.0 as usize];
-    let (module, is_new) = (entry.module, !std::mem::replace(&mut entry.is_known, true));
-    if let Some(newest) = &mut versions.newest[module] {
-        if newest.version == index {
-            newest.job = newest.job.max(job);
-            return;
-        }
-        // What an older job still submits in an older version does not bring that back.
-        if !is_new && job < newest.job {
-            return;
-        }
+    if !state.versions.on_task(index, job) {
+        return;
     }
-    versions.newest[module] = Some(Newest { version: index, job });
-    versions.has_new = true;
     let ids: Vec<_> = state.workers.keys().collect();
     for id in ids {
         if state.workers.get(&id).is_some_and(|worker| state.versions.has_other(worker, index))
@@ -52,17 +39,17 @@ pub(crate) fn on_task(state: &mut State, id: TaskId) {
 
 /// Ends workers that are to be replaced and have nothing to do.
 pub(crate) fn end_outdated(state: &mut State, effects: &mut impl Effects) {
-    if state.versions.outdated.is_empty() || state.is_stopping {
+    if !state.versions.has_outdated() || state.is_stopping {
         return;
     }
-    for id in std::mem::take(&mut state.versions.outdated) {
+    for id in state.versions.take_outdated() {
         let Some(mut worker) = state.workers.get_mut(&id) else { continue };
         if worker.actor.is_some() || worker.phase() == WorkerPhase::Stopping {
             continue;
         }
         let has_tasks = !(worker.leases.is_empty() && worker.inline.is_empty() && worker.waits.is_empty());
         if has_tasks || worker.ends_attempt() || worker.ending().is_some() {
-            state.versions.outdated.insert(id);
+            state.versions.put_back_outdated(id);
             continue;
         }
         worker.end(Ending::NotNeeded);
@@ -72,7 +59,7 @@ pub(crate) fn end_outdated(state: &mut State, effects: &mut impl Effects) {
     }
 }
 
-/// The versions whose copies are to be kept: those of open tasks and living actors, and those that are submitted now. None when that is not
+/// Returns the versions whose copies are to be kept: those of open tasks and living actors, and those that are submitted now. None when that is not
 /// known of all tasks.
 pub fn needed_versions(state: &State) -> Option<HashSet<ModuleVersion>> {
     if state.targets.is_full() {
@@ -80,7 +67,7 @@ pub fn needed_versions(state: &State) -> Option<HashSet<ModuleVersion>> {
     }
     let open = state.tasks.iter_newest_first().filter(|(_, task)| !matches!(task.progress(), Progress::Ended(_)));
     let of_tasks = open.filter_map(|(_, task)| state.targets.version(task.target));
-    let newest = state.versions.newest.iter().flatten().map(|newest| newest.version);
+    let newest = state.versions.newest();
     let known = of_tasks.chain(newest).map(|index| state.versions.version(index));
     Some(known.chain(listing::versions(state)).collect())
 }

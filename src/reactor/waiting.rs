@@ -48,7 +48,7 @@ fn failed_input(state: &State, id: TaskId, cause: &Failure) -> Failure {
     Failure::Input { task: id, target, cause: Box::new(cause.clone()) }
 }
 
-/// A task has ended: what was held for it may run, or will never.
+/// Notes that a task has ended: what was held for it may run, or will never.
 pub(crate) fn release_dependants(state: &mut State, id: TaskId, outcome: &Outcome) {
     values::unpin(state, id);
     let dependants = state.tasks.get_mut(id).and_then(|task| task.links.as_mut());
@@ -97,7 +97,7 @@ pub(crate) fn take_all(state: &mut State) -> Vec<TaskId> {
     all
 }
 
-/// A task that can be begun now and that this one needs, itself included; none when all that it needs runs already.
+/// Returns a task that can be begun now and that this one needs, itself included; none when all that it needs runs already.
 pub(crate) fn runnable(state: &State, id: TaskId) -> Option<TaskId> {
     /// So that a chain of whatever length holds up nobody.
     const LOOKS: usize = 4096;
@@ -125,13 +125,13 @@ pub(crate) fn line_up(state: &mut State, id: TaskId) -> Option<Failure> {
     let has_priority = task.extra.priority != 0;
     match task.actor {
         Part::None => None,
-        Part::Creation => match state.actors.all.get(&id).map(Actor::life) {
+        Part::Creation => match state.actors.get(id).map(Actor::life) {
             Some(Life::Dead(death)) => {
                 Some(Failure::Refused { code: RefusalCode::NameTaken, message: death.cause.clone() })
             }
             _ => None,
         },
-        Part::Call(actor_id) => match state.actors.all.get_mut(&actor_id) {
+        Part::Call(actor_id) => match state.actors.get_mut(actor_id) {
             None => Some(Failure::ActorDied {
                 actor: actor_id,
                 target: Box::default(),
@@ -144,7 +144,7 @@ pub(crate) fn line_up(state: &mut State, id: TaskId) -> Option<Failure> {
                 Life::Pending | Life::Alive | Life::Restarting => {
                     actor.add_call(id);
                     if has_priority {
-                        state.queue.calls_with_priority.insert(actor_id, true);
+                        state.queue.note_priority_call(actor_id);
                     }
                     None
                 }
@@ -153,18 +153,18 @@ pub(crate) fn line_up(state: &mut State, id: TaskId) -> Option<Failure> {
     }
 }
 
-/// A task can be begun: it goes where it waits for that.
+/// Notes that a task can be begun: it goes where it waits for that.
 pub(crate) fn enqueue(state: &mut State, id: TaskId) {
     let Some(task) = state.tasks.get_mut(id) else { return };
     task.advance(id, Event::Queued, &mut state.tally);
     match task.actor {
         Part::None => state.queue.push_back(id, task),
-        Part::Creation => drop(state.actors.to_place.insert(id)),
+        Part::Creation => state.actors.wait_for_worker(id),
         Part::Call(actor) => line_up_again(state, actor, id),
     }
 }
 
-/// As [`enqueue`], before all others of its kind.
+/// Queues a task before all others of its kind, as [`enqueue`] otherwise.
 pub(crate) fn enqueue_first(state: &mut State, id: TaskId) {
     let Some(task) = state.tasks.get_mut(id) else { return };
     match task.actor {
@@ -178,7 +178,7 @@ pub(crate) fn enqueue_first(state: &mut State, id: TaskId) {
 
 /// Notes that an actor may be leased calls: some wait, or there is room for more. Once is enough for a turn.
 pub(crate) fn note_ready(state: &mut State, id: TaskId) {
-    if state.actors.all.get_mut(&id).is_some_and(Actor::note_ready) {
+    if state.actors.get_mut(id).is_some_and(Actor::note_ready) {
         state.follow_ups.push(FollowUp::ActorReady(id));
     }
 }
@@ -194,7 +194,7 @@ fn line_up_again(state: &mut State, actor_id: TaskId, id: TaskId) {
     }
 }
 
-/// A task that waits or is held will end.
+/// Takes out a task that waits or is held, and will end.
 fn dequeue(state: &mut State, id: TaskId) {
     let Some(task) = state.tasks.get(id) else { return };
     match task.actor {
@@ -203,9 +203,9 @@ fn dequeue(state: &mut State, id: TaskId) {
                 state.queue.remove(id, task);
             }
         }
-        Part::Creation => drop(state.actors.to_place.remove(&id)),
+        Part::Creation => state.actors.end_wait_for_worker(id),
         Part::Call(actor) => {
-            if let Some(actor) = state.actors.all.get_mut(&actor) {
+            if let Some(actor) = state.actors.get_mut(actor) {
                 actor.remove_call(id);
             }
         }
@@ -214,11 +214,11 @@ fn dequeue(state: &mut State, id: TaskId) {
 
 /// Takes out every creation and every call that can be begun and that no worker has.
 pub(crate) fn take_all_of_actors(state: &mut State) -> Vec<TaskId> {
-    let is_pending = |id: &TaskId| state.actors.all.get(id).is_some_and(|actor| *actor.life() == Life::Pending);
-    let mut all: Vec<_> = state.actors.to_place.iter().copied().filter(is_pending).collect();
-    state.actors.to_place.clear();
+    let waiting = state.actors.take_waiting_for_worker();
+    let is_pending = |id: &TaskId| state.actors.get(*id).is_some_and(|actor| *actor.life() == Life::Pending);
+    let mut all: Vec<_> = waiting.into_iter().filter(is_pending).collect();
     let waits = |id| state.tasks.get(id).is_some_and(|task| matches!(task.progress(), Progress::Waiting));
-    for actor in state.actors.all.values_mut() {
+    for actor in state.actors.values_mut() {
         all.extend(actor.take_calls(waits));
     }
     all

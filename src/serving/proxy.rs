@@ -23,7 +23,7 @@
 //! | `lanes`, `exchange`, `outbox` | frames: a lane, one attempt in it, what is to be written |
 //! | `looking` | when the loop does not sleep |
 //! | `headers`, `grpc`, `refusals` | what goes on, what does not, and what clients are told |
-//! | `progress` | spans, the access log, and what becomes of a request whose client goes |
+//! | `progress`, `figures` | spans, the access log, metrics, and what becomes of a request whose client goes |
 //!
 //! Nothing of it runs while no request does.
 
@@ -33,19 +33,23 @@ mod admission;
 mod answer;
 mod connection;
 mod exchange;
+mod figures;
 mod grpc;
 mod headers;
 mod lanes;
 mod limits;
 mod looking;
 mod outbox;
+mod pace;
 mod progress;
 mod refusals;
 mod request;
 mod settings;
 mod socket;
 mod thread;
+mod tunnel;
 mod upload;
+mod websocket;
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -68,6 +72,7 @@ use tracer_ipc::serving::{ProxyBegin, ProxyOrder, ProxyReport, ProxySettings};
 use crate::hook::{OwnSettings, Recorder, random, run_hook};
 use crate::parent;
 use crate::spool::{Spool, SpoolError};
+use limits::Room;
 use settings::Settings;
 use thread::{Begin, Countdown, Order};
 
@@ -81,9 +86,9 @@ pub(crate) enum ProxyError {
     Orphaned,
     /// Something with the operating system.
     Io {
-        /// What was tried, as a verb with its object.
+        /// The failed action: a verb with its object.
         doing: &'static str,
-        /// What the operating system said.
+        /// The operating system's error.
         source: io::Error,
     },
     /// Its spool cannot be used.
@@ -315,7 +320,7 @@ impl Proxy {
         }
         let wakes: Vec<_> = files.split_off(count).into_iter().map(Arc::new).collect();
         let callers = begin.callers.iter().map(|&number| caller(&table, number)).collect::<Result<Vec<_>, _>>()?;
-        let files_limit = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
+        let room = Arc::new(Room::of(getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX)));
         let mut started =
             Started { table: Arc::clone(&table), recorder, orders: Vec::with_capacity(count), threads: Vec::new() };
         for ((listener, wake), &caller) in files.into_iter().zip(&wakes).zip(&callers) {
@@ -333,7 +338,7 @@ impl Proxy {
                 session_dir: self.session_dir.clone(),
                 service: Arc::clone(&service),
                 log_limit: begin.log_limit,
-                connections: limits::connections(files_limit, count),
+                room: Arc::clone(&room),
                 seed: u64::from_ne_bytes(random()),
                 reports: Arc::clone(&self.reports),
                 commits: Arc::clone(&self.commits),

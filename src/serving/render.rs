@@ -47,18 +47,33 @@ fn render_application(text: &mut String, application: &Application) {
     text.push_str("\n[[applications]]\n");
     line(text, "name", &string(&application.name));
     line(text, "route_prefix", &string(&application.route_prefix));
-    line(text, "import_path", &string(&application.deployments[application.ingress].import_path));
+    let ingress = &application.deployments[application.ingress];
+    if ingress.program().is_none() {
+        line(text, "import_path", &string(&ingress.import_path));
+    }
     application.deployments.iter().for_each(|deployment| render_deployment(text, deployment));
+}
+
+fn render_handler(text: &mut String, deployment: &Deployment) {
+    if let Some((command, health)) = deployment.program() {
+        let words: Vec<_> = command.into_iter().map(string).collect();
+        line(text, "command", &format!("[{}]", words.join(", ")));
+        if let Some(path) = health {
+            line(text, "health", &string(path));
+        }
+        return;
+    }
+    line(text, "import_path", &string(&deployment.import_path));
+    if !deployment.arguments.is_empty() {
+        line(text, "arguments", &value(&Value::Array(deployment.arguments.clone())));
+    }
 }
 
 fn render_deployment(text: &mut String, deployment: &Deployment) {
     let unless = Deployment::new(&deployment.import_path);
     text.push_str("\n[[applications.deployments]]\n");
     line(text, "name", &string(&deployment.name));
-    line(text, "import_path", &string(&deployment.import_path));
-    if !deployment.arguments.is_empty() {
-        line(text, "arguments", &value(&Value::Array(deployment.arguments.clone())));
-    }
+    render_handler(text, deployment);
     line(text, "num_replicas", &deployment.num_replicas.to_string());
     if let Some(limit) = deployment.max_ongoing_requests {
         line(text, "max_ongoing_requests", &limit.to_string());
@@ -113,7 +128,7 @@ fn time(text: &mut String, key: &str, time: Option<Duration>) {
     line(text, key, &string(&told));
 }
 
-/// A basic string of TOML.
+/// Returns a basic string of TOML.
 fn string(text: &str) -> String {
     let mut out = String::from("\"");
     for c in text.chars() {
@@ -131,7 +146,7 @@ fn string(text: &str) -> String {
     out
 }
 
-/// A value that came from TOML, which has no null.
+/// Returns a value that came from TOML, which has no null.
 fn value(value: &Value) -> String {
     match value {
         Value::Null => "\"\"".into(),

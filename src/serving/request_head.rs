@@ -1,4 +1,4 @@
-//! What a client sends over HTTP/1, checked before hyper parses it.
+//! Scanner of requests over HTTP/1, which checks them before hyper parses them.
 //!
 //! Two parsers that read the same bytes differently are how requests are smuggled past a proxy, and hyper, as nearly every parser, merges
 //! or drops some of what only an attacker sends: a bare LF ends a line, a bare CR or NUL passes in some places, two equal `Content-Length`
@@ -21,7 +21,7 @@ const CHUNK_SIZE_BYTES: usize = 18;
 /// The longest trailer, with its end.
 const TRAILER_BYTES: usize = 8 << 10;
 
-/// Why a request is refused. The connection is closed then.
+/// Reason why a request is refused. The connection is closed then.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Refusal {
     /// It is not HTTP, or could be read in two ways; says what.
@@ -35,7 +35,7 @@ pub enum Refusal {
 }
 
 impl Refusal {
-    /// The status of the answer.
+    /// Returns the status of the answer.
     pub fn status(self) -> u16 {
         match self {
             Refusal::Malformed(_) => 400,
@@ -66,7 +66,7 @@ impl std::error::Error for Refusal {}
 /// Time that the body is that follows a head.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Framing {
-    /// So many bytes.
+    /// A body of so many bytes.
     Length(u64),
     /// Chunks, until an empty one.
     Chunked,
@@ -77,7 +77,7 @@ pub enum Framing {
 pub struct Head {
     /// Its bytes, with the empty line at its end.
     pub length: usize,
-    /// What follows.
+    /// Framing of the body that follows.
     pub framing: Framing,
 }
 
@@ -101,7 +101,7 @@ pub fn scan_head(bytes: &[u8]) -> Result<Option<Head>, Refusal> {
         if name.eq_ignore_ascii_case(b"content-length") {
             let digits = std::str::from_utf8(value).ok().filter(|text| text.bytes().all(|byte| byte.is_ascii_digit()));
             let number = digits.and_then(|text| text.parse::<u64>().ok());
-            let number = number.ok_or(Refusal::Malformed("`Content-Length` is no number"))?;
+            let number = number.ok_or(Refusal::Malformed("`Content-Length` is not a number"))?;
             if length.replace(number).is_some() {
                 return Err(Refusal::Malformed("`Content-Length` is there twice"));
             }
@@ -111,7 +111,7 @@ pub fn scan_head(bytes: &[u8]) -> Result<Option<Head>, Refusal> {
         } else if name.eq_ignore_ascii_case(b"host") {
             hosts += 1;
             if !value.iter().all(u8::is_ascii_graphic) {
-                return Err(Refusal::Malformed("`Host` is no host"));
+                return Err(Refusal::Malformed("`Host` is not a host"));
             }
         }
     }
@@ -164,7 +164,7 @@ fn next_line<'a>(rest: &mut &'a [u8]) -> Result<Option<&'a [u8]>, Refusal> {
 
 /// Returns whether it is HTTP/1.1, the method, and the target.
 fn scan_request_line(line: &[u8]) -> Result<(bool, &[u8], &[u8]), Refusal> {
-    let malformed = Refusal::Malformed("the request line is none");
+    let malformed = Refusal::Malformed("the request line is not valid");
     let mut parts = line.split(|byte| *byte == b' ');
     let (Some(method), Some(target), Some(version), None) = (parts.next(), parts.next(), parts.next(), parts.next())
     else {
@@ -181,14 +181,16 @@ fn scan_request_line(line: &[u8]) -> Result<(bool, &[u8], &[u8]), Refusal> {
     if is_method && is_target { Ok((is_1_1, method, target)) } else { Err(malformed) }
 }
 
-/// The target is a path, a whole URL, or `*` for `OPTIONS`.
+/// Checks that the target is a path, a whole URL, or `*` for `OPTIONS`.
 fn check_target(method: &[u8], target: &[u8]) -> Result<(), Refusal> {
     let begins = |with: &[u8]| target.len() > with.len() && target[..with.len()].eq_ignore_ascii_case(with);
     let is_target = target.starts_with(b"/")
         || begins(b"http://")
         || begins(b"https://")
         || (target == b"*" && method == b"OPTIONS");
-    if !is_target || target.contains(&b'#') {
+    // What hyper refuses has no answer that says why; it takes nearly all paths.
+    let is_plain = target.starts_with(b"/") && !target.iter().any(|byte| matches!(byte, b'"' | b'<' | b'>' | b'`'));
+    if !is_target || target.contains(&b'#') || !(is_plain || http::Uri::try_from(target).is_ok()) {
         return Err(Refusal::Malformed("the target is neither a path nor a URL"));
     }
     Ok(())
@@ -197,12 +199,12 @@ fn check_target(method: &[u8], target: &[u8]) -> Result<(), Refusal> {
 /// Name and value of a header or a trailer, without the spaces around the value.
 fn scan_header(line: &[u8]) -> Result<(&[u8], &[u8]), Refusal> {
     if line.starts_with(b" ") || line.starts_with(b"\t") {
-        return Err(Refusal::Malformed("a header goes on in the next line"));
+        return Err(Refusal::Malformed("a header is folded over several lines"));
     }
     let colon = line.iter().position(|byte| *byte == b':').ok_or(Refusal::Malformed("a header without `:`"))?;
     let (name, value) = (&line[..colon], &line[colon + 1..]);
     if !http_field::is_token(name) {
-        return Err(Refusal::Malformed("the name of a header is none"));
+        return Err(Refusal::Malformed("the name of a header is not valid"));
     }
     if !http_field::is_value(value) {
         return Err(Refusal::Malformed("a control character in a header"));
@@ -213,7 +215,7 @@ fn scan_header(line: &[u8]) -> Result<(&[u8], &[u8]), Refusal> {
 /// Follows what a client sends over one connection.
 #[derive(Debug, Default)]
 pub struct Scanner {
-    /// What has come of a head, of a line with the size of a chunk, or of trailers.
+    /// The part that has come of a head, of a line with the size of a chunk, or of trailers.
     kept: Vec<u8>,
     stage: Stage,
     /// Bytes of those that came last which were looked at before the refusal, and belong to what came before it.
@@ -226,7 +228,7 @@ pub struct Scanner {
 enum Stage {
     #[default]
     Head,
-    /// So many bytes of a body, or of a chunk, are to come.
+    /// Bytes of a body, or of a chunk, that are to come.
     Body(u64),
     ChunkSize,
     Chunk(u64),
@@ -264,7 +266,7 @@ impl Scanner {
                 })?,
                 Stage::ChunkEnd => self.take_line(bytes, 2, |line| match line {
                     [] => Ok(Stage::ChunkSize),
-                    _ => Err(Refusal::Malformed("a chunk is longer than it says")),
+                    _ => Err(Refusal::Malformed("a chunk is longer than its size")),
                 })?,
                 Stage::Trailers(HEADERS) => return Err(Refusal::TooLarge),
                 Stage::Trailers(count) => self.take_line(bytes, TRAILER_BYTES, |line| match line {
@@ -291,7 +293,7 @@ impl Scanner {
         self.stage == Stage::Head && self.has_begun
     }
 
-    /// After a refusal: how many of the bytes that came last belong to what was before it, and may go on.
+    /// Returns after a refusal how many of the bytes that came last belong to what was before it, and may go on.
     pub fn passed(&self) -> usize {
         self.passed
     }
@@ -331,7 +333,8 @@ impl Scanner {
         }
         match if end.is_some() { scan_head(&self.kept)? } else { incomplete(&self.kept)? } {
             Some(head) => {
-                self.kept.clear();
+                // Nothing of a long one stays.
+                self.kept = Vec::new();
                 self.stage = head.framing.into();
                 Ok(&bytes[head.length - before..])
             }
@@ -366,9 +369,9 @@ impl Scanner {
     }
 }
 
-/// The size of a chunk: digits of base 16 and nothing else. Extensions are refused: nobody uses them, and parsers differ over them.
+/// Returns the size of a chunk: digits of base 16 and nothing else. Extensions are refused: nobody uses them, and parsers differ over them.
 fn scan_chunk_size(line: &[u8]) -> Result<u64, Refusal> {
-    let malformed = Refusal::Malformed("the size of a chunk is none");
+    let malformed = Refusal::Malformed("the size of a chunk is not valid");
     if !(1..=16).contains(&line.len()) || !line.iter().all(u8::is_ascii_hexdigit) {
         return Err(malformed);
     }

@@ -22,7 +22,7 @@ fn in_pieces(bytes: &[u8], mut size: impl FnMut() -> usize) -> Result<bool, Refu
     Ok(scanner.is_idle())
 }
 
-/// Everything behind the request line and `Host`.
+/// Returns a request with these headers behind the request line and `Host`.
 fn with(headers: &str) -> String {
     format!("POST / HTTP/1.1\r\nHost: a\r\n{headers}")
 }

@@ -27,12 +27,12 @@ impl fmt::Display for PrefixError {
 impl std::error::Error for PrefixError {}
 
 impl RoutePrefix {
-    /// The prefix of all paths.
+    /// Returns the prefix of all paths.
     pub fn root() -> RoutePrefix {
         RoutePrefix("/".into())
     }
 
-    /// As it was written.
+    /// Returns it as it was written.
     pub fn as_str(&self) -> &str {
         &self.0
     }
@@ -72,7 +72,7 @@ impl fmt::Display for RoutePrefix {
     }
 }
 
-/// What each path belongs to.
+/// Routing table: the target of each prefix of paths.
 #[derive(Clone, Debug)]
 pub struct Routes<T> {
     by_prefix: HashMap<String, (RoutePrefix, T)>,
@@ -81,7 +81,7 @@ pub struct Routes<T> {
 }
 
 impl<T> Routes<T> {
-    /// A table of these routes.
+    /// Makes a table of these routes.
     ///
     /// # Errors
     ///

@@ -15,6 +15,7 @@ use crate::config::file::{FileError, Reader, Tables, Value};
 use crate::http_api::{AddressError, LoopbackAddress};
 use crate::suggestion;
 pub use tracer_ipc::serving::{Application, Deployment, Detail, Http, Retry, Service, ServiceTracing, attribute_of};
+use tracer_ipc::serving::{PORT, SOCKET};
 
 const TOP_KEYS: &[&str] = &["name", "http", "tracing", "applications"];
 const HTTP_KEYS: &[&str] = &["address", "public", "trusted_proxies", "host", "request_timeout", "max_body"];
@@ -23,6 +24,8 @@ const APPLICATION_KEYS: &[&str] = &["name", "route_prefix", "import_path", "depl
 const DEPLOYMENT_KEYS: &[&str] = &[
     "name",
     "import_path",
+    "command",
+    "health",
     "arguments",
     "num_replicas",
     "max_ongoing_requests",
@@ -47,7 +50,7 @@ const TABLES: Tables = &[
     ("applications.", APPLICATION_KEYS, "in a table `[[applications]]`"),
 ];
 
-/// Where a service listens unless it says so.
+/// Address of a service whose file names none.
 const ADDRESS: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(std::net::Ipv4Addr::LOCALHOST), 8000);
 /// The most replicas of one deployment, and the most requests at one or waiting for them.
 const REPLICA_LIMIT: i64 = 4096;
@@ -130,7 +133,8 @@ pub fn place_of(text: &str, subject: &Subject) -> Option<(usize, String)> {
                 Some(deployment) => (deployment, "applications.deployments"),
                 None => (table, "applications"),
             };
-            let (key, value) = [*key, "import_path"].iter().find_map(|key| Some((*key, in_table.get(*key)?)))?;
+            let (key, value) =
+                [*key, "import_path", "command"].iter().find_map(|key| Some((*key, in_table.get(*key)?)))?;
             Some((reader.line_of(value), format!("{of}.{key}")))
         }
     }
@@ -139,14 +143,23 @@ pub fn place_of(text: &str, subject: &Subject) -> Option<(usize, String)> {
 /// Returns whether an application or a deployment has a name: one that it says, or that of its handler.
 fn named(table: &DeTable<'_>, name: &str) -> bool {
     let text = |key: &str| table.get(key).and_then(|value| value.get_ref().as_str());
-    text("name").or_else(|| text("import_path").map(attribute_of)) == Some(name)
+    if let Some(own) = text("name").or_else(|| text("import_path").map(attribute_of)) {
+        return own == name;
+    }
+    let array = |key: &str| table.get(key).and_then(|value| value.get_ref().as_array());
+    if let Some(program) = array("command").and_then(|words| words.first()?.get_ref().as_str()) {
+        return program_name(program) == name;
+    }
+    // An application whose requests a program answers.
+    let programs = array("deployments").into_iter().flatten().filter_map(|value| value.get_ref().as_table());
+    programs.filter(|table| table.contains_key("command")).take(1).any(|table| named(table, name))
 }
 
 fn table<'v, 't>(reader: &Reader<'_>, key: &str, value: &'v Value<'t>) -> Result<&'v DeTable<'t>, FileError> {
     value.get_ref().as_table().ok_or_else(|| reader.wrong_type(key, "a table", value))
 }
 
-/// The tables of `[[key]]`.
+/// Returns the tables of `[[key]]`.
 fn tables<'v, 't>(reader: &Reader<'_>, key: &str, value: &'v Value<'t>) -> Result<&'v [Value<'t>], FileError> {
     let tables = value.get_ref().as_array().ok_or_else(|| reader.wrong_type(key, "tables `[[…]]`", value))?;
     Ok(tables)
@@ -279,6 +292,11 @@ fn application(reader: &Reader<'_>, value: &Value<'_>) -> Result<Application, Fi
     }
     let expected = "the handler of its requests as `module:attribute`, such as `import_path = \"shop:app\"`";
     let at = value.span().start;
+    let program = deployments.iter().position(|deployment| deployment.program().is_some());
+    if let (None, Some(ingress)) = (&import_path, program) {
+        let name = name.unwrap_or_else(|| deployments[ingress].name.clone());
+        return Ok(Application { name, route_prefix, ingress, deployments });
+    }
     let import_path = import_path.ok_or_else(|| reader.missing("applications.import_path", expected, at))?;
     let of_ingress = |deployment: &Deployment| deployment.import_path == import_path;
     let ingress = deployments.iter().position(of_ingress).unwrap_or(deployments.len());
@@ -300,7 +318,7 @@ fn application(reader: &Reader<'_>, value: &Value<'_>) -> Result<Application, Fi
 
 fn deployment(reader: &Reader<'_>, value: &Value<'_>) -> Result<Deployment, FileError> {
     let mut deployment = Deployment::new("");
-    let mut name = None;
+    let (mut name, mut command, mut health) = (None, None, None);
     for (key, value) in table(reader, "applications.deployments", value)? {
         let key_name = key.get_ref().as_ref();
         let full = format!("applications.deployments.{key_name}");
@@ -308,6 +326,8 @@ fn deployment(reader: &Reader<'_>, value: &Value<'_>) -> Result<Deployment, File
         match key_name {
             "name" => name = Some(self::name(reader, key.0, value)?),
             "import_path" => deployment.import_path = import_path(reader, key.0, value)?,
+            "command" => command = Some((self::command(reader, key.0, value)?, value)),
+            "health" => health = Some((health_path(reader, key.0, value)?, value)),
             "arguments" => {
                 let array = value.get_ref().as_array();
                 let array = array.ok_or_else(|| reader.wrong_type(key.0, "an array", value))?;
@@ -353,12 +373,76 @@ fn deployment(reader: &Reader<'_>, value: &Value<'_>) -> Result<Deployment, File
             unknown => return Err(reader.unknown_key("applications.deployments.", unknown, key.1.span().start)),
         }
     }
+    match (command, health) {
+        (Some((_, value)), _) if !deployment.import_path.is_empty() || !deployment.arguments.is_empty() => {
+            let reason = "expected either a program or a handler with its `import_path` and `arguments`, found both";
+            return Err(reader.invalid("applications.deployments.command", reason, value));
+        }
+        (Some(((command, address), _)), health) => {
+            deployment.name = program_name(&command[0]);
+            deployment.run_program(command, address, health.map(|(path, _)| path));
+            deployment.name = name.unwrap_or(deployment.name);
+            return Ok(deployment);
+        }
+        (None, Some((_, value))) => {
+            let reason = "expected the `command` of a program beside it\n(hint: a handler of a library has `pub async fn health(&self)`)";
+            return Err(reader.invalid("applications.deployments.health", reason, value));
+        }
+        (None, None) => {}
+    }
     if deployment.import_path.is_empty() {
         let expected = "its handler as `module:attribute`, such as `import_path = \"models:Model\"`";
         return Err(reader.missing("applications.deployments.import_path", expected, value.span().start));
     }
     deployment.name = name.unwrap_or_else(|| attribute_of(&deployment.import_path).to_owned());
     Ok(deployment)
+}
+
+/// Returns the command of a program, and which of the two places it is told to listen at.
+fn command(reader: &Reader<'_>, key: &str, value: &Value<'_>) -> Result<(Vec<String>, &'static str), FileError> {
+    let words = value.get_ref().as_array().ok_or_else(|| reader.wrong_type(key, "an array of strings", value))?;
+    let words = words.iter().map(|word| Ok(reader.string(key, word)?.to_owned()));
+    let words = words.collect::<Result<Vec<_>, FileError>>()?;
+    let address = check_command(&words).map_err(|reason| reader.invalid(key, &reason, value))?;
+    Ok((words, address))
+}
+
+/// Checks the command of a program, and returns the place that it is told to listen at: [`SOCKET`] or [`PORT`].
+pub fn check_command(words: &[String]) -> Result<&'static str, String> {
+    if words.first().is_none_or(String::is_empty) || words.iter().any(|word| word.contains('\0')) {
+        return Err(
+            "expected a program and its arguments, such as `[\"uvicorn\", \"shop:app\", \"--uds\", \"{socket}\"]`"
+                .into(),
+        );
+    }
+    let has = |place: &str| words.iter().any(|word| word.contains(place));
+    match (has(SOCKET), has(PORT)) {
+        (true, false) => Ok(SOCKET),
+        (false, true) => Ok(PORT),
+        (found, _) => {
+            let found = if found { "both" } else { "neither" };
+            let hint = "the program listens there: tracer chooses a path or a port for each replica";
+            Err(format!("expected `{{socket}}` or `{{port}}` among the arguments, found {found}\n(hint: {hint})"))
+        }
+    }
+}
+
+/// Returns the name that a deployment has by its program: that of its file, with `_` for what no name has.
+pub fn program_name(program: &str) -> String {
+    let file = program.rsplit('/').next().unwrap_or_default();
+    let plain = |c: char| if c.is_ascii_alphanumeric() || c == '-' { c } else { '_' };
+    let name: String = file.chars().take(64).map(plain).collect();
+    if name.is_empty() { "program".into() } else { name }
+}
+
+fn health_path(reader: &Reader<'_>, key: &str, value: &Value<'_>) -> Result<String, FileError> {
+    let path = reader.string(key, value)?;
+    let is_path = path.starts_with('/') && path.bytes().all(|byte| byte.is_ascii_graphic() && byte != b'#');
+    if is_path {
+        return Ok(path.to_owned());
+    }
+    let reason = format!("expected a path such as `/health`, found `{}`", path.escape_debug());
+    Err(reader.invalid(key, &reason, value))
 }
 
 fn check_between(number: i64, least: i64, most: i64) -> Result<u32, String> {
@@ -384,7 +468,7 @@ fn check_threads(number: i64) -> Result<u32, String> {
     check_between(number, 1, THREAD_LIMIT)
 }
 
-/// A time that is not 0.
+/// Returns a time that is not 0.
 fn time(reader: &Reader<'_>, key: &str, value: &Value<'_>) -> Result<Duration, FileError> {
     let time = reader.duration(key, value)?;
     if time.is_zero() {
@@ -393,7 +477,7 @@ fn time(reader: &Reader<'_>, key: &str, value: &Value<'_>) -> Result<Duration, F
     Ok(time)
 }
 
-/// A name that can be part of a path, a file's name and a span's name.
+/// Returns a name that can be part of a path, a file's name and a span's name.
 fn name(reader: &Reader<'_>, key: &str, value: &Value<'_>) -> Result<String, FileError> {
     let text = reader.string(key, value)?;
     check_name(text).map_err(|reason| reader.invalid(key, &reason, value))?;
@@ -424,7 +508,7 @@ fn import_path(reader: &Reader<'_>, key: &str, value: &Value<'_>) -> Result<Stri
     Ok(text.to_owned())
 }
 
-/// One of a few words.
+/// Returns one of a few words.
 fn word<T: Copy, const N: usize>(
     reader: &Reader<'_>,
     key: &str,
@@ -441,7 +525,7 @@ fn word<T: Copy, const N: usize>(
     })
 }
 
-/// A value of TOML as JSON, in which there are no dates and no infinite numbers.
+/// Returns a value of TOML as JSON, in which there are no dates and no infinite numbers.
 fn to_json(reader: &Reader<'_>, key: &str, value: &Value<'_>) -> Result<serde_json::Value, FileError> {
     let invalid =
         |expected: &str, found: &str| Err(reader.invalid(key, &format!("expected {expected}, found `{found}`"), value));

@@ -215,7 +215,17 @@ fn each_mistake_is_told_with_line_key_expectation_and_finding() {
         ("deployment", "env = { A = 1 }", "`applications.deployments.env`: expected a string, found an integer"),
         ("deployment", "env = { 'A=B' = '' }", "expected a variable of an environment, found `A=B`"),
         ("deployment", "name = ''", "`applications.deployments.name`: expected a name of 1 to 64"),
-        ("deployment", "command = ['a']", "unknown key `applications.deployments.command`"),
+        ("deployment", "command = ['a', '{port}']", "expected either a program or a handler with its `import_path`"),
+        ("deployment", "command = 'a'", "`applications.deployments.command`: expected an array of strings"),
+        ("deployment", "command = []", "expected a program and its arguments, such as"),
+        ("deployment", "command = ['a']", "expected `{socket}` or `{port}` among the arguments, found neither"),
+        ("deployment", "command = ['a', '{socket}', '{port}']", "among the arguments, found both"),
+        (
+            "deployment",
+            "health = 'a'",
+            "`applications.deployments.health`: expected a path such as `/health`, found `a`",
+        ),
+        ("deployment", "health = '/a'", "expected the `command` of a program beside it"),
     ];
     for (place, line, expected) in cases {
         let frame = FRAMES.iter().find(|(name, _)| *name == place).map(|(_, frame)| frame).unwrap();
@@ -305,4 +315,22 @@ fn a_mistake_that_is_found_elsewhere_has_a_place_in_the_file() {
         assert_eq!(found, place.map(|(line, key)| (line, key.to_owned())), "{subject:?}");
     }
     assert_eq!(place_of("name = 'shop'\n[[applications]]\nimport_path = 'm:app'\n", &Subject::Address), None);
+}
+
+#[test]
+fn a_program_is_a_deployment_that_is_named_after_it() {
+    let text = "name = 'shop'\n[[applications]]\n[[applications.deployments]]\n\
+                command = ['/usr/bin/python3.11', 'shop.py', '{port}']\nhealth = '/well'\nstart_timeout = '2s'";
+    let service = read(text).unwrap();
+    let [application] = &service.applications[..] else { panic!("{service:?}") };
+    assert_eq!((&*application.name, &*application.route_prefix, application.ingress), ("python3_11", "/", 0));
+    let deployment = &application.deployments[0];
+    let command = vec!["/usr/bin/python3.11", "shop.py", "{port}"];
+    assert_eq!(deployment.program(), Some((command, Some("/well"))));
+    assert_eq!(deployment.arguments[3], 2000);
+    let rendered = crate::serving::render::render(&service);
+    assert_eq!(read(&rendered).unwrap(), service, "{rendered}");
+    let subject =
+        Subject::Deployment { application: "python3_11".into(), name: "python3_11".into(), key: "import_path" };
+    assert_eq!(place_of(text, &subject), Some((4, "applications.deployments.command".into())));
 }

@@ -34,7 +34,7 @@ pub struct MaxDuration {
 /// Figures by name, and by how much they may be exceeded.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Baseline {
-    /// What `tracer trace stats --format json` wrote.
+    /// Figures that `tracer trace stats --format json` wrote.
     pub stats: Stats,
     /// A share: 0.2 allows a fifth more.
     pub tolerance: f64,
@@ -61,9 +61,9 @@ impl FromStr for MaxDuration {
 pub struct Report {
     /// True if there was something to check, and all of it kept the bounds.
     pub passed: bool,
-    /// How many traces were checked.
+    /// Number of traces that were checked.
     pub traces: usize,
-    /// How many spans they have.
+    /// Number of their spans.
     pub spans: usize,
     /// The rules, in the order in which they were given.
     pub rules: Vec<Rule>,
@@ -74,7 +74,7 @@ pub struct Report {
 pub struct Rule {
     /// The bound in words, such as `count below 100ms`.
     pub rule: String,
-    /// What exceeds it, in the order of the traces.
+    /// Spans and traces that exceed it, in the order of the traces.
     pub offenders: Vec<Offender>,
 }
 

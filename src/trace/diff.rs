@@ -18,7 +18,7 @@ pub struct Diff {
     /// The paths that differ in count, errors or time.
     #[serde(rename = "paths")]
     pub rows: Vec<DiffRow>,
-    /// How many paths were left out because of the limit.
+    /// Number of paths that were left out because of the limit.
     pub left_out: usize,
 }
 
@@ -38,9 +38,9 @@ pub struct DiffRow {
 /// Spans of one path in one trace. Times are in nanoseconds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Side {
-    /// How many there are.
+    /// Number of spans.
     pub count: usize,
-    /// How many have the status ERROR.
+    /// Number of them with the status ERROR.
     pub errors: usize,
     /// Their durations together.
     pub total_ns: u64,

@@ -185,7 +185,7 @@ fn decade_query(key: &str, decade: i32) -> Option<String> {
     (decade != i32::MIN && (0..18).contains(&decade)).then(|| format!("{key}>={}", 10_u64.pow(decade as u32)))
 }
 
-/// The term of the query language that finds a value.
+/// Returns the term of the query language that finds a value.
 fn term(key: &str, value: &str) -> String {
     if key == "error" {
         return format!("state:failed name={}", quoted(value));

@@ -26,7 +26,7 @@ pub(super) struct SpanText {
     events: String,
 }
 
-/// A span that starts and ends so many microseconds after [`EPOCH`].
+/// Returns a span that starts and ends so many microseconds after [`EPOCH`].
 pub(super) fn span(name: &str, span_id: u64, parent_id: impl Into<Option<u64>>, micros: (u64, u64)) -> SpanText {
     SpanText {
         name: name.into(),
@@ -72,7 +72,7 @@ impl SpanText {
         self
     }
 
-    /// One line, as the shipped hook writes it.
+    /// Returns one line, as the shipped hook writes it.
     pub(super) fn line(&self) -> String {
         let (start, end) = (time::format(EPOCH + self.micros.0 * 1000), time::format(EPOCH + self.micros.1 * 1000));
         let parent_id = self.parent_id.map_or("null".to_string(), |parent_id| format!("\"0x{parent_id:016x}\""));
@@ -107,7 +107,7 @@ pub(super) fn loaded<'a>(files: impl IntoIterator<Item = (&'a str, Vec<u8>)>) ->
     Loaded::new(folder, spans, notices)
 }
 
-/// The one trace that these spans are, each with the pid of the file that it is in.
+/// Returns the one trace that these spans are, each with the pid of the file that it is in.
 pub(super) fn trace(spans: &[(u32, SpanText)]) -> Trace {
     let names: Vec<String> = spans.iter().map(|(pid, _)| format!("{pid}.json")).collect();
     let files = names.iter().zip(spans).map(|(name, (_, span))| (name.as_str(), span.line().into_bytes()));

@@ -10,16 +10,16 @@ pub struct List {
     /// The rows.
     #[serde(rename = "traces")]
     pub rows: Vec<Row>,
-    /// How many older traces were left out because of the limit.
+    /// Number of older traces that were left out because of the limit.
     pub left_out: usize,
-    /// How many traces the filter did not let through.
+    /// Number of traces that the filter did not let through.
     pub filtered_out: usize,
-    /// As many digits as tell every trace in the folder from the others, 12 at least.
+    /// Number of digits that tell every trace in the folder from the others, 12 at least.
     #[serde(skip)]
     pub id_digits: usize,
 }
 
-/// Which traces are listed: those for which everything that is set holds.
+/// Conditions on the traces that are listed: all that are set have to hold.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Filter {
     /// Only those that a question finds.
@@ -53,17 +53,17 @@ pub struct Row {
     pub trace_id: TraceId,
     /// The name of the span that it began with.
     pub root: String,
-    /// When its first span started.
+    /// Time at which its first span started.
     #[serde(rename = "start_time", serialize_with = "serialize_time")]
     pub start_unix_nano: u64,
-    /// When its last span ended.
+    /// Time at which its last span ended.
     #[serde(rename = "end_time", serialize_with = "serialize_time")]
     pub end_unix_nano: u64,
     /// From the first start to the last end.
     pub duration_ns: u64,
-    /// How many spans it has.
+    /// Number of its spans.
     pub spans: usize,
-    /// How many of them have the status ERROR.
+    /// Number of them with the status ERROR.
     pub errors: usize,
 }
 

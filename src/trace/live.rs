@@ -40,14 +40,14 @@ pub struct Look {
     pub spans: Vec<LiveSpan>,
     /// Living processes that have spans without a slot, with how many: those are not among `spans`.
     pub unrecorded: Vec<(u32, u64)>,
-    /// How many wanted spans there are in spools of dead processes, which nobody has completed yet.
+    /// Number of wanted spans in spools of dead processes, which nobody has completed yet.
     pub orphaned: usize,
     /// Spools that could not be read.
     pub errors: Vec<SpoolError>,
 }
 
 impl Live {
-    /// The spools of the session in this folder. Nothing is read yet.
+    /// Opens the spools of the session in this folder. Nothing is read yet.
     pub fn new(session_dir: &Path) -> Live {
         Live { folder: session_dir.join("spool"), stories: HashMap::new() }
     }

@@ -1,4 +1,4 @@
-//! Everything that is open now, trace by trace.
+//! Open spans, trace by trace.
 
 use std::collections::{HashMap, HashSet};
 
@@ -10,10 +10,10 @@ use super::{Kind, LiveSpan, Loaded, Span, SpanId, Trace, TraceId, time};
 /// Open spans of all processes of a session. It serialises without the ended spans, which only hold the tree together.
 #[derive(Debug, Serialize)]
 pub struct Open {
-    /// When it was looked at, in nanoseconds since the Unix epoch.
+    /// Time of the look, in nanoseconds since the Unix epoch.
     #[serde(rename = "time", serialize_with = "serialize_time")]
     pub now_unix_nano: u64,
-    /// How many spans are open.
+    /// Number of open spans.
     pub open: usize,
     /// The traces with an open span, the one that started first at the front.
     pub traces: Vec<OpenTrace>,
@@ -40,12 +40,12 @@ pub struct OpenSpan {
     pub span_id: SpanId,
     /// The id of its parent.
     pub parent_id: Option<SpanId>,
-    /// What it stands for, in OpenTelemetry's words: `CONSUMER` and so on.
+    /// Its kind, in OpenTelemetry's words: `CONSUMER` and so on.
     pub kind: &'static str,
-    /// When it started, in nanoseconds since the Unix epoch.
+    /// Time of its start, in nanoseconds since the Unix epoch.
     #[serde(rename = "start_time", serialize_with = "serialize_time")]
     pub start_unix_nano: u64,
-    /// How long it has been running.
+    /// Time that it has been running.
     pub age_ns: u64,
     /// The process that it is in.
     pub pid: u32,
@@ -143,7 +143,7 @@ mod tests {
     use super::super::{Loaded, render};
     use super::*;
 
-    /// A span that is read from a line, and made running or not.
+    /// Returns a span that is read from a line, and made running or not.
     fn live(text: super::super::fixture::SpanText, is_running: bool) -> LiveSpan {
         let mut loaded = loaded([("7.json", text.line().into_bytes())]);
         let mut span = loaded.traces.remove(0).spans.remove(0);

@@ -21,17 +21,17 @@ pub struct CriticalPath {
 /// A part of the critical path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Stretch {
-    /// When it begins, in nanoseconds since the Unix epoch.
+    /// Its start, in nanoseconds since the Unix epoch.
     pub start_unix_nano: u64,
-    /// When it ends.
+    /// Its end.
     pub end_unix_nano: u64,
-    /// What it is.
-    pub what: What,
+    /// State of the trace in it.
+    pub kind: StretchKind,
 }
 
 /// Kind of a [`Stretch`]. Spans are indexes of [`Trace::spans`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum What {
+pub enum StretchKind {
     /// A span's own time.
     Span(usize),
     /// A task waits to be run; the span is that of the attempt which then begins.
@@ -43,9 +43,9 @@ pub enum What {
 /// A stretch in which nothing runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Idle {
-    /// When it begins, in nanoseconds since the Unix epoch.
+    /// Its start, in nanoseconds since the Unix epoch.
     pub start_unix_nano: u64,
-    /// When it ends.
+    /// Its end.
     pub end_unix_nano: u64,
     /// The span that ends it by starting, an index of [`Trace::spans`].
     pub before: usize,
@@ -96,39 +96,39 @@ impl CriticalPath {
         self.is_on[span]
     }
 
-    /// The time on the path that is in spans.
+    /// Returns the time on the path that is in spans.
     pub fn in_spans_ns(&self) -> u64 {
-        self.sum(|what| matches!(what, What::Span(_)))
+        self.sum(|kind| matches!(kind, StretchKind::Span(_)))
     }
 
-    /// The time on the path in which a task waits to be run.
+    /// Returns the time on the path in which a task waits to be run.
     pub fn queued_ns(&self) -> u64 {
-        self.sum(|what| matches!(what, What::Queued(_)))
+        self.sum(|kind| matches!(kind, StretchKind::Queued(_)))
     }
 
-    /// The time on the path in which none of its spans is open and no task is known to wait.
+    /// Returns the time on the path in which none of its spans is open and no task is known to wait.
     pub fn between_ns(&self) -> u64 {
-        self.sum(|what| what == What::Between)
+        self.sum(|kind| kind == StretchKind::Between)
     }
 
-    fn sum(&self, is_meant: impl Fn(What) -> bool) -> u64 {
-        self.stretches.iter().filter(|stretch| is_meant(stretch.what)).map(Stretch::duration_ns).sum()
+    fn sum(&self, is_meant: impl Fn(StretchKind) -> bool) -> u64 {
+        self.stretches.iter().filter(|stretch| is_meant(stretch.kind)).map(Stretch::duration_ns).sum()
     }
 
     /// Takes in the time between two children of a node, before its first, or after its last one; `next` is the one after it. Backwards.
     fn pass(&mut self, trace: &Trace, family: &Family, node: usize, (from, to): (u64, u64), next: Option<usize>) {
-        let mut push = |start_unix_nano: u64, end_unix_nano: u64, what| {
+        let mut push = |start_unix_nano: u64, end_unix_nano: u64, kind| {
             if start_unix_nano < end_unix_nano {
-                self.stretches.push(Stretch { start_unix_nano, end_unix_nano, what });
+                self.stretches.push(Stretch { start_unix_nano, end_unix_nano, kind });
             }
         };
-        let Some(index) = family.span[node] else { return push(from, to, What::Between) };
+        let Some(index) = family.span[node] else { return push(from, to, StretchKind::Between) };
         let queued = next.and_then(|next| family.span[next]).filter(|&next| is_attempt_of(trace, next, index));
         let (start, end) = (family.start[node], family.end[node]);
-        push(from.max(end), to, queued.map_or(What::Between, What::Queued));
-        push(from.max(start), to.min(end), What::Span(index));
+        push(from.max(end), to, queued.map_or(StretchKind::Between, StretchKind::Queued));
+        push(from.max(start), to.min(end), StretchKind::Span(index));
         // A clock that is behind another's.
-        push(from, to.min(start), What::Between);
+        push(from, to.min(start), StretchKind::Between);
     }
 }
 
@@ -188,7 +188,7 @@ struct Family {
     children: Vec<Vec<usize>>,
     start: Vec<u64>,
     end: Vec<u64>,
-    /// When a node and all that is below it have ended.
+    /// Time at which a node and all that is below it have ended.
     over: Vec<u64>,
     /// The node of each span.
     node: Vec<usize>,
@@ -245,20 +245,20 @@ impl Family {
         self.parent.len()
     }
 
-    /// The span above a span.
+    /// Returns the span above a span.
     fn parent_span(&self, index: usize) -> Option<usize> {
         self.span[self.parent[self.node[index]]]
     }
 }
 
-/// Where the search for the path is at, in one node.
+/// State of the search for the path, in one node.
 struct Step {
     node: usize,
     /// All that is later is known.
     at: u64,
     /// The child that starts at that time.
     next: Option<usize>,
-    /// Those that were not looked at, the one that was over last at the front.
+    /// Children that were not looked at, the one that was over last at the front.
     children: std::vec::IntoIter<usize>,
 }
 

@@ -20,9 +20,9 @@ pub(super) struct Paths {
 pub(super) struct PathNode {
     parent: Option<usize>,
     name: String,
-    /// How many spans there are.
+    /// Number of spans.
     pub(super) count: usize,
-    /// How many of them have the status ERROR.
+    /// Number of them with the status ERROR.
     pub(super) errors: usize,
     /// Their durations together.
     pub(super) total_ns: u64,
@@ -69,12 +69,12 @@ impl Paths {
         at
     }
 
-    /// All nodes with their places; parents before their children.
+    /// Returns all nodes with their places; parents before their children.
     pub(super) fn iter(&self) -> impl Iterator<Item = (usize, &PathNode)> {
         self.nodes.iter().enumerate()
     }
 
-    /// The node below `parent` that has this name.
+    /// Returns the node below `parent` that has this name.
     pub(super) fn find(&self, parent: Option<usize>, name: &str) -> Option<usize> {
         self.index.get(&(parent, name.to_owned())).copied()
     }
@@ -83,7 +83,7 @@ impl Paths {
         &self.nodes[at]
     }
 
-    /// The names from the root to the node.
+    /// Returns the names from the root to the node.
     pub(super) fn names(&self, at: usize) -> Vec<&str> {
         let mut names: Vec<&str> = std::iter::successors(Some(at), |at| self.nodes[*at].parent)
             .map(|at| self.nodes[at].name.as_str())

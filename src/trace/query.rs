@@ -145,7 +145,7 @@ impl Query {
         self.terms.is_empty()
     }
 
-    /// The fields that are near to one of these keys, each with the key: attributes that were hardly meant.
+    /// Returns the fields that are near to one of these keys, each with the key: attributes that were hardly meant.
     pub fn doubtful_keys(&self) -> impl Iterator<Item = (&str, &'static str)> {
         self.terms.iter().filter_map(|term| match &term.test {
             Test::Attribute { key, .. } => suggestion::nearest(key, FIELDS).map(|field| (key.as_str(), field)),
@@ -416,7 +416,7 @@ impl Comparison {
     }
 }
 
-/// The comparison of a number: `:` asks for the same one.
+/// Returns the comparison of a number: `:` asks for the same one.
 fn order(comparison: Comparison) -> Comparison {
     if comparison == Comparison::Contains { Comparison::Equal } else { comparison }
 }

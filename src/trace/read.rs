@@ -26,7 +26,7 @@ use super::span::{Kind, Span, SpanFile, SpanLocation, Status};
 use super::{Loaded, time};
 use crate::count::Count;
 
-/// Why a folder could not be read at all.
+/// Reason why a folder could not be read at all.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum LoadError {
@@ -39,7 +39,7 @@ pub enum LoadError {
     Unreadable {
         /// The folder.
         folder: PathBuf,
-        /// What the operating system said.
+        /// The operating system's error.
         source: io::Error,
     },
 }
@@ -111,8 +111,18 @@ fn is_or_are(count: usize) -> &'static str {
     if count == 1 { "is" } else { "are" }
 }
 
-/// What span files end in: tracer's and the collector's, those of Ray's own hook, and OTLP lines.
+/// Extensions of span files: tracer's and the collector's, those of Ray's own hook, and OTLP lines.
 const EXTENSIONS: [&str; 3] = ["json", "txt", "jsonl"];
+
+/// Ends of the names of files beside them: log records and metrics, as OTLP lines too.
+const OTHER_SIGNALS: [&str; 2] = [".logs.jsonl", ".metrics.jsonl"];
+
+/// Returns whether a file of that name may have spans.
+fn is_of_spans(path: &Path) -> bool {
+    let name = path.file_name().unwrap_or_default().as_encoded_bytes();
+    path.extension().is_some_and(|extension| EXTENSIONS.iter().any(|known| extension == *known))
+        && !OTHER_SIGNALS.iter().any(|other| name.ends_with(other.as_bytes()))
+}
 
 /// Reads every `*.json`, `*.txt` and `*.jsonl` file in `folder`, not in folders below it.
 pub fn load(folder: &Path) -> Result<Loaded, LoadError> {
@@ -129,14 +139,14 @@ pub struct Tail {
 
 #[derive(Clone, Copy, Default)]
 struct TailFile {
-    /// How long it was when it was read.
+    /// Its length when it was read.
     len: u64,
-    /// Where its last span ended.
+    /// Offset of the end of its last span.
     read: u64,
 }
 
 impl Tail {
-    /// Nothing has been read of it yet.
+    /// Makes a reader that has read nothing yet.
     pub fn new(folder: &Path) -> Tail {
         Tail { folder: folder.into(), files: HashMap::new() }
     }
@@ -151,7 +161,7 @@ impl Tail {
         for entry in fs::read_dir(&self.folder).map_err(error)? {
             let path = entry.map_err(error)?.path();
             // A link to a file is followed; anything that is not a file, a fifo say, could block.
-            if path.extension().is_some_and(|extension| EXTENSIONS.iter().any(|known| extension == *known))
+            if is_of_spans(&path)
                 && let Ok(metadata) = path.metadata()
                 && metadata.is_file()
             {
@@ -200,8 +210,11 @@ fn read_from(path: &Path, offset: u64) -> io::Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// The pid in `<pid>.json`, in the rotated `<pid>.<n>.json` and in `<pid>.otlp.jsonl`.
+/// Returns the pid in `<pid>.json`, in the rotated `<pid>.<n>.json` and in `<pid>.otlp.jsonl`. Files of a receiver have spans of other processes.
 pub(super) fn pid_of(path: &Path) -> Option<u32> {
+    if path.to_str().is_some_and(|path| path.ends_with(".received.jsonl")) {
+        return None;
+    }
     path.file_name()?.to_str()?.split('.').next()?.parse().ok()
 }
 
@@ -275,7 +288,7 @@ impl Header<'_> {
 /// Result of scanning a file.
 pub(super) struct Scanned {
     pub(super) problems: Vec<Problem>,
-    /// Where the last object ended that has spans.
+    /// Offset of the end of the last object that has spans.
     pub(super) spans_end: usize,
 }
 
@@ -350,11 +363,11 @@ pub(super) fn scan(file: Arc<SpanFile>, spans: &mut Vec<Span>) -> Scanned {
 
 /// Result of reading one object.
 struct Object {
-    /// Where it ends.
+    /// Offset of its end.
     end: usize,
-    /// How many spans it has.
+    /// Number of its spans.
     spans: usize,
-    /// How many parts of it are no spans, though they should be.
+    /// Number of parts that are no spans, though they should be.
     not_spans: usize,
 }
 
@@ -409,7 +422,7 @@ fn first_value<'a, T: Deserialize<'a>>(bytes: &'a [u8], range: Range<usize>) -> 
     }
 }
 
-/// The offset of the pattern, or the length when it is not there.
+/// Returns the offset of the pattern, or the length when it is not there.
 fn find(bytes: &[u8], pattern: &[u8]) -> usize {
     memchr::memmem::find(bytes, pattern).unwrap_or(bytes.len())
 }

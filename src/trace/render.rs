@@ -41,7 +41,7 @@ impl Style {
     }
 }
 
-/// One line without anything that steers a terminal.
+/// Returns one line without anything that steers a terminal.
 pub(super) fn clean(text: &str) -> String {
     crate::escape::line(text).into_owned()
 }

@@ -4,8 +4,8 @@ use serde::{Serialize, Serializer};
 use serde_json::value::RawValue;
 
 use super::list::Row;
-use super::path::{CriticalPath, Stretch, What};
-use super::{Span, Trace, Tree};
+use super::path::{CriticalPath, Stretch, StretchKind};
+use super::{LogRecord, Span, Trace, Tree};
 
 /// A trace with the objects of its spans as they were written. It serialises as an object: the figures of [`Row`], then
 /// `processes`, `running`, `duplicates`, `missing_parents`, `queued_ns`, `critical_path` and `spans`, whose number is `spans.len()`.
@@ -16,12 +16,22 @@ use super::{Span, Trace, Tree};
 #[derive(Clone, Debug)]
 pub struct Report<'a> {
     trace: &'a Trace,
+    /// Log records, if they were asked for.
+    logs: Option<&'a [LogRecord]>,
+}
+
+impl<'a> Report<'a> {
+    /// Adds the field `logs`, if there are records.
+    #[must_use]
+    pub fn with_log_records(self, logs: Option<&'a [LogRecord]>) -> Report<'a> {
+        Report { logs, ..self }
+    }
 }
 
 impl Trace {
-    /// The report on this trace.
+    /// Returns the report on this trace.
     pub fn report(&self) -> Report<'_> {
-        Report { trace: self }
+        Report { trace: self, logs: None }
     }
 }
 
@@ -34,7 +44,7 @@ impl Serialize for Report<'_> {
         let missing: Vec<String> = tree.missing().map(|span_id| span_id.to_string()).collect();
         let path = CriticalPath::new(self.trace, &tree);
         let stretches: Vec<_> = path.stretches.iter().map(|stretch| PathPart::new(self.trace, stretch)).collect();
-        let mut object = serializer.serialize_struct("Report", 13)?;
+        let mut object = serializer.serialize_struct("Report", 13 + usize::from(self.logs.is_some()))?;
         object.serialize_field("trace_id", &row.trace_id)?;
         object.serialize_field("root", &row.root)?;
         object.serialize_field("start_time", &super::time::format(row.start_unix_nano))?;
@@ -48,6 +58,9 @@ impl Serialize for Report<'_> {
         object.serialize_field("queued_ns", &path.queued_ns())?;
         object.serialize_field("critical_path", &stretches)?;
         object.serialize_field("spans", &RawSpans(&self.trace.spans))?;
+        if let Some(logs) = self.logs {
+            object.serialize_field("logs", logs)?;
+        }
         object.end()
     }
 }
@@ -63,10 +76,10 @@ struct PathPart {
 
 impl PathPart {
     fn new(trace: &Trace, stretch: &Stretch) -> PathPart {
-        let (kind, index) = match stretch.what {
-            What::Span(index) => ("span", Some(index)),
-            What::Queued(index) => ("queued", Some(index)),
-            What::Between => ("between", None),
+        let (kind, index) = match stretch.kind {
+            StretchKind::Span(index) => ("span", Some(index)),
+            StretchKind::Queued(index) => ("queued", Some(index)),
+            StretchKind::Between => ("between", None),
         };
         PathPart {
             kind,

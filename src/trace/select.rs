@@ -1,4 +1,4 @@
-//! Which trace is meant.
+//! Selection of the trace that a text means.
 
 use std::cmp::Reverse;
 use std::collections::{HashMap, HashSet};
@@ -11,10 +11,10 @@ use crate::{names, suggestion};
 
 /// The word for the trace of the last submission.
 const LAST: &str = "last";
-/// How many candidates an error names.
+/// Limit on the candidates that an error names.
 const CANDIDATES_SHOWN: usize = 10;
 
-/// Why no trace is meant.
+/// Reason why a text means no trace, or not one alone.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum FindError {
@@ -25,16 +25,16 @@ pub enum FindError {
     },
     /// There is no trace at all.
     Empty {
-        /// Where it was looked for.
+        /// The folder that was searched.
         folder: PathBuf,
     },
     /// No id begins so.
     Unknown {
         /// The text.
         text: String,
-        /// Where it was looked for.
+        /// The folder that was searched.
         folder: PathBuf,
-        /// How many traces there are.
+        /// Number of traces that there are.
         traces: usize,
     },
     /// Several ids begin so.
@@ -135,7 +135,12 @@ impl Loaded {
         match candidates.as_slice() {
             [trace] => Ok(trace),
             [] if self.traces.is_empty() => Err(FindError::Empty { folder: folder() }),
-            [] => Err(FindError::Unknown { text: text.into(), folder: folder(), traces: self.traces.len() }),
+            [] => {
+                let unknown = || FindError::Unknown { text: text.into(), folder: folder(), traces: self.traces.len() };
+                // A trace that is part of another one.
+                let whole = self.grafts.find(&digits);
+                self.traces.iter().find(|trace| Some(trace.id) == whole).ok_or_else(unknown)
+            }
             several => {
                 let candidates = several.iter().map(|trace| (trace.id, trace.root().name.clone())).collect();
                 Err(FindError::Ambiguous { text: text.into(), candidates })

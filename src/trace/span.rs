@@ -171,21 +171,21 @@ pub struct Span {
     pub span_id: SpanId,
     /// The id of its parent, which need not be in the same folder.
     pub parent_id: Option<SpanId>,
-    /// What it stands for.
+    /// Its kind.
     pub kind: Kind,
-    /// When it started.
+    /// Time of its start.
     pub start_unix_nano: u64,
-    /// When it ended; `None` when the writer did not say, or it has not ended.
+    /// Time of its end; `None` when the writer did not say, or it has not ended.
     pub end_unix_nano: Option<u64>,
-    /// When it was seen running; `None` for a span that was read from a file.
+    /// Time at which it was seen running; `None` for a span that was read from a file.
     pub running_unix_nano: Option<u64>,
-    /// How it ended.
+    /// Its status.
     pub status: Status,
     pub(super) file: Arc<SpanFile>,
     pub(super) place: SpanLocation,
 }
 
-/// Where in a file's bytes a span is.
+/// Location of a span in a file's bytes.
 #[derive(Clone, Debug)]
 pub(super) enum SpanLocation {
     /// The object, in the format of the Python console exporter.
@@ -199,12 +199,12 @@ pub(super) enum SpanLocation {
 pub struct Attributes(pub Vec<(String, Value)>);
 
 impl Attributes {
-    /// The value of `key`.
+    /// Returns the value of `key`.
     pub fn get(&self, key: &str) -> Option<&Value> {
         self.0.iter().rev().find(|(known, _)| known == key).map(|(_, value)| value)
     }
 
-    /// The value of `key` when it is a string.
+    /// Returns the value of `key` when it is a string.
     pub fn text(&self, key: &str) -> Option<&str> {
         self.get(key)?.as_str()
     }
@@ -241,7 +241,7 @@ impl<'de> Deserialize<'de> for Attributes {
 pub struct SpanEvent {
     /// Its name, such as `exception`.
     pub name: String,
-    /// When; `None` when the text is not a time.
+    /// Its time; `None` when the text is not a time.
     pub time_unix_nano: Option<u64>,
     /// Its attributes.
     pub attributes: Attributes,
@@ -254,7 +254,7 @@ pub struct SpanLink {
     pub trace_id: TraceId,
     /// The other span.
     pub span_id: SpanId,
-    /// What is said about the reference.
+    /// Attributes of the reference.
     pub attributes: Attributes,
 }
 
@@ -350,31 +350,31 @@ impl Span {
         part::<StatusPart>(parts(&text).status)?.description
     }
 
-    /// Its attributes.
+    /// Returns its attributes.
     pub fn attributes(&self) -> Attributes {
         let text = self.text();
         part(parts(&text).attributes).unwrap_or_default()
     }
 
-    /// One attribute.
+    /// Returns one attribute.
     pub fn attribute(&self, key: &str) -> Option<Value> {
         let attributes = self.attributes();
         attributes.get(key).cloned()
     }
 
-    /// Its events, in order.
+    /// Returns its events, in order.
     pub fn events(&self) -> Vec<SpanEvent> {
         let text = self.text();
         events(parts(&text).events)
     }
 
-    /// Its links, in order. Those without valid ids are left out.
+    /// Returns its links, in order. Those without valid ids are left out.
     pub fn links(&self) -> Vec<SpanLink> {
         let text = self.text();
         links(parts(&text).links).map(|(link, _)| link).collect()
     }
 
-    /// Everything that is parsed on demand.
+    /// Parses the parts that are parsed on demand.
     pub(super) fn details(&self) -> Details {
         let text = self.text();
         let parts = parts(&text);
@@ -389,7 +389,7 @@ impl Span {
         }
     }
 
-    /// The attributes of the resource: what the process that made the span says about itself.
+    /// Returns the attributes of the resource: what the process that made the span says about itself.
     pub fn resource(&self) -> Attributes {
         if let SpanLocation::Otlp(place) = &self.place {
             return place.resource(&self.file.bytes);
@@ -398,7 +398,7 @@ impl Span {
         resource(parts(&text).resource.map_or("", RawValue::get)).0
     }
 
-    /// The process that made the span: from its resource, else from the file's name.
+    /// Returns the process that made the span: from its resource, else from the file's name.
     pub fn pid(&self) -> Option<u32> {
         self.process().0
     }
@@ -408,9 +408,22 @@ impl Span {
         process(&self.resource(), self.file.pid)
     }
 
-    /// The process that the file is named by.
+    /// Returns the process that the file is named by.
     pub(super) fn pid_of_file(&self) -> Option<u32> {
         self.file.pid
+    }
+
+    /// Returns the context of the attempt of the command that made the span, if its resource names it.
+    pub(super) fn stem(&self) -> Option<(TraceId, SpanId)> {
+        match &self.place {
+            SpanLocation::Otlp(place) => place.stem,
+            SpanLocation::Console(_) => None,
+        }
+    }
+
+    /// Returns whether the span says that its parent is of its own process.
+    pub(super) fn has_local_parent(&self) -> bool {
+        matches!(&self.place, SpanLocation::Otlp(place) if place.has_local_parent)
     }
 
     /// Returns whether it was read from a span file, and not from a spool.
@@ -418,12 +431,12 @@ impl Span {
         self.file.path.extension().is_none_or(|extension| extension != "spool")
     }
 
-    /// The file it was read from.
+    /// Returns the file it was read from.
     pub fn path(&self) -> &Path {
         &self.file.path
     }
 
-    /// The object on one line, without spaces between its parts.
+    /// Returns the object on one line, without spaces between its parts.
     pub fn compact_text(&self) -> String {
         let text = self.text();
         let compact = || serde_json::to_string(&serde_json::from_str::<Value>(&text)?);
@@ -431,7 +444,7 @@ impl Span {
         compact().unwrap_or_else(|_: serde_json::Error| text.replace('\n', " "))
     }
 
-    /// The object as it was written, or, of a span in OTLP, what the other format has for it. What is not UTF-8 is replaced, and floats that
+    /// Returns the object as it was written, or, of a span in OTLP, what the other format has for it. What is not UTF-8 is replaced, and floats that
     /// are no JSON are strings.
     pub fn text(&self) -> Cow<'_, str> {
         match &self.place {
@@ -447,7 +460,7 @@ fn parts(text: &str) -> Parts<'_> {
     serde_json::from_str(text).unwrap_or_default()
 }
 
-/// A part of another shape than expected is taken for absent: the span is shown without it, and its text is still whole.
+/// Parses a part; one of another shape than expected is taken for absent: the span is shown without it, and its text is still whole.
 fn part<'a, T: Deserialize<'a>>(raw: Option<&'a RawValue>) -> Option<T> {
     serde_json::from_str(raw?.get()).ok()
 }
@@ -462,7 +475,7 @@ pub(super) fn process(resource: &Attributes, pid_of_file: Option<u32>) -> (Optio
     (pid.or(pid_of_file), resource.text("service.instance.id").map(Into::into))
 }
 
-/// The attributes and the schema of a resource.
+/// Returns the attributes and the schema of a resource.
 pub(super) fn resource(text: &str) -> (Attributes, String) {
     // SDK 1.1 had no object around the attributes.
     match serde_json::from_str::<ResourcePart>(text) {

@@ -1,4 +1,4 @@
-//! Where the time goes: figures for each name of a span.
+//! Figures of time for each name of a span.
 
 use std::collections::HashMap;
 
@@ -15,14 +15,14 @@ pub struct Stats {
     /// The rows.
     #[serde(rename = "names")]
     pub rows: Vec<StatsRow>,
-    /// How many names there are.
+    /// Number of names.
     #[serde(skip)]
     pub names: usize,
-    /// How many names were left out because of the limit.
+    /// Number of names that were left out because of the limit.
     pub left_out: usize,
-    /// How many spans were counted.
+    /// Number of spans that were counted.
     pub spans: usize,
-    /// How many spans were not counted, because nobody knows when they ended.
+    /// Number of spans that were not counted, because nobody knows when they ended.
     pub without_end: usize,
 }
 
@@ -31,9 +31,9 @@ pub struct Stats {
 pub struct StatsRow {
     /// The name.
     pub name: String,
-    /// How many there are.
+    /// Number of spans.
     pub count: usize,
-    /// How many have the status ERROR.
+    /// Number of them with the status ERROR.
     pub errors: usize,
     /// The duration that half of them do not exceed. Like every quantile here it is one of the durations (nearest rank).
     pub p50_ns: u64,

@@ -77,7 +77,7 @@ fn days_since_epoch(year: u64, month: u64, day: u64) -> u64 {
     era * 146_097 + day_of_era - 719_468
 }
 
-/// The inverse of [`days_since_epoch`].
+/// Returns the inverse of [`days_since_epoch`].
 fn date(days_since_epoch: u64) -> (u64, u64, u64) {
     let days = days_since_epoch + 719_468;
     let (era, day_of_era) = (days / 146_097, days % 146_097);

@@ -1,4 +1,4 @@
-//! Which span is whose child.
+//! Tree of a trace's spans, by their parents.
 
 use std::collections::HashMap;
 
@@ -14,11 +14,11 @@ pub struct Tree {
 /// One line of a [`Tree`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Node {
-    /// How far below a root it is; 0 for a root.
+    /// Depth below a root; 0 for a root.
     pub depth: usize,
     /// True if it is the last of its siblings.
     pub is_last: bool,
-    /// What it stands for.
+    /// The span or the missing parent that it stands for.
     pub item: Item,
 }
 
@@ -93,7 +93,7 @@ impl Tree {
         tree
     }
 
-    /// The parents that are not among the spans.
+    /// Returns the parents that are not among the spans.
     pub fn missing(&self) -> impl Iterator<Item = SpanId> {
         self.nodes.iter().filter_map(|node| match node.item {
             Item::Missing(span_id) => Some(span_id),

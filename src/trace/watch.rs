@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 
-use super::{Live, LiveSpan, LoadError, Loaded, Notice, SpanId, Tail, TraceId};
+use super::{Live, LiveSpan, LoadError, Loaded, Notice, Span, SpanId, Tail, TraceId};
 
 /// The spans of a folder and of the processes that write to it, kept up to date.
 pub struct Watch {
@@ -18,7 +18,7 @@ pub struct Watch {
 }
 
 impl Watch {
-    /// A folder of which nothing has been read.
+    /// Makes a watch of a folder, of which nothing has been read.
     pub fn new(folder: &Path) -> Watch {
         Watch {
             folder: folder.into(),
@@ -73,9 +73,9 @@ impl Watch {
         if self.in_spools.is_empty() {
             return;
         }
-        let in_spools = std::mem::take(&mut self.in_spools);
+        self.in_spools.clear();
         for trace in &mut self.loaded.traces {
-            trace.spans.retain(|span| span.is_written() || !in_spools.contains_key(&(span.trace_id, span.span_id)));
+            trace.spans.retain(Span::is_written);
         }
         self.loaded.traces.retain(|trace| !trace.spans.is_empty());
     }
@@ -91,7 +91,7 @@ mod tests {
     use crate::propagation::FLAG_SAMPLED;
     use crate::spool::{Prefix, SLOT_COUNT, SpanOpening, Spool};
 
-    /// The names of all spans, those that are open with a `*`.
+    /// Returns the names of all spans, those that are open with a `*`.
     fn names(watch: &Watch) -> Vec<String> {
         let spans = watch.loaded().traces.iter().flat_map(|trace| &trace.spans);
         spans.map(|span| format!("{}{}", span.name, if span.is_running() { "*" } else { "" })).collect()

@@ -32,7 +32,7 @@ use crate::json;
 
 /// The longest body: that with a code.
 const BODY_BYTES: usize = 1 << 10;
-/// How often a page is told that the connection is alive.
+/// Interval at which a page is told that the connection is alive.
 const KEEP_ALIVE: Duration = Duration::from_secs(15);
 /// Events that wait for a page that does not read: it has not to know of each change.
 const EVENTS: usize = 2;
@@ -61,7 +61,7 @@ impl Shared {
         response
     }
 
-    /// The name and the origin are checked of every request; the token of all but those for the page's files and for a token.
+    /// Checks the name and the origin of every request, and the token of all but those for the page's files and for a token.
     fn check_access(&self, request: &Request<Incoming>) -> Result<(), Problem> {
         let all = |name| request.headers().get_all(name).into_iter().map(HeaderValue::as_bytes).collect::<Vec<_>>();
         let (hosts, origins, authorizations) = (all(header::HOST), all(header::ORIGIN), all(header::AUTHORIZATION));
@@ -96,7 +96,7 @@ impl Shared {
                         .hint(another)
                 }
                 access::Denied::TokenWrong => {
-                    Problem::new(problem::UNAUTHORIZED, "the token is none of this server's").hint(another)
+                    Problem::new(problem::UNAUTHORIZED, "the token is not one of this server's").hint(another)
                 }
             }
         })

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use serde::Serialize;
 
-use crate::trace::{CriticalPath, Item, Kind, Span, Status, Trace, TraceId, Tree, What};
+use crate::trace::{CriticalPath, Item, Kind, Span, Status, StretchKind, Trace, TraceId, Tree};
 
 /// Bits of [`Columns::flags`].
 mod flag {
@@ -16,7 +16,7 @@ mod flag {
     pub(super) const CRITICAL: u8 = 4;
     /// A line for a parent that was not found, or that is its own ancestor.
     pub(super) const MISSING: u8 = 8;
-    /// Where the kind begins, in three bits: INTERNAL, SERVER, CLIENT, PRODUCER, CONSUMER.
+    /// Shift of the kind, which has three bits: INTERNAL, SERVER, CLIENT, PRODUCER, CONSUMER.
     pub(super) const KIND_SHIFT: u8 = 4;
 }
 
@@ -36,7 +36,7 @@ pub(super) struct Columns {
     processes: Vec<Process>,
     /// Ids of spans in hexadecimal.
     span_id: Vec<String>,
-    /// How far below a root; 0 for a root.
+    /// Depth below a root; 0 for a root.
     depth: Vec<u32>,
     /// An index of `names`.
     name: Vec<u32>,
@@ -48,7 +48,7 @@ pub(super) struct Columns {
     flags: Vec<u8>,
     /// Stretches of the critical path in which a task was queued, as start and duration.
     queued: Vec<(u64, u64)>,
-    /// How many records had the id of another one.
+    /// Number of records that had the id of another one.
     duplicates: usize,
 }
 
@@ -96,7 +96,7 @@ impl Columns {
                 Item::Missing(span_id) => columns.push_missing(&span_id.to_string(), &mut names),
             }
         }
-        let queued = path.stretches.iter().filter(|stretch| matches!(stretch.what, What::Queued(_)));
+        let queued = path.stretches.iter().filter(|stretch| matches!(stretch.kind, StretchKind::Queued(_)));
         columns.queued = queued.map(|stretch| (stretch.start_unix_nano - start, stretch.duration_ns())).collect();
         columns
     }
@@ -131,7 +131,7 @@ impl Columns {
     }
 }
 
-/// The number of a value; `add` is called for a new one.
+/// Returns the number of a value; `add` is called for a new one.
 fn number<K: std::hash::Hash + Eq>(known: &mut HashMap<K, u32>, key: K, add: impl FnOnce()) -> u32 {
     let next = u32::try_from(known.len()).unwrap_or(u32::MAX);
     *known.entry(key).or_insert_with(|| {

@@ -14,7 +14,7 @@ const CODES: usize = 16;
 /// The most tokens that are taken: a further one takes the place of the oldest.
 const TOKENS: usize = 64;
 
-/// Who may look.
+/// Access to the pages: codes of links, and the tokens for which they were exchanged.
 #[derive(Default)]
 pub(super) struct Links {
     codes: Mutex<Vec<(String, Instant)>>,

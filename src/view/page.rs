@@ -25,7 +25,7 @@ pub(super) const FILES: [File; 3] = [
 const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self' data:; base-uri 'none'; \
                       form-action 'none'; frame-ancestors 'none'; require-trusted-types-for 'script'; trusted-types 'none'";
 
-/// The file at a path.
+/// Returns the file at a path.
 pub(super) fn find(path: &str) -> Option<&'static File> {
     FILES.iter().find(|file| file.path == path)
 }

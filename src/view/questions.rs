@@ -49,7 +49,7 @@ struct TraceRow {
     running: usize,
 }
 
-/// Everything that is open.
+/// Answer to a question for open spans.
 #[derive(Serialize)]
 struct Open {
     revision: u64,

@@ -30,7 +30,7 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 /// Threads that read files, each for one request.
 const READERS: usize = 4;
 
-/// Everything that requests need.
+/// State that requests share.
 pub(super) struct Shared {
     pub(super) address: SocketAddr,
     pub(super) links: Arc<Links>,

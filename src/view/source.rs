@@ -1,4 +1,4 @@
-//! Where the spans come from: one [`Watch`] for all pages, and a number that grows with each change.
+//! Source of the spans: one [`Watch`] for all pages, and a number that grows with each change.
 
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard};
@@ -12,7 +12,7 @@ use tracer_core::lock::lock;
 
 /// Answers may be older than the present by this.
 const FRESH: Duration = Duration::from_millis(50);
-/// How often it is looked for another head.
+/// Interval at which another head is looked for.
 const HEAD_INTERVAL: Duration = Duration::from_secs(1);
 
 /// The span files of a folder, and the spools of the head that writes there.
@@ -22,14 +22,14 @@ pub(super) struct Source {
     watched: Mutex<Watched>,
 }
 
-/// What was seen at the last look.
+/// Spans and messages of the last look.
 pub(super) struct Watched {
     pub(super) watch: Watch,
     /// Grows whenever something has changed but the time.
     pub(super) revision: u64,
-    /// When it was looked at, in nanoseconds since the Unix epoch.
+    /// Time of the look, in nanoseconds since the Unix epoch.
     pub(super) now_unix_nano: u64,
-    /// What could not be read, newest last.
+    /// Messages on files that could not be read, newest last.
     pub(super) notices: Vec<String>,
     looked_at: Option<Instant>,
     head: Option<(Instant, Option<PathBuf>)>,
@@ -75,7 +75,7 @@ impl Watched {
         Ok(())
     }
 
-    /// The session of the head, if it writes to this folder.
+    /// Returns the session of the head, if it writes to this folder.
     fn session_dir(&mut self, temp_dir: Option<&Path>) -> Option<PathBuf> {
         let temp_dir = temp_dir?;
         if let Some((_, session)) = self.head.as_ref().filter(|(time, _)| time.elapsed() < HEAD_INTERVAL) {

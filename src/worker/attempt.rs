@@ -12,8 +12,9 @@ use rustc_hash::FxHashMap;
 use tracer_abi as abi;
 
 use super::actor::Living;
-use super::command::{self, CommandRun, Inherited};
+use super::command::{self, CommandAttempt, CommandRun, Inherited, Receiver, Surroundings};
 use super::nested::{Nested, Submitter, thread_number};
+use super::output_marks::{FunctionMarks, OutputMarks};
 use super::usage::SharedMeter;
 use crate::attempt_span::{AttemptSpan, actor_of, code_attributes};
 use crate::hook::{
@@ -34,6 +35,7 @@ use crate::task::{
     ActorRole, Envelope, Failure, FunctionSpec, JobId, ModuleVersion, Outcome, SpanLink, SpanNameTable, SpanNames,
     StopReason, TaskSpec, TimeLimit, WorkerId,
 };
+use crate::task_output::Owner;
 use crate::value::{self, ValueError};
 use crate::{fault, fork};
 use tracer_core::clock::now_unix_nano;
@@ -44,18 +46,20 @@ pub(super) struct Attempts {
     spool: &'static Spool,
     recorder: Option<&'static Recorder>,
     nested: &'static Nested,
-    /// Where large values are.
+    /// Folder of large values.
     values: PathBuf,
     search: SearchPath,
-    /// Where the copies of modules' libraries are.
+    /// Store with the copies of modules' libraries.
     store: ModuleStore,
     worker: WorkerId,
     /// Kept for good: the recorder, which is, hands it to hooks.
     node_id: &'static str,
-    /// What commands get in their environment of their attempt,
+    /// Parts of the context that commands get in their environment,
     propagators: Propagators,
     /// and of this process.
     inherited: Inherited,
+    /// Receiver of OTLP from commands; looked for when the first of them begins.
+    receiver: OnceLock<Option<Receiver>>,
     /// True if arguments are put on spans.
     records_arguments: bool,
     /// Asking for it takes a system call each time.
@@ -67,6 +71,7 @@ pub(super) struct Attempts {
     /// True if there was one: most workers never have any.
     has_actor: AtomicBool,
     meter: SharedMeter,
+    marks: OutputMarks,
 }
 
 /// Modules that were loaded so far. They are kept for good, as modules are.
@@ -99,11 +104,13 @@ pub(super) struct Version {
 /// A function that was called before, with what its spans have in common.
 pub(super) struct Function {
     task: LoadedTask,
-    /// What its caller says it is: module and function, or method.
+    /// Name that its caller gives: module and function, or method.
     name: (&'static str, &'static str),
     /// Its module, with the version that was loaded.
     module: (&'static str, Option<Version>),
     code: (String, String, u32),
+    /// Marks of its attempts in the output.
+    marks: &'static FunctionMarks,
     /// From the first span on.
     span_names: OnceLock<Arc<SpanNames>>,
 }
@@ -134,6 +141,7 @@ impl Attempts {
             node_id: node_id.leak(),
             propagators,
             inherited: Inherited::now(),
+            receiver: OnceLock::new(),
             records_arguments: false,
             pid: std::process::id(),
             names: Mutex::new(SpanNameTable::new(names::REMOTE_WORKER_SUFFIX)),
@@ -141,7 +149,18 @@ impl Attempts {
             actor: Mutex::default(),
             has_actor: AtomicBool::new(false),
             meter: SharedMeter::default(),
+            marks: OutputMarks::default(),
         }
+    }
+
+    /// Marks the output of attempts. It is not marked, unless this was called.
+    pub(super) fn mark_output(&mut self, marks: OutputMarks) {
+        self.marks = marks;
+    }
+
+    /// Returns the marks in the output.
+    pub(super) const fn output_marks(&self) -> &OutputMarks {
+        &self.marks
     }
 
     /// Says whether the arguments of tasks are put on their spans. They are not, unless this was said.
@@ -149,7 +168,7 @@ impl Attempts {
         self.records_arguments = record_arguments;
     }
 
-    /// The worker has waited for a lease.
+    /// Notes that the worker has waited for a lease.
     pub(super) fn waited(&self) {
         self.meter.wait();
     }
@@ -219,12 +238,12 @@ impl Attempts {
         let living = actor.as_mut()?;
         let envelope = Envelope::decode(lease.envelope).ok()?;
         let TaskSpec::Function(function) = &envelope.spec else { return None };
-        let method = living.method(function.function).ok()?;
+        let method = living.method(function.function, &self.marks).ok()?;
         (function.actor == ActorRole::Call(living.id) && method.task.is_concurrent())
             .then(|| living.loaded.max_concurrency())
     }
 
-    /// The actor ends: its state is given back to its module.
+    /// Gives the state of an actor that ends back to its module.
     pub(super) fn release_actor(&self) {
         let living = lock(&self.actor).take();
         if let Some(living) = living {
@@ -240,6 +259,7 @@ impl Attempts {
         let outer_task = self.recorder.and_then(Recorder::running_task);
         let outer_here = Recorder::running_here();
         let outer = self.meter.begin_inside();
+        let outer_mark = self.marks.current();
         let ran = match (entry, Envelope::decode(lease.envelope)) {
             (Some(_), Ok(envelope)) => self.run_traced(lease, &envelope, began, None),
             (None, _) => {
@@ -250,6 +270,7 @@ impl Attempts {
         };
         // What this one has used, those inside of it included, is not the outer one's.
         self.meter.end_inside(outer);
+        self.marks.restore(outer_mark);
         if let Some(recorder) = self.recorder {
             recorder.set_running_task(outer_task);
             recorder.set_running_here(outer_here);
@@ -297,6 +318,15 @@ impl Attempts {
                 phases.begin(name);
             }
         };
+        let is_marked =
+            self.marks.begin(known.map(|known| known.function.marks), || match actor_of(lease.task, &envelope.spec) {
+                Some(actor) if is_beside => Owner::Actor(actor),
+                _ => {
+                    let context = span.as_ref().map(ActiveSpan::context).or(parent.as_ref());
+                    let trace_id = context.map_or([0; 16], |context| context.parent.trace_id);
+                    Owner::Attempt { task: lease.task, attempt: lease.attempt, trace_id }
+                }
+            });
         let (outcome, command) = match &envelope.spec {
             TaskSpec::Function(function) => {
                 let traced = Traced { span: span.as_ref(), parent: parent.as_ref(), phases: phases.as_ref() };
@@ -311,12 +341,19 @@ impl Attempts {
                     baggage: envelope.baggage.into(),
                 });
                 begin(Some(names::RUN_SPAN));
-                let run = command::run(spec, &carrier, &self.inherited, self.spool);
+                let receiver = self.receiver.get_or_init(|| Receiver::of(self.nested.session_dir())).as_ref();
+                let context = span.as_ref().map(|span| span.context().parent);
+                let of = CommandAttempt { task: lease.task, attempt: lease.attempt, context };
+                let around = Surroundings { carrier: &carrier, inherited: &self.inherited, receiver, of };
+                let run = command::run(spec, &around, self.spool);
                 (run.outcome.clone(), Some(run))
             }
         };
         // A child that the function has forked goes no further.
         fork::end_copy();
+        if is_marked {
+            self.marks.flush();
+        }
         begin(None);
         let ended = Instant::now();
         let run_ns = began.until(ended);
@@ -509,7 +546,13 @@ impl Attempts {
                 let loaded = LoadedActor::find(module, type_name, self.recorder).map_err(|error| error.to_string())?;
                 let creation = loaded.creation().map_err(|error| error.to_string())?;
                 Ok((
-                    Function::kept(creation, function.module, function.function, (module.name(), version)),
+                    Function::kept(
+                        creation,
+                        function.module,
+                        function.function,
+                        (module.name(), version),
+                        self.marks.register(),
+                    ),
                     Some((Some(loaded), ActorState::NONE)),
                 ))
             }
@@ -517,7 +560,7 @@ impl Attempts {
                 let mut actor = lock(&self.actor);
                 let living = actor.as_mut().filter(|living| living.id == id);
                 let living = living.ok_or_else(|| format!("actor {id} is not in its worker"))?;
-                Ok((living.method(function.function)?, Some((None, living.state))))
+                Ok((living.method(function.function, &self.marks)?, Some((None, living.state))))
             }
         }
     }
@@ -558,7 +601,7 @@ impl Attempts {
         Ok(found)
     }
 
-    /// The version that tasks of a job run whose submitter did not say, because it cannot see the library: the one that is there when the first
+    /// Returns the version that tasks of a job run whose submitter did not say, because it cannot see the library: the one that is there when the first
     /// of them begins here.
     fn version_now(&self, loaded: &mut Loaded, name: &str, job: JobId) -> Result<Option<ModuleVersion>, String> {
         if let Some((of, taken)) = loaded.unsaid.get(name)
@@ -637,7 +680,8 @@ impl Attempts {
             return Ok(known);
         }
         let task = LoadedTask::find(module, function.function, self.recorder).map_err(|error| error.to_string())?;
-        let found = Function::kept(task, function.module, function.function, (module.name(), version));
+        let marks = self.marks.register();
+        let found = Function::kept(task, function.module, function.function, (module.name(), version), marks);
         let (module, name) = found.name;
         functions.entry(module).or_default().insert(name, found);
         Ok(found)
@@ -742,31 +786,32 @@ impl Function {
         said_module: &str,
         name: &str,
         module: (&'static str, Option<Version>),
+        marks: &'static FunctionMarks,
     ) -> &'static Function {
         let kept = |text: &str| -> &'static str { Box::leak(text.into()) };
         let name = (kept(said_module), kept(name));
-        Box::leak(Box::new(Function { task, name, module, code: task.code(), span_names: OnceLock::new() }))
+        Box::leak(Box::new(Function { task, name, module, code: task.code(), marks, span_names: OnceLock::new() }))
     }
 
-    /// The version of its module; none for what has none.
+    /// Returns the version of its module; none for what has none.
     fn version(&self) -> Option<ModuleVersion> {
         self.module.1.map(|version| version.number)
     }
 
-    /// Its qualified name, its file and its line.
+    /// Returns its qualified name, its file and its line.
     fn code(&self) -> (&str, &str, u32) {
         (&self.code.0, &self.code.1, self.code.2)
     }
 }
 
 impl Living {
-    /// A method by its name, `Type.method`.
-    fn method(&mut self, name: &str) -> Result<&'static Function, String> {
+    /// Returns a method by its name, `Type.method`.
+    fn method(&mut self, name: &str, marks: &OutputMarks) -> Result<&'static Function, String> {
         if let Some(&known) = self.methods.get(name) {
             return Ok(known);
         }
         let method = self.loaded.method(name).map_err(|error| error.to_string())?;
-        let found = Function::kept(method, "", name, self.module);
+        let found = Function::kept(method, "", name, self.module, marks.register());
         self.methods.insert(name.into(), found);
         Ok(found)
     }
@@ -783,7 +828,7 @@ struct Known {
 /// An actor's state where a call finds it, with the type if it is about to be made.
 type HeldActor = (Option<LoadedActor>, ActorState);
 
-/// Of a call that runs beside others: who is told when it waits for the first time.
+/// Callback of a call that runs beside others, for when it waits for the first time.
 type Beside<'a> = Option<&'a dyn Fn()>;
 
 /// Beginning of an attempt, by both clocks at once: whatever happens in between, its end is not said to be earlier than it was.
@@ -811,9 +856,9 @@ struct Ran {
     outcome: Outcome,
     /// Its span.
     span: Option<SpanLink>,
-    /// How long it took.
+    /// Its run time.
     run_ns: u64,
-    /// What it used, if it was a command whose output is wanted.
+    /// Resources that it used, if it was a command whose output is wanted.
     usage: Option<CommandUsage>,
 }
 
@@ -859,7 +904,7 @@ fn take_input<'a>(take: &mut Take<'a>) -> Result<(u32, LeasedInput<'a>), WireErr
     Ok((argument, input))
 }
 
-/// The arguments with the results of other tasks, and those that are in files, in their places.
+/// Returns the arguments with the results of other tasks, and those that are in files, in their places.
 fn fill_arguments<'a>(
     arguments: &'a [u8],
     inputs: &'a [(u32, Input<'a>)],
@@ -885,7 +930,7 @@ enum Input<'a> {
     Stored(Value),
 }
 
-/// The results of other tasks, and what is in files, with the numbers of the arguments that they are.
+/// Returns the results of other tasks, and what is in files, with the numbers of the arguments that they are.
 fn take_inputs<'a>(inputs: &'a [u8], folder: &Path) -> Result<Vec<(u32, Input<'a>)>, String> {
     let mut take = Take::new(inputs);
     let mut values = Vec::new();

@@ -4,8 +4,10 @@
 //! first task with what the task sets on top or its submitter's, and `TRACEPARENT`, `TRACESTATE` and `BAGGAGE` of the attempt's span. There is no shell. It dies with
 //! the worker. When it has ended, whatever is left of its group is killed before the group's number can be used by anyone else.
 
+mod exporting;
 mod spawn;
 
+pub(super) use exporting::{CommandAttempt, Receiver};
 pub(super) use spawn::Inherited;
 
 use std::ffi::OsStr;
@@ -33,17 +35,22 @@ pub(super) struct CommandRun {
     pub(super) outcome: Outcome,
     pub(super) exit_code: Option<i32>,
     pub(super) usage: Usage,
-    /// How many processes it left behind that run on.
+    /// Number of processes that it left behind and that run on.
     pub(super) leaked: usize,
 }
 
+/// Surroundings of a command.
+pub(super) struct Surroundings<'a> {
+    /// Context of its attempt.
+    pub(super) carrier: &'a Carrier,
+    pub(super) inherited: &'a Inherited,
+    /// Receiver of its spans, log records and metrics, if there is one.
+    pub(super) receiver: Option<&'a Receiver>,
+    pub(super) of: CommandAttempt,
+}
+
 /// Runs a command to its end. One that is to end before gets its signals from the head.
-pub(super) fn run(
-    spec: &CommandSpec<'_>,
-    carrier: &Carrier,
-    inherited: &Inherited,
-    spool: &'static Spool,
-) -> CommandRun {
+pub(super) fn run(spec: &CommandSpec<'_>, around: &Surroundings<'_>, spool: &'static Spool) -> CommandRun {
     let program = OsStr::from_bytes(spec.program);
     let name = program.to_string_lossy().into_owned();
     let failed =
@@ -62,7 +69,7 @@ pub(super) fn run(
     };
     let before = children::of_this_process();
     let window = BirthWindow::open();
-    let started = spawn::spawn(spec, directory, input, carrier, inherited, spool);
+    let started = spawn::spawn(spec, directory, input, around, spool);
     let pid = match started {
         Ok(pid) => pid,
         Err(error) => {
@@ -83,7 +90,7 @@ pub(super) fn run(
         Ok(status) => for_memory(outcome(name, status)),
         Err(error) => Outcome::Failed(Failure::NotStarted {
             program: name,
-            message: format!("its end could not be learnt: {error}"),
+            message: format!("its exit status could not be read: {error}"),
             is_missing: false,
         }),
     };
@@ -121,7 +128,7 @@ struct Leaked {
     holds_output: bool,
 }
 
-/// What commands before have left, to be reaped when it has ended: nobody else knows of it.
+/// Processes that earlier commands have left, to be reaped when they have ended: nobody else knows of them.
 static LEFT_BEFORE: Mutex<Vec<Pid>> = Mutex::new(Vec::new());
 
 impl Leaked {
@@ -175,10 +182,10 @@ fn outcome(program: String, status: ExitStatus) -> Outcome {
     }
 }
 
-/// How many processes of this worker's own group the kernel had killed for memory when it was last asked.
+/// Number of processes of this worker's own group that the kernel had killed for memory when it was last asked.
 static KILLED_FOR_MEMORY: Mutex<Option<(Group, u64)>> = Mutex::new(None);
 
-/// A command that failed when the kernel had killed it, or what it had started, for more memory than its worker may take.
+/// Returns a command that failed when the kernel had killed it, or what it had started, for more memory than its worker may take.
 fn for_memory(outcome: Outcome) -> Outcome {
     if !matches!(outcome, Outcome::Failed(Failure::ExitCode { .. } | Failure::Signal { .. })) {
         return outcome;

@@ -25,14 +25,14 @@ use tracer_core::lock::lock;
 /// The submitting side of a worker. Lives as long as the process.
 pub(super) struct Nested {
     submitting: Submitting,
-    /// Which attempt submitted the task of a ticket.
+    /// The attempt that submitted the task of a ticket.
     submitters: Mutex<ByTag<(TaskId, u32)>>,
     /// The numbers of waits that the head knows of for tasks that are watched.
     announced: Mutex<HashMap<u64, u64>>,
     last_wait: AtomicU64,
     /// The tasks that run in this process, each inside of the one before it.
     running: Mutex<Vec<Submitter>>,
-    /// What runs tasks while others wait.
+    /// Runner of tasks while others wait.
     runner: OnceLock<(Arc<Attempts>, Arc<Results>)>,
 }
 
@@ -78,6 +78,11 @@ impl Nested {
         }
     }
 
+    /// Returns the folder of the session.
+    pub(super) fn session_dir(&self) -> &Path {
+        self.submitting.session_dir()
+    }
+
     /// Returns where large values are.
     pub(super) fn values(&self) -> PathBuf {
         stored::folder(self.submitting.session_dir())
@@ -88,13 +93,13 @@ impl Nested {
         let _ = self.runner.set((attempts, results));
     }
 
-    /// A task begins to run in this process, on this thread.
+    /// Notes that a task begins to run in this process, on this thread.
     pub(super) fn begin(&self, submitter: Submitter) {
         OWN_TASK.set(Some(submitter.task));
         lock(&self.running).push(submitter);
     }
 
-    /// A task has returned on this thread. What it submitted is accepted, or refused, before anyone is told how it ended.
+    /// Notes that a task has returned on this thread. What it submitted is accepted, or refused, before anyone is told how it ended.
     pub(super) fn end(&self, task: TaskId) {
         OWN_TASK.set(None);
         self.submitting.settle();
@@ -111,7 +116,7 @@ impl Nested {
 
     /// Runs a task while others wait, on a thread of its own: what those have on theirs, such as the current span, is not this one's.
     fn run_inline(&self, lease: Vec<u8>) {
-        /// As much as the main thread usually has.
+        /// Size of the stack: that of the main thread usually.
         const STACK: usize = 8 << 20;
         let Some((attempts, results)) = self.runner.get().cloned() else { return };
         let taken = Lease::take(&mut Take::new(&lease)).map(|lease| lease.number);
@@ -141,7 +146,7 @@ impl Nested {
         }
     }
 
-    /// The task that submits: the one that is named, if it runs here, or the one that runs.
+    /// Returns the task that submits: the one that is named, if it runs here, or the one that runs.
     fn submitter(&self, task: Option<TaskId>) -> Result<Submitter, String> {
         let running = lock(&self.running);
         let found = match task {
@@ -161,7 +166,7 @@ impl Nested {
     }
 }
 
-/// The task that a thread belongs to of which nobody knows: the one that it was taken for before, while that runs, or the innermost one that
+/// Returns the task that a thread belongs to of which nobody knows: the one that it was taken for before, while that runs, or the innermost one that
 /// began before the thread did. The system numbers threads as they are made, so one with a lower number than the thread on which a task
 /// began is none of that task's.
 fn assumed(running: &[Submitter]) -> Option<&Submitter> {

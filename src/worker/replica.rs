@@ -16,6 +16,7 @@
 mod commits;
 mod lane;
 mod outbox;
+mod program;
 mod request;
 mod span;
 mod tasks;
@@ -35,10 +36,11 @@ use rustix::time::{TimerfdClockId, TimerfdFlags, timerfd_create};
 use tracer_ipc::control;
 use tracer_ipc::serving::{ReplicaBegin, ReplicaOrder, ReplicaReport, attribute_of};
 
+use super::calling::ProcessCalls;
 use super::usage;
 use crate::hook::{
     ActiveSpan, Answered, HookError, LoadedDeployment, Located, Module, ModuleHeaders, ModulePiece, ModuleResponse,
-    Recorder, RequestEvents, RequestHost, SearchPath, ServingSettings, offer_tasks,
+    Recorder, RequestEvents, RequestHost, SearchPath, ServingSettings, offer_calls, offer_metrics, offer_tasks,
 };
 use crate::module_store::{CopyError, ModuleStore, Taken};
 use crate::spool::Spool;
@@ -118,11 +120,18 @@ fn serve_traced(
     hook_failure: Option<&HookError>,
 ) -> Result<(), String> {
     let deployment = &begin.deployment;
-    let arguments = value::to_bytes(&deployment.arguments).map_err(|error| format!("its arguments: {error}"))?;
+    let arguments = match deployment.program() {
+        Some(_) => program::arguments(deployment, &program::socket(session_dir, begin.worker))?,
+        None => deployment.arguments.clone(),
+    };
+    let arguments = value::to_bytes(&arguments).map_err(|error| format!("its arguments: {error}"))?;
     let loaded = load(session_dir, &begin)?;
     let attribute = attribute_of(&deployment.import_path);
     // Before any code of the module's runs.
     offer_tasks(leak(HandlerTasks::new(session_dir, recorder)));
+    let home = (begin.service.clone(), begin.application.clone());
+    offer_calls(leak(ProcessCalls::new(session_dir, recorder, Some(home))));
+    offer_metrics(crate::session::place_of(session_dir));
     let handler = LoadedDeployment::find(loaded.module, attribute, recorder).map_err(|error| error.to_string())?;
     let names = names_of(&begin, &handler, loaded.version.clone());
     let settings = match &deployment.user_config {
@@ -156,14 +165,14 @@ fn serve_traced(
     match lock(&replica.failure).take() {
         Some(reason) => Err(reason),
         None if replica.is_stopping.load(Acquire) => Ok(()),
-        None => Err("the module ended its loop, though nobody has asked it to".into()),
+        None => Err("the module ended its loop without being asked to".into()),
     }
 }
 
 /// A module that was loaded.
 struct Loaded {
     module: Module,
-    /// What spans and people call its version, if there are versions of it.
+    /// Name of its version in spans and reports, if there are versions of it.
     version: Option<String>,
     /// Keeps the copy from being deleted.
     _taken: Option<Taken>,
@@ -233,7 +242,7 @@ fn not_configurable(names: &Names) -> String {
     )
 }
 
-/// A `user_config` as MessagePack.
+/// Returns a `user_config` as MessagePack.
 fn settings(file: OwnedFd) -> Result<Vec<u8>, String> {
     let config: serde_json::Value = control::receive_long(file).map_err(|error| error.to_string())?;
     value::to_bytes(&config).map_err(|error| error.to_string())
@@ -262,13 +271,14 @@ struct Replica {
     names: Names,
     has_health: bool,
     is_configurable: bool,
+    takes_calls: bool,
     lanes: RwLock<FxHashMap<u32, Arc<Lane>>>,
     /// Lanes that have something to write.
     dirty: Mutex<Vec<Arc<Lane>>>,
     turns: Mutex<Turns>,
     /// Orders that the module has not answered.
     orders: Mutex<Vec<u64>>,
-    /// What is reported when the handler is made.
+    /// Report that is sent when the handler is made.
     ready: Mutex<Option<ReplicaReport>>,
     /// Reason why the replica ends, if that is a failure.
     failure: Mutex<Option<String>>,
@@ -276,7 +286,7 @@ struct Replica {
     is_stopping: AtomicBool,
     /// True when spans have ended that are not committed.
     has_ended_spans: AtomicBool,
-    /// What commits them.
+    /// Thread that commits them.
     commits: Option<Commits>,
 }
 
@@ -306,6 +316,7 @@ impl Replica {
             names,
             has_health: handler.has_health(),
             is_configurable: handler.is_configurable(),
+            takes_calls: handler.takes_calls(),
             lanes: RwLock::default(),
             dirty: Mutex::default(),
             turns: Mutex::default(),
@@ -330,7 +341,7 @@ impl Replica {
         self.lanes.write().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The lane of a request, and its number there.
+    /// Returns the lane of a request, and its number there.
     fn find(&self, request: u64) -> (Option<Arc<Lane>>, u32) {
         let (lane, id) = place(request);
         (self.lanes().get(&lane).cloned(), id)
@@ -388,13 +399,7 @@ impl Replica {
 
     /// Returns whether nothing is to be answered or written.
     fn is_idle(&self) -> bool {
-        self.lanes().values().all(|lane| {
-            let state = lane.state();
-            state.is_closed && state.requests.values().all(|request| !request.is_open())
-                || !state.is_closed
-                    && state.outbox.is_empty()
-                    && state.requests.values().all(|request| !request.is_unanswered())
-        })
+        self.lanes().values().all(|lane| lane.is_idle())
     }
 
     /// Waits, for a while, until callers have taken what is left.
@@ -432,14 +437,14 @@ impl Replica {
         std::process::exit(crate::exit::FAILED.into());
     }
 
-    /// The handler is made, and has its settings.
+    /// Notes that the handler is made, and has its settings.
     fn say_ready(&self) {
         if let Some(ready) = lock(&self.ready).take() {
             self.report(&ready);
         }
     }
 
-    /// The handler has taken its first settings, or has not.
+    /// Notes that the handler has taken its first settings, or has not.
     fn first_configured(&self, outcome: Result<(), String>) {
         match outcome {
             Ok(()) => self.get_well(),
@@ -457,7 +462,7 @@ impl Replica {
         }
     }
 
-    /// The handler has said for the first time whether it is well.
+    /// Notes that the handler has said for the first time whether it is well.
     fn first_health(&self, outcome: Result<(), String>) {
         match outcome {
             Ok(()) => self.say_ready(),
@@ -465,7 +470,7 @@ impl Replica {
         }
     }
 
-    /// The replica cannot get ready.
+    /// Gives up a replica that cannot get ready.
     fn fail_start(&self, reason: String) {
         *lock(&self.failure) = Some(reason);
         self.is_stopping.store(true, std::sync::atomic::Ordering::Release);

@@ -20,7 +20,7 @@ use crate::protocol::wire::Put;
 use crate::protocol::{ActorMethods, AttemptResult, kind, put_value};
 use tracer_core::lock::lock;
 
-/// How long a result may wait for more.
+/// Longest time that a result may wait for more.
 const LINGER: Duration = Duration::from_millis(2);
 /// Bytes of results that are sent without waiting for more.
 const BATCH_BYTES: usize = 64 << 10;
@@ -47,7 +47,7 @@ struct Batch {
     body: Vec<u8>,
     count: usize,
     has_thread: bool,
-    /// Since when the batch waits for tasks that follow; none when it is sent anyway.
+    /// Time since which the batch waits for tasks that follow; none when it is sent anyway.
     lingers_since: Option<Instant>,
     /// True if the thread sleeps until something lingers. While it watches a batch, it need not be told of the next.
     is_thread_asleep: bool,
@@ -65,7 +65,7 @@ impl Results {
         sender.ask_for_rings(stream)
     }
 
-    /// The head has answered that.
+    /// Notes that the head has answered that.
     pub(super) fn attach(&self, rings: Option<NewRings>) {
         lock(&self.outlet).sender.attach(rings);
     }

@@ -15,12 +15,12 @@ use crate::protocol::{Role, SpansDone, SpansOffer, kind, put_value, take_value};
 use crate::session;
 use crate::task::WorkerId;
 
-/// How long the worker waits at its end for what the head may still offer.
+/// Time that the worker waits at its end for offers of the head.
 const LAST_OFFERS_LIMIT: Duration = Duration::from_secs(1);
 
 /// The thread, as the worker sees it.
 pub(super) struct SpanSink {
-    /// Whether the head offers nothing more.
+    /// True if the head offers nothing more.
     is_over: Arc<(Mutex<bool>, Condvar)>,
 }
 

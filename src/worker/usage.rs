@@ -52,7 +52,7 @@ impl From<Usage> for CommandUsage {
     }
 }
 
-/// Of this process with all its threads.
+/// Returns the usage of this process with all its threads.
 fn of_this_process() -> Usage {
     // SAFETY: all zeroes are a valid value, and getrusage fills it in.
     let usage = unsafe {
@@ -102,20 +102,20 @@ impl Usage {
 
 /// Attempts of functions that take less are not measured: asking the kernel would take an eighth of their time.
 const SHORT: Duration = Duration::from_micros(50);
-/// As long as attempts that were not measured, and waits between them, may take together. Twenty times that, and an attempt after them is measured for sure.
+/// Limit on the time of attempts that were not measured, and of the waits between them. Twenty times that, and an attempt after them is measured for sure.
 const UNREAD_LIMIT: Duration = Duration::from_micros(50);
-/// What they may have of the time of an attempt that is measured.
+/// Share that they may have of the time of an attempt that is measured.
 const UNREAD_SHARE: u32 = 20;
 
 /// Divides what this process uses among the attempts in it. The end of one is the beginning of the next, so that the kernel is asked
 /// once for each, and for many short ones in a row once for all.
 #[derive(Clone, Copy, Debug, Default)]
 struct Meter {
-    /// What the kernel last said. None when something else went on since then.
+    /// Usage that the kernel last said. None when something else went on since then.
     read: Option<Usage>,
-    /// How long attempts that were not measured took since then, with the waits between them.
+    /// Time of attempts that were not measured since then, with the waits between them.
     unread: Duration,
-    /// When the last attempt has ended, if it was short.
+    /// Time at which the last attempt ended, if it was short.
     short_ended: Option<Instant>,
     /// True if the worker has waited since then.
     has_waited: bool,
@@ -137,11 +137,11 @@ pub(super) struct SharedMeter {
 /// Short attempts that the meter has not been told of.
 #[derive(Clone, Copy, Debug)]
 struct Untold {
-    /// How long they took.
+    /// Their run time together.
     took: Duration,
-    /// When the last has ended.
+    /// Time at which the last has ended.
     ended: Option<Instant>,
-    /// How long they may take.
+    /// Limit on their time.
     limit: Duration,
 }
 
@@ -175,7 +175,7 @@ impl SharedMeter {
         done
     }
 
-    /// An attempt has just begun that is to be measured.
+    /// Notes that an attempt has just begun that is to be measured.
     pub(super) fn begin(&self, now: Instant) {
         // If others of this process change it meanwhile, its end finds no reading, and nothing is said of this attempt.
         if !self.is_ready.load(Relaxed) {
@@ -183,7 +183,7 @@ impl SharedMeter {
         }
     }
 
-    /// It has just ended. None if it cannot be said what it used.
+    /// Notes that it has just ended. None if it cannot be said what it used.
     pub(super) fn end(&self, began: Instant, now: Instant, must_measure: bool) -> Option<Usage> {
         let (took, mut untold) = (now.saturating_duration_since(began), UNTOLD.get());
         if is_short(took, must_measure) && untold.took + took < untold.limit && self.is_ready.load(Relaxed) {
@@ -195,12 +195,12 @@ impl SharedMeter {
         self.with(|meter| meter.end(began, now, must_measure, of_this_process))
     }
 
-    /// The worker has waited for the next attempt, and perhaps looked for it all the time.
+    /// Notes that the worker has waited for the next attempt, and perhaps looked for it all the time.
     pub(super) fn wait(&self) {
         self.with(|meter| meter.has_waited = true);
     }
 
-    /// Something else goes on: the worker runs what is not measured.
+    /// Notes that something else goes on: the worker runs what is not measured.
     pub(super) fn interrupt(&self) {
         self.with(|meter| *meter = Meter::default());
     }
@@ -212,7 +212,7 @@ impl SharedMeter {
         Outer { meter: self.with(|meter| std::mem::replace(meter, inner)), read }
     }
 
-    /// They have ended. What they have used is not that one's.
+    /// Ends the measurement of attempts that ran inside of another one: their usage is not that one's.
     pub(super) fn end_inside(&self, outer: Outer) {
         let Outer { meter: mut outer, read } = outer;
         outer.add_inside(of_this_process().since(read));

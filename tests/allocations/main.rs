@@ -1,4 +1,4 @@
-//! What is not sampled costs next to nothing: counted in allocations, which do not depend on the machine.
+//! Costs of spans that are not sampled: next to nothing, counted in allocations, which do not depend on the machine.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;

@@ -1,4 +1,4 @@
-//! How many instructions spans cost, as valgrind counts them: the same on every day and under any load, so that a change that makes
+//! Instructions that spans cost, as valgrind counts them: the same on every day and under any load, so that a change that makes
 //! spans dearer is seen. The bytes of a task's two are counted by `spans::the_two_spans_of_a_task_take_as_few_bytes_as_is_said`.
 //!
 //! ```text
@@ -24,15 +24,15 @@ use tracer_abi as abi;
 #[path = "../support/skip.rs"]
 mod skip;
 
-/// What is counted: how it is called, what it is, its instructions, and who makes so many.
+/// A workload that is counted: its name, its description, its instructions, and the function that makes so many.
 type Counted = (&'static str, &'static str, u64, fn(&'static Recorder, u64));
 const COUNTED: [Counted; 2] =
     [("task", "the two spans of a task", 8_050, pairs), ("in-task", "a span in a task", 6_350, in_task)];
-/// What more is let pass, in percent.
+/// Percentage of further instructions that is let pass.
 const TOLERANCE: u64 = 10;
 /// Spans between two commits, as in a batch of results.
 const COMMIT_EVERY: u64 = 64;
-/// How many of each are counted, after as many that are not.
+/// Number of each that are counted, after as many that are not.
 const COUNT: u64 = 5_000;
 
 fn main() -> ExitCode {
@@ -200,7 +200,7 @@ fn in_task(recorder: &'static Recorder, count: u64) {
 
 unsafe extern "C" fn take_result(_data: *mut c_void, _value: abi::Bytes) {}
 
-/// What a task that does nothing but spans needs.
+/// Host table of a task that does nothing but spans.
 const NO_HOST: abi::Host = abi::Host {
     size: size_of::<abi::Host>(),
     abi_major: abi::ABI_MAJOR,
@@ -216,6 +216,16 @@ const NO_HOST: abi::Host = abi::Host {
     host_is_cancelled: None,
     host_find_actor: None,
     host_end_actor: None,
+    host_log_record: None,
+    log_severity: 0,
+    log_events: 0,
+    host_call: None,
+    host_call_consumed: None,
+    host_call_cancel: None,
+    host_instrument: None,
+    host_measure: None,
+    host_exemplar: None,
+    host_observe: None,
 };
 
 /// Builds the module of [`in_task`], beside tracer.
@@ -233,7 +243,7 @@ fn module() -> PathBuf {
     folder().join("libtraced_tasks.so")
 }
 
-/// The folder that tracer was built in.
+/// Returns the folder that tracer was built in.
 fn folder() -> &'static Path {
     Path::new(env!("CARGO_BIN_EXE_tracer")).parent().expect("it is in a folder")
 }
@@ -247,7 +257,7 @@ fn compare((name, what, said, _): &Counted) -> Result<bool, String> {
     Ok(each <= most)
 }
 
-/// The instructions of a process that makes so many spans.
+/// Returns the instructions of a process that makes so many spans.
 fn count(name: &str, count: u64) -> Result<u64, String> {
     let own = std::env::current_exe().map_err(|error| error.to_string())?;
     let mut valgrind = Command::new("valgrind");

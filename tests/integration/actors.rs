@@ -23,7 +23,7 @@ fn create(cluster: &Cluster, target: &str, arguments: &[&str]) -> u64 {
     cluster.run(command).success().json().as_u64().expect("an id")
 }
 
-/// An actor that notes in the cluster's folder what becomes of it.
+/// Returns an actor that notes in the cluster's folder what becomes of it.
 #[track_caller]
 fn fragile(cluster: &Cluster, arguments: &[&str]) -> u64 {
     let folder = json!(cluster.folder()).to_string();
@@ -44,7 +44,7 @@ fn call_later(cluster: &Cluster, actor: &str, method: &str, arguments: &[&str]) 
     call(cluster, actor, method, &[&["--no-wait"], arguments].concat()).success().json().as_u64().expect("an id")
 }
 
-/// The rows of `tracer list actors`.
+/// Returns the rows of `tracer list actors`.
 #[track_caller]
 fn actors(cluster: &Cluster) -> Vec<Value> {
     let rows = cluster.tracer(&["list", "actors", "--format", "json"]).success().json();
@@ -71,7 +71,7 @@ fn lines(path: &Path) -> Vec<String> {
     fs::read_to_string(path).unwrap_or_default().lines().map(str::to_owned).collect()
 }
 
-/// The names of the spans from this one up to the root.
+/// Returns the names of the spans from this one up to the root.
 fn way_up(spans: &Spans, span: &Span) -> Vec<String> {
     let mut names = vec![span.name().to_owned()];
     let mut current = span;

@@ -1,4 +1,4 @@
-//! What becomes of a task whose attempt fails: tried again, charged, told, and never more often than was granted.
+//! Failed attempts: the task is tried again, charged, told, and never more often than was granted.
 
 use std::collections::HashMap;
 use std::fs;
@@ -14,12 +14,12 @@ use tracer::task::Outcome;
 
 use crate::support::{Cluster, HOOK, Span, Spans, kill, wait_until};
 
-/// How often a task that counts its starts in this file was started.
+/// Returns the number of starts of a task that counts them in this file.
 fn starts(path: &Path) -> usize {
     fs::read_to_string(path).unwrap_or_default().lines().count()
 }
 
-/// The spans of a task's attempts, in their order.
+/// Returns the spans of a task's attempts, in their order.
 fn attempts_of(spans: &Spans, task: u64) -> Vec<&Span> {
     let is_attempt = |span: &&Span| span.kind() == "SpanKind.CONSUMER" && *span.attribute("tracer.task_id") == task;
     let mut attempts: Vec<_> = spans.iter().filter(is_attempt).collect();

@@ -103,7 +103,7 @@ pub(crate) fn assert_rich_trace(spans: &[Value]) {
     assert!(events[0]["time"].as_u64() <= rich["end"].as_u64(), "{rich:#}");
 }
 
-/// The files with OTLP lines, each with the process that it is named by.
+/// Returns the files with OTLP lines, each with the process that it is named by.
 fn otlp_files(folder: &Path) -> Vec<(PathBuf, u64)> {
     let files = folder.read_dir().into_iter().flatten().filter_map(|entry| Some(entry.ok()?.path()));
     let pid = |file: &Path| file.file_name()?.to_str()?.strip_suffix(".otlp.jsonl")?.parse().ok();
@@ -159,7 +159,7 @@ fn otlp_lines_come_from_the_built_in_hook_too() {
     assert_eq!(lines.len(), 3, "{lines:#?}");
 }
 
-/// The spans in the files of OTLP lines, each with the file that it is in.
+/// Returns the spans in the files of OTLP lines, each with the file that it is in.
 fn otlp_spans(folder: &Path) -> Vec<(Value, PathBuf)> {
     let mut spans = Vec::new();
     for (file, _) in otlp_files(folder) {
@@ -172,7 +172,7 @@ fn otlp_spans(folder: &Path) -> Vec<(Value, PathBuf)> {
     spans
 }
 
-/// The name and version of the instrumentation scope of each span in the files of OTLP lines, by the span's name.
+/// Returns the name and version of the instrumentation scope of each span in the files of OTLP lines, by the span's name.
 fn otlp_scopes(folder: &Path) -> Vec<(String, Value)> {
     let files = otlp_files(folder).into_iter().map(|(file, _)| std::fs::read_to_string(file).expect("it can be read"));
     let lines = files.flat_map(|text| text.lines().map(str::to_owned).collect::<Vec<_>>());
@@ -184,7 +184,7 @@ fn otlp_scopes(folder: &Path) -> Vec<(String, Value)> {
     lines.map(scope).collect()
 }
 
-/// The value of a span's attribute, whatever its type.
+/// Returns the value of a span's attribute, whatever its type.
 fn otlp_attribute<'a>(span: &'a Value, key: &str) -> &'a Value {
     let attributes = span["attributes"].as_array().into_iter().flatten();
     let found = attributes.filter(|attribute| attribute["key"] == key).map(|attribute| &attribute["value"]).next();
@@ -247,7 +247,7 @@ fn the_spans_of_a_killed_worker_are_in_the_files_of_its_hook_and_none_twice() {
     }
 }
 
-/// The lines of the console hook in the outputs of a command and of the workers, without the beginning that names the process.
+/// Returns the lines of the console hook in the outputs of a command and of the workers, without the beginning that names the process.
 fn console_lines(cluster: &Cluster, stderr: &str) -> Vec<(u32, String)> {
     let logs = std::fs::read_dir(cluster.session_dir().join("logs")).expect("a session has logs");
     let logs = logs.filter_map(|log| std::fs::read_to_string(log.ok()?.path()).ok()).collect::<String>();

@@ -19,7 +19,7 @@ fn submit_and_see_it_run(cluster: &Cluster, function: &str, files: &[&str], flag
     submission
 }
 
-/// A command that ignores every signal that can be ignored, and its process id.
+/// Returns a command that ignores every signal that can be ignored, and its process id.
 #[track_caller]
 fn submit_stubborn(cluster: &Cluster, flags: &[&str]) -> (Background, u32) {
     let script = "trap '' TERM INT; echo $$ > own; while :; do sleep 1000; done";

@@ -13,7 +13,7 @@ use crate::support::{Builder, Certificates, Cluster, Receiver, kill, wait_until}
 const OTLP: &str = "otlp:setup_tracing";
 const OTLP_GRPC: &str = "otlp_grpc:setup_tracing";
 
-/// A cluster whose spans go to `endpoint` over HTTP soon after they ended.
+/// Starts a cluster whose spans go to `endpoint` over HTTP soon after they ended.
 fn exporting_to(endpoint: &str) -> Builder {
     exporting(OTLP, endpoint)
 }
@@ -22,7 +22,7 @@ fn exporting(hook: &str, endpoint: &str) -> Builder {
     Cluster::builder().hook(hook).env("OTEL_EXPORTER_OTLP_ENDPOINT", endpoint).env("OTEL_BSP_SCHEDULE_DELAY", "20")
 }
 
-/// What the processes of the session have written to their logs.
+/// Returns the logs of the session's processes.
 fn logs(cluster: &Cluster) -> String {
     let logs = std::fs::read_dir(cluster.session_dir().join("logs")).expect("a session has logs");
     logs.filter_map(|log| std::fs::read_to_string(log.ok()?.path()).ok()).collect()
@@ -35,7 +35,7 @@ fn wait_until_logged(cluster: &Cluster, expected: &str) {
     wait_until(&format!("a log says `{expected}`"), || logs(cluster).contains(expected).then_some(()));
 }
 
-/// All spans that were sent, whatever was answered.
+/// Returns all spans that were sent, whatever was answered.
 fn sent(receiver: &Receiver) -> Vec<Value> {
     let requests = receiver.requests();
     requests.iter().flat_map(|request| request["spans"].as_array().expect("spans are a list")).cloned().collect()
@@ -176,7 +176,7 @@ fn a_process_ends_although_its_receiver_never_answers() {
     cluster.stop().success().stderr_contains("undelivered: 3 spans, waiting for an exporter that accepts them");
 }
 
-/// What a command line does in these tests: it exits in good order, having asked nobody who listens at `own`, while the receiver of the
+/// Asserts that a command line exits in good order, having asked nobody who listens at `own`, while the receiver of the
 /// session's workers owes its answer.
 #[track_caller]
 fn assert_asks_nobody(cluster: &Cluster, own: &TcpListener, arguments: &[&str], expected: &str) {
@@ -532,7 +532,7 @@ fn the_grpc_hook_is_a_library_and_refuses_what_it_cannot_do() {
     }
 }
 
-/// The backends that the documentation has variables for, each with these.
+/// Returns the backends that the documentation has variables for, each with these.
 fn documented_backends() -> Vec<(&'static str, Vec<(&'static str, &'static str)>)> {
     let mut heading = "";
     let mut open: Option<Vec<_>> = None;

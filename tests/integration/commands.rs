@@ -16,7 +16,7 @@ fn command(cluster: &Cluster, arguments: &[&str]) -> Run {
     cluster.tracer(&all)
 }
 
-/// The variables that a run of `env` printed.
+/// Returns the variables that a run of `env` printed.
 fn variables(run: &Run) -> HashMap<String, String> {
     let pairs = run.stdout_text();
     pairs.lines().filter_map(|line| line.split_once('=')).map(|(name, value)| (name.into(), value.into())).collect()
@@ -230,7 +230,7 @@ fn its_standard_input_is_empty() {
     looped.success().stdout("a\nb\n");
 }
 
-/// A line for a shell, in which `$TRACER` is `tracer submit command`.
+/// Returns a line for a shell, in which `$TRACER` is `tracer submit command`.
 #[track_caller]
 fn shell(cluster: &Cluster, line: &str) -> Run {
     let mut shell = cluster.program("sh");

@@ -1,4 +1,4 @@
-//! What a head that was killed left is completed for whoever reads traces, before the next head comes and does the rest.
+//! Spans that a killed head left: they are completed for whoever reads traces, before the next head comes and does the rest.
 
 use std::fs;
 
@@ -10,7 +10,7 @@ use crate::support::{Background, Cluster, HOOK, Spans, is_alive, kill, skip, wai
 const ATTEMPT: &str = "misbehaving_tasks.waits_in_nested_spans tracer.remote_worker";
 const DIED: &str = "the head of its session died, and it with it";
 
-/// A head with two workers, of which one runs a task inside of nested spans, and the submission that waits for it.
+/// Starts a head with two workers, of which one runs a task inside of nested spans, and the submission that waits for it.
 #[track_caller]
 fn with_a_task_that_runs() -> (Cluster, Background) {
     let cluster = Cluster::builder().workers(2).hook(HOOK).start();
@@ -33,7 +33,7 @@ fn submit(cluster: &Cluster) -> Background {
 
 /// Kills everything at once: none sees the other die.
 #[track_caller]
-fn kill_all(cluster: &Cluster) {
+pub(crate) fn kill_all(cluster: &Cluster) {
     let processes: Vec<_> = cluster.processes().iter().map(|process| process.pid).collect();
     processes.iter().for_each(|&pid| kill(pid, Signal::STOP));
     processes.iter().for_each(|&pid| kill(pid, Signal::KILL));
@@ -191,7 +191,7 @@ fn a_place_that_cannot_be_written_to_is_read_as_far_as_it_goes() {
     assert_eq!(read(&cluster, &["list"])["traces"][0]["spans"], 6);
 }
 
-/// What root made in the place of somebody else would be in the way of that one's next head.
+/// Nothing is written as root in the place of somebody else: it would be in the way of that one's next head.
 #[test]
 fn in_the_place_of_somebody_else_nothing_is_written() {
     if !rustix::process::geteuid().is_root() {

@@ -1,4 +1,4 @@
-//! What is left of a task's spans when its process dies amid them: every way to die, hooks in Rust and in C.
+//! Spans of a task whose process dies amid them: every way to die, hooks in Rust and in C.
 
 use std::fmt::Display;
 use std::fs;
@@ -9,7 +9,7 @@ use serde_json::json;
 
 use crate::support::{Cluster, HOOK, Span, Spans, compile_c, kill, skip, wait_until};
 
-/// What stands in `error.type`, which is how the tests name the ways.
+/// Values of `error.type`, by which the tests name the ways.
 const WAYS: [&str; 6] = ["signal:9", "signal:11", "signal:6", "exit:3", "timeout", "cancelled"];
 
 #[test]

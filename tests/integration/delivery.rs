@@ -16,7 +16,7 @@ use crate::support::{Builder, Cluster, kill, wait_until};
 const BATCHES: &str = "exporters:batches";
 const TARGET: &str = "misbehaving_tasks:makes_spans";
 
-/// Where the exporters of a test put what has arrived.
+/// Returns the folder in which the exporters of a test put the spans that have arrived.
 fn arrived_dir(cluster: &Cluster) -> PathBuf {
     cluster.file("arrived")
 }
@@ -36,7 +36,7 @@ fn release(cluster: &Cluster, word: &str) {
     fs::remove_file(arrived_dir(cluster).join(word)).unwrap();
 }
 
-/// What has arrived at all exporters.
+/// Returns the spans that have arrived at all exporters.
 fn arrived(folder: &Path) -> Vec<Value> {
     let files = fs::read_dir(folder).into_iter().flatten().flatten().map(|entry| entry.path());
     let lines = files.filter(|path| path.extension().is_some_and(|it| it == "lines"));
@@ -151,7 +151,7 @@ fn head_and_workers_killed_together_lose_no_span_that_was_to_be_delivered() {
     head_and_workers_are_killed_together(0);
 }
 
-/// What a reader completes is delivered by the next head all the same, and in one piece.
+/// Spans that a reader completes are delivered by the next head all the same, and in one piece.
 #[test]
 fn spans_that_a_reader_completes_for_a_dead_head_are_delivered_once() {
     head_and_workers_are_killed_together(2);
@@ -390,7 +390,7 @@ fn answer(mut stream: TcpStream, answer: &str, came: &Sender<Instant>) -> std::i
     }
 }
 
-/// A receiver of OTLP over HTTP that always says the same. The times at which requests come are sent on.
+/// Returns a receiver of OTLP over HTTP that always says the same. The times at which requests come are sent on.
 fn receiver(says: &'static str) -> (String, Receiver<Instant>) {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
     let endpoint = format!("http://{}", listener.local_addr().expect("it has one"));

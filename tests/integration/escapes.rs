@@ -9,7 +9,7 @@ use crate::support::{Cluster, HOOK, Run, in_a_terminal, wait_until};
 /// Sets a terminal's title, clears its screen, turns the direction of writing, and goes back to the beginning of a line; the last is a C1 control.
 const HOSTILE: &str = "evil\u{1b}]0;x\u{7}\u{1b}[2J\u{202e}txet\r\n\u{9b}2Jend";
 
-/// Whether a terminal would act on it. A line feed is between lines.
+/// Returns true if a terminal would act on it. A line feed is between lines.
 fn is_steering(c: char) -> bool {
     c != '\n'
         && (c.is_control() || matches!(c, '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}'))

@@ -6,7 +6,7 @@ use tracer::Driver;
 
 use crate::support::{Cluster, kill, wait_until};
 
-/// The reasons as JSON.
+/// Returns the reasons as JSON.
 #[track_caller]
 fn reasons(cluster: &Cluster, id: u64) -> Vec<Value> {
     let answer = cluster.tracer(&["explain", &id.to_string(), "--format", "json"]).success().stderr("").json();

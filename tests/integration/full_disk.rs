@@ -8,7 +8,7 @@ use std::process::Command;
 use rustix::process::Signal;
 use serde_json::json;
 
-use crate::support::{Cluster, HOOK, kill, skip, wait_until};
+use crate::support::{Api, Cluster, HOOK, kill, skip, wait_until};
 
 /// A small file system in memory, for as long as this lives.
 struct SmallDisk {
@@ -133,7 +133,7 @@ fn what_a_full_disk_costs_is_counted_and_recording_resumes() {
     cluster.stop().success();
 }
 
-/// How many spans there are in the file of a process.
+/// Returns the number of spans in the file of a process.
 fn count_of(cluster: &Cluster, pid: u32) -> u64 {
     let text = fs::read_to_string(cluster.spans_dir().join(format!("{pid}.json"))).expect("it has spans");
     text.lines().count() as u64
@@ -192,7 +192,7 @@ fn what_dies_with_a_process_on_a_full_disk_is_counted_to_the_span() {
     cluster.stop().success();
 }
 
-/// What the workers have written to their standard error.
+/// Returns the workers' standard error.
 fn logs_of(cluster: &Cluster) -> String {
     let files = fs::read_dir(cluster.session_dir().join("logs")).into_iter().flatten().flatten();
     files.filter_map(|entry| fs::read_to_string(entry.path()).ok()).collect()
@@ -230,4 +230,31 @@ fn a_full_disk_of_the_place_is_no_fault_of_the_hook() {
     let text = refused.stderr_text();
     assert!(text.contains("No space left on device") && !text.contains("hook"), "{text}");
     cluster.assert_nothing_runs();
+}
+
+#[test]
+fn what_is_sent_to_a_full_disk_is_to_be_sent_again_and_is_there_once_when_it_was() {
+    let cluster = Cluster::builder().hook(HOOK).arg("--otlp=127.0.0.1:0").build();
+    let Some(disk) = SmallDisk::mount(&cluster.spans_dir(), "512k") else { return };
+    cluster.start_head(&[]).success();
+    let path = cluster.status()["http"]["otlp_token_path"].as_str().expect("a path").to_owned();
+    let token = fs::read_to_string(path).expect("there is a token").trim_end().to_owned();
+    let api = Api { token, ..Api::of(&cluster) };
+    let send = |id: u8| {
+        let attributes = json!([{"key": "long", "value": {"stringValue": "x".repeat(20_000)}}]);
+        let span = json!({"traceId": "ab".repeat(16), "spanId": format!("{id:016x}"), "name": "sent", "startTimeUnixNano": "1",
+            "endTimeUnixNano": "2", "attributes": attributes});
+        let body = json!({"resourceSpans": [{"scopeSpans": [{"spans": [span]}]}]});
+        api.ask("POST", "/v1/traces").json(&body).send()
+    };
+    send(1).status(200);
+    disk.fill();
+    let refused = wait_until("the disk is full", || Some(send(2)).filter(|answer| answer.status != 200));
+    assert_eq!((refused.status, refused.header("retry-after")), (503, "5"), "{}", refused.text());
+    assert!(refused.text().contains("No space left"), "{}", refused.text());
+    disk.make_room();
+    send(2).status(200);
+    let list = cluster.tracer(&["trace", "show", &"ab".repeat(16), "--format", "json"]).success();
+    assert_eq!(list.stderr_text(), "");
+    assert_eq!(list.json()["spans"].as_array().map(Vec::len), Some(2));
 }

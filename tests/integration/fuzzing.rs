@@ -1,4 +1,4 @@
-//! What the fuzz targets under `tests/fuzz` look for, over their seeds and over random changes of these. `cargo fuzz` looks longer.
+//! Properties of the fuzz targets under `tests/fuzz`, over their seeds and over random changes of these. `cargo fuzz` looks longer.
 
 use std::fs;
 use std::path::Path;
@@ -10,6 +10,10 @@ use proptest::test_runner::TestRunner;
 mod arguments;
 #[path = "../fuzz/properties/lane.rs"]
 mod lane;
+#[path = "../fuzz/properties/log_records.rs"]
+mod log_records;
+#[path = "../fuzz/properties/otlp.rs"]
+mod otlp;
 #[path = "../fuzz/properties/protocol.rs"]
 mod protocol;
 #[path = "../fuzz/properties/span_files.rs"]
@@ -63,6 +67,16 @@ fn hostile_frames_of_a_lane_are_refused_and_what_is_taken_is_sent_on_as_it_came(
 #[test]
 fn any_span_file_is_read_and_what_is_exported_is_read_again() {
     replay("span_files", span_files::holds);
+}
+
+#[test]
+fn what_is_left_of_log_records_is_one_line_or_none() {
+    replay("log_records", log_records::holds);
+}
+
+#[test]
+fn hostile_otlp_is_refused_or_a_line_that_is_read_again() {
+    replay("otlp", otlp::holds);
 }
 
 #[test]

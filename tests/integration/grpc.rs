@@ -8,7 +8,9 @@ use std::process::{Command, Stdio};
 use rustix::process::Signal;
 use serde_json::Value;
 
-use crate::support::{Background, Cluster, HOOK, Random, Span, Spans, kill, python_with, wait_until};
+use crate::support::{
+    Background, Cluster, HOOK, Random, Span, Spans, kill, node_client, node_clients, python_with, wait_until,
+};
 
 const IMPORT_PATH: &str = "interop:test_service";
 /// Calls that a storm has under way at a time, as the client has them.
@@ -19,15 +21,21 @@ struct Service {
     cluster: Cluster,
     address: SocketAddr,
     python: std::path::PathBuf,
+    import_path: &'static str,
 }
 
 impl Service {
     /// None, which skips the test, without a Python that has gRPC.
     fn deploy(http: &str, application: &str, deployment: &str) -> Option<Service> {
+        Service::deploy_of(IMPORT_PATH, (http, application, deployment))
+    }
+
+    fn deploy_of(import_path: &'static str, (http, application, deployment): (&str, &str, &str)) -> Option<Service> {
         let python = python_with("grpc, google.protobuf")?;
         let cluster = Cluster::builder().workers(1).hook(HOOK).start();
         let port = TcpListener::bind(("127.0.0.1", 0)).and_then(|listener| listener.local_addr());
-        let service = Service { cluster, address: port.expect("there is a free port"), python };
+        let address = port.expect("there is a free port");
+        let service = Service { cluster, address, python, import_path };
         service.deploy_again(http, application, deployment);
         Some(service)
     }
@@ -35,9 +43,9 @@ impl Service {
     fn deploy_again(&self, http: &str, application: &str, deployment: &str) {
         let text = format!(
             "name = \"interop\"\n[http]\naddress = \"{}\"\n{http}\n\
-             [[applications]]\nimport_path = \"{IMPORT_PATH}\"\n{application}\n\
-             [[applications.deployments]]\nimport_path = \"{IMPORT_PATH}\"\n{deployment}\n",
-            self.address
+             [[applications]]\nimport_path = \"{}\"\n{application}\n\
+             [[applications.deployments]]\nimport_path = \"{}\"\n{deployment}\n",
+            self.address, self.import_path, self.import_path
         );
         let file = self.cluster.file("service.toml");
         std::fs::write(&file, text).expect("the folder is ours");
@@ -74,7 +82,7 @@ impl Service {
         processes.iter().filter(|process| is_replica(&process.command)).map(|process| process.pid).collect()
     }
 
-    /// The spans, once those of the case have ended: the proxy's, the router's and the replica's.
+    /// Returns the spans, once those of the case have ended: the proxy's, the router's and the replica's.
     fn spans_of(&self, case: &Value, count: usize) -> Spans {
         let trace = format!("0x{}", case["trace"].as_str().expect("a case has a trace"));
         wait_until(&format!("{count} spans of {case} have ended"), || {
@@ -179,6 +187,51 @@ fn a_tonic_server_is_a_deployment_and_calls_of_all_kinds_have_their_spans() {
         assert_eq!(replica.parent_id(), Some(route.span_id()));
         assert_eq!(replica.attribute("rpc.method"), &case["method"]);
         assert_eq!(spans.len(), 3, "{case}");
+    }
+}
+
+#[test]
+fn health_and_reflection_are_services_like_others() {
+    if python_with("grpc_health.v1.health_pb2, grpc_reflection.v1alpha.reflection_pb2").is_none() {
+        return;
+    }
+    let Some(service) = Service::deploy_of("interop:whole_server", ("", "", "")) else { return };
+    let case = &service.run(&["health_and_reflection"])[0];
+    let spans = service.spans_of(case, 3);
+    assert_eq!(proxy_span(&spans, case, "whole_server").status_code(), "UNSET");
+    service.run(&["empty_unary", "ping_pong"]);
+}
+
+#[test]
+fn the_client_in_node_passes_the_cases_too() {
+    let Some(tools) = node_clients() else { return };
+    let Some(service) = Service::deploy("", "", "") else { return };
+    let proto = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/interop/test.proto");
+    let address = service.address.to_string();
+    let cases = [
+        "empty_unary",
+        "large_unary",
+        "client_streaming",
+        "server_streaming",
+        "ping_pong",
+        "empty_stream",
+        "custom_metadata",
+        "status_code_and_message",
+        "special_status_message",
+        "unimplemented_method",
+        "cancel_after_first_response",
+        "timeout_on_sleeping_server",
+    ];
+    let arguments: Vec<&str> = [&address, proto.to_str().expect("a plain path")].into_iter().chain(cases).collect();
+    let node = node_client(&service.cluster, &tools, "grpc_client.js", &arguments);
+    let said = lines(&service.cluster.run(node).success().stdout_text());
+    assert_eq!(said.len(), cases.len());
+    for case in said.iter().filter(|case| {
+        !["cancel_after_first_response", "timeout_on_sleeping_server"]
+            .contains(&case["case"].as_str().unwrap_or_default())
+    }) {
+        let spans = service.spans_of(case, 3);
+        proxy_span(&spans, case, "test_service");
     }
 }
 

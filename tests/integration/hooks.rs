@@ -14,7 +14,7 @@ use crate::support::{
 /// The exit code of a hook that is refused.
 const REFUSED: i32 = 4;
 
-/// What went through the provider of a hook of the module `hook_forms`.
+/// Returns the spans that went through the provider of a hook of the module `hook_forms`.
 pub(super) fn exported(cluster: &Cluster) -> Spans {
     Spans::read(&cluster.file("exported"))
 }
@@ -45,7 +45,7 @@ fn assert_one_trace(spans: &Spans) -> [&Span; 5] {
     chain
 }
 
-/// The ids as task code sees them: without the `0x` of the span file.
+/// Returns the ids as task code sees them: without the `0x` of the span file.
 fn ids(span: &Span) -> Value {
     json!([span.trace_id().trim_start_matches("0x"), span.span_id().trim_start_matches("0x")])
 }
@@ -492,7 +492,7 @@ fn hook_that_fails_panics_or_hangs_is_refused_with_its_own_words() {
     compiled(&cluster, "odd_hooks");
     for (attribute, reason) in [
         ("returns_nothing", "it returned no tracing, and no error"),
-        ("fails_in_silence", "it did not say why"),
+        ("fails_in_silence", "it gave no reason"),
         ("hollow", "it has no function to call"),
     ] {
         let expected = format!(
@@ -674,7 +674,7 @@ fn hook_that_hangs_or_panics_in_a_worker_leaves_it_running_tasks() {
     }
 }
 
-/// The logs of the workers that were ever started in this cluster.
+/// Returns the logs of the workers that were ever started in this cluster.
 fn worker_logs(cluster: &Cluster) -> usize {
     let sessions = fs::read_dir(cluster.temp_dir().join("sessions")).unwrap();
     let logs = sessions.flat_map(|session| fs::read_dir(session.unwrap().path().join("logs")).unwrap());

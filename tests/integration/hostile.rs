@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 
 use crate::support::{Cluster, HOOK, is_alive, kill, wait_until};
 
-/// What a task may do to its spool, its rings, its descriptors and its sockets.
+/// Misdeeds of a task at its spool, its rings, its descriptors and its sockets.
 const MISDEEDS: &[&str] = &[
     "cuts the spool",
     "cuts the spool in half",
@@ -158,7 +158,7 @@ fn a_connection_that_says_nothing_is_closed() {
     let mut silent = UnixStream::connect(cluster.session_dir().join("head.sock")).expect("the head accepts");
     silent.set_read_timeout(Some(Duration::from_secs(30))).expect("it is a socket");
     assert_eq!(silent.read(&mut [0; 1]).expect("it is closed and not waited for"), 0);
-    assert!(cluster.head_log().contains("it has not said who it is"));
+    assert!(cluster.head_log().contains("it sent no hello"));
 }
 
 /// A worker that ends its task when its head is gone already leaves its claims to the next head.
@@ -206,7 +206,7 @@ fn parent_of(pid: u32) -> u32 {
     parent.trim().parse().expect("the parent is a number")
 }
 
-/// What is written and read by nobody fills no disk, and keeps no task waiting.
+/// Output that nobody reads fills no disk, and keeps no task waiting.
 #[test]
 fn the_logs_of_a_session_are_bounded() {
     let cluster = Cluster::builder().workers(2).arg("--max-log-size=1MiB").start();

@@ -8,12 +8,12 @@ mod w3c;
 
 use crate::support::{Api, Builder, Cluster, HOOK};
 
-/// A cluster with an HTTP API.
+/// Starts a cluster with an HTTP API.
 fn builder() -> Builder {
     Cluster::builder().arg("--http").arg("127.0.0.1:0")
 }
 
-/// A traced one, with one worker.
+/// Returns a traced one, with one worker.
 #[track_caller]
 fn traced() -> (Cluster, Api) {
     let cluster = builder().hook(HOOK).start();
@@ -21,7 +21,7 @@ fn traced() -> (Cluster, Api) {
     (cluster, api)
 }
 
-/// One without a hook.
+/// Returns one without a hook.
 #[track_caller]
 fn untraced() -> (Cluster, Api) {
     let cluster = builder().start();

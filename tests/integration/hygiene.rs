@@ -265,7 +265,7 @@ fn assert_integers(value: &Value, seen: &mut BTreeSet<&'static str>) {
     }
 }
 
-/// The files of the span folder that a process has open.
+/// Returns the files of the span folder that a process has open.
 fn open_span_files(cluster: &Cluster, pid: u32) -> Vec<PathBuf> {
     let descriptors = fs::read_dir(format!("/proc/{pid}/fd")).expect("the process is there");
     let targets = descriptors.filter_map(|entry| fs::read_link(entry.ok()?.path()).ok());

@@ -85,6 +85,28 @@ fn only_those_do_it_who_may() {
     assert!(wrong.is_empty(), "the table in src/lib.rs and the sources differ:\n{}", wrong.join("\n"));
 }
 
+/// A folder of libraries that was built before hides that the tests do not build one.
+#[test]
+fn libraries_that_tests_load_are_built_by_the_tests() {
+    let built = fs::read_to_string(root().join("tests/support/modules.rs")).expect("the sources are here");
+    let mut packages = 0;
+    for folder in ["examples", "tests/fixtures"] {
+        for entry in fs::read_dir(root().join(folder)).expect("the folder is here") {
+            let package = entry.expect("the folder can be read").path();
+            let Ok(manifest) = fs::read_to_string(package.join("Cargo.toml")) else { continue };
+            let name = package.file_name().and_then(|name| name.to_str()).expect("a plain name");
+            if manifest.contains("crate-type = [\"cdylib\"]") {
+                packages += 1;
+                assert!(
+                    built.contains(&format!("    \"{name}\",\n")),
+                    "{name} is not in PACKAGES of tests/support/modules.rs"
+                );
+            }
+        }
+    }
+    assert!(packages > 15, "{packages} libraries were found");
+}
+
 #[test]
 fn no_two_files_of_the_reactor_import_each_other() {
     let sources = sources();
@@ -176,7 +198,7 @@ fn expand(prefix: &str, tree: &str, paths: &mut Vec<String>) {
     }
 }
 
-/// The cells of the table: what is done, and by which files (relative to `src`, or beginning with `hooks/`; a folder ends with `/`).
+/// Returns the cells of the table: what is done, and by which files (relative to `src`, or beginning with `hooks/`; a folder ends with `/`).
 fn table() -> BTreeMap<String, Vec<String>> {
     let page = fs::read_to_string(root().join("src/lib.rs")).expect("it is there");
     let (_, page) = page.split_once("# What is deliberately not there").expect("src/lib.rs has the page of invariants");
@@ -193,7 +215,7 @@ fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))
 }
 
-/// The code of each file of the product, without comments, texts and tests.
+/// Returns the code of each file of the product, without comments, texts and tests.
 fn sources() -> BTreeMap<String, String> {
     let mut sources = BTreeMap::new();
     for folder in ["src", "hooks"] {
@@ -223,7 +245,7 @@ fn collect(folder: &Path, found: &mut impl FnMut(&Path)) {
     }
 }
 
-/// Whether the word is there as such, and not as the end of a longer one. One of letters alone is not the beginning of a longer one either.
+/// Returns true if the word is there as such, and not as the end of a longer one. One of letters alone is not the beginning of a longer one either.
 fn has(code: &str, word: &str) -> bool {
     let is_letter = |byte: Option<u8>| byte.is_some_and(|byte| byte.is_ascii_alphanumeric() || byte == b'_');
     let is_word = word.bytes().all(|byte| byte.is_ascii_lowercase());
@@ -260,7 +282,7 @@ fn code_only(text: &str) -> String {
     code
 }
 
-/// The length of the string literal at the beginning of a text.
+/// Returns the length of the string literal at the beginning of a text.
 fn string(text: &str) -> Option<usize> {
     let after_prefix = text.trim_start_matches(['b', 'c']);
     if text.len() - after_prefix.len() > 1 {
@@ -282,7 +304,7 @@ fn string(text: &str) -> Option<usize> {
     Some(text.len() - body.len() + end + 1)
 }
 
-/// The length of the character literal at the beginning of a text; none for a lifetime.
+/// Returns the length of the character literal at the beginning of a text; none for a lifetime.
 fn character(text: &str) -> Option<usize> {
     let mut body = text.strip_prefix('\'')?.char_indices();
     let (_, first) = body.next()?;
@@ -317,6 +339,47 @@ fn without_tests(code: &str) -> String {
         rest = end.map_or("", |end| &rest[at + end + 1..]);
     }
     kept + rest
+}
+
+/// Words with which the first line of a doc comment does not begin: it begins with a noun phrase, or with a verb where it is of a function.
+const NOT_FIRST: [&str; 13] =
+    ["What", "How", "Where", "When", "Whether", "Who", "Which", "That", "Why", "If", "As", "So many", "Those"];
+
+/// Returns the first lines of doc comments that begin with one of these words, with their numbers from 1.
+fn riddles(text: &str) -> Vec<(usize, &str)> {
+    let mut found = Vec::new();
+    let mut is_in_comment = false;
+    for (number, line) in text.lines().enumerate() {
+        let said = line.trim_start().strip_prefix("//").and_then(|rest| rest.strip_prefix(['/', '!']));
+        let said = said.filter(|said| !said.starts_with('/'));
+        if let Some(said) = said.map(str::trim_start).filter(|_| !is_in_comment)
+            && NOT_FIRST.iter().any(|word| said.strip_prefix(word).is_some_and(|rest| rest.starts_with([' ', ','])))
+        {
+            found.push((number + 1, said));
+        }
+        is_in_comment = said.is_some();
+    }
+    found
+}
+
+#[test]
+fn doc_comments_begin_with_a_noun_phrase_or_a_verb() {
+    assert_eq!(
+        riddles("/// A lane.\n/// What follows goes on.\nx\n    //! How it is.\n//// What\n"),
+        [(4, "How it is.")]
+    );
+    let (mut wrong, mut files) = (Vec::new(), 0);
+    for folder in ["src", "hooks", "tests", "examples"] {
+        collect(&root().join(folder), &mut |path| {
+            let text = fs::read_to_string(path).expect("a source can be read");
+            files += 1;
+            let name = path.strip_prefix(root()).unwrap_or(path).display().to_string();
+            wrong.extend(riddles(&text).iter().map(|(line, said)| format!("{name}:{line}: {said}")));
+        });
+    }
+    assert!(files > 400, "{files} files were found");
+    let rule = "expected a noun phrase, or a verb for a function, such as `Limit of ...` or `Returns ...`";
+    assert!(wrong.is_empty(), "{rule}, at the beginning of\n{}", wrong.join("\n"));
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! What a head has accepted survives it: the journal, seen from outside.
+//! The journal, seen from outside: tasks that a head has accepted survive it.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -8,7 +8,7 @@ use tracer::Driver;
 
 use crate::support::{Cluster, compile_c, wait_until};
 
-/// One worker, which is busy until the file `released` exists.
+/// Starts a cluster with one worker, which is busy until the file `released` exists.
 fn busy() -> Cluster {
     let cluster = Cluster::builder().workers(1).start();
     let (started, released) = (cluster.file("started"), cluster.file("released"));
@@ -345,7 +345,7 @@ fn records_that_are_there_twice_count_once() {
     cluster.stop().success();
 }
 
-/// A cluster whose journal is on a disk that fails as the file `disk` says.
+/// Starts a cluster whose journal is on a disk that fails as the file `disk` says.
 fn on_a_failing_disk(sync: &str) -> Cluster {
     let cluster = Cluster::builder().workers(1).arg(sync).build();
     let shim = cluster.file("failing_disk.so");

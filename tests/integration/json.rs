@@ -1,10 +1,10 @@
-//! What every command writes with `--format json`.
+//! Output of every command with `--format json`.
 
 use serde_json::{Value, json};
 
 use crate::support::{Api, Cluster, HOOK};
 
-/// The fields of an object, in their order.
+/// Returns the fields of an object, in their order.
 fn fields(value: &Value) -> Vec<&str> {
     value.as_object().map(|fields| fields.keys().map(String::as_str).collect()).unwrap_or_default()
 }

@@ -10,7 +10,7 @@ use crate::support::{Cluster, kill, wait_until};
 
 const MIB: usize = 1 << 20;
 
-/// How many files of values there are.
+/// Returns the number of files of values.
 fn files(cluster: &Cluster) -> usize {
     fs::read_dir(cluster.temp_dir().join("values")).map_or(0, Iterator::count)
 }
@@ -20,12 +20,12 @@ fn wait_for_files(cluster: &Cluster, count: usize) {
     wait_until(&format!("there are {count} files of values"), || (files(cluster) == count).then_some(()));
 }
 
-/// How many files there are for the next values.
+/// Returns the number of spare files for the next values.
 fn spare_files(cluster: &Cluster) -> usize {
     fs::read_dir(cluster.temp_dir().join("spare_values")).map_or(0, Iterator::count)
 }
 
-/// The most memory that the head has used, in bytes.
+/// Returns the most memory that the head has used, in bytes.
 fn peak_memory_of_head(cluster: &Cluster) -> usize {
     let status = fs::read_to_string(format!("/proc/{}/status", cluster.head_pid())).unwrap();
     let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).unwrap();

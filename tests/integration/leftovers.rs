@@ -15,7 +15,7 @@ fn pid_in(path: &Path) -> u32 {
     })
 }
 
-/// A command with a child, both of which ignore that they are asked to end.
+/// Returns a command with a child, both of which ignore that they are asked to end.
 #[track_caller]
 fn submit_stubborn_command(cluster: &Cluster) -> Background {
     let script = "trap '' TERM INT HUP; sleep 1000 & echo $! > child; echo $$ > own; wait; wait";
@@ -25,7 +25,7 @@ fn submit_stubborn_command(cluster: &Cluster) -> Background {
     submission
 }
 
-/// A function that has started a process and waits.
+/// Returns a function that has started a process and waits.
 #[track_caller]
 fn submit_function_with_child(cluster: &Cluster) -> Background {
     let arguments = [json!(cluster.file("grandchild")).to_string(), json!(cluster.file("never")).to_string()];

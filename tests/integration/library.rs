@@ -23,7 +23,7 @@ fn connect(cluster: &support::Cluster) -> Cluster {
     init.init().expect("the head runs")
 }
 
-/// A head of this process's own.
+/// Starts a head of this process's own.
 #[track_caller]
 fn embedded(workers: u32) -> Cluster {
     support::build_modules();
@@ -455,7 +455,7 @@ impl Wake for Unpark {
     }
 }
 
-/// The simplest executor there is.
+/// Runs a future on the simplest executor there is.
 fn block_on<F: Future>(future: F) -> F::Output {
     let unpark = Arc::new(Unpark(thread::current(), AtomicBool::new(true)));
     let waker = Waker::from(Arc::clone(&unpark));

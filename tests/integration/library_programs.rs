@@ -13,13 +13,13 @@ use crate::support::{Background, Cluster, HOOK, Spans, is_alive, kill, program_p
 const TRACE: &str = "0af7651916cd43dd8448eb211c80319c";
 const PARENT: &str = "b7ad6b7169203331";
 
-/// A place without a head, for a program that has one of its own.
+/// Returns a place without a head, for a program that has one of its own.
 #[track_caller]
 fn no_head() -> Cluster {
     Cluster::builder().env("TRACER_TRACING_STARTUP_HOOK", HOOK).env("TRACER_NUM_WORKERS", "2").build()
 }
 
-/// A program of the workspace, in the environment of the cluster. The places of heads of its own are in the cluster's folder.
+/// Returns a program of the workspace, in the environment of the cluster. The places of heads of its own are in the cluster's folder.
 fn program(cluster: &Cluster, name: &str, arguments: &[&str]) -> Command {
     let mut command = cluster.program(program_path(name));
     command.args(arguments).env("TMPDIR", cluster.folder());
@@ -30,14 +30,14 @@ fn driver_program(cluster: &Cluster, arguments: &[&str]) -> Command {
     program(cluster, "driver_program", arguments)
 }
 
-/// The places of heads that programs of this cluster have, or have left.
+/// Returns the places of heads that programs of this cluster have, or have left.
 fn places(cluster: &Cluster) -> Vec<PathBuf> {
     let entries = std::fs::read_dir(cluster.folder()).expect("the folder is there").flatten();
     let is_place = |path: &PathBuf| path.to_string_lossy().contains("tracer-embedded-");
     entries.map(|entry| entry.path()).filter(is_place).collect()
 }
 
-/// A program that has a task and a command running, and what it said of its head.
+/// Returns a program that has a task and a command running, and what it said of its head.
 #[track_caller]
 fn holding(cluster: &Cluster, how: &str) -> (Background, Value) {
     let (started, released) = (cluster.file("started"), cluster.file("released"));
@@ -104,7 +104,7 @@ fn a_program_that_is_killed_leaves_no_process_and_all_spans() {
     assert_eq!((job.status_code(), job.status_description()), ("ERROR", "the process that waited for it died"));
 }
 
-/// Whoever of a program and its head dies, and whoever is left: what was running is recorded, and nothing has a parent that is nowhere.
+/// Kills each subset of a program and its head: what was running is recorded, and nothing has a parent that is nowhere.
 #[test]
 fn whoever_dies_the_spans_of_a_program_and_its_own_head_are_all_there() {
     let subsets: [&[&str]; 8] = [

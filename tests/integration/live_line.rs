@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use crate::support::{Cluster, in_a_terminal, run_in_a_terminal, wait_until};
 
-/// The lines that a terminal shows in the end, for what such commands write: text, line ends, and lines that are cleared.
+/// Returns the lines that a terminal shows in the end, for what such commands write: text, line ends, and lines that are cleared.
 fn lines_shown(written: &str) -> Vec<String> {
     let mut lines = vec![String::new()];
     let written = written.replace("\r\n", "\n");

@@ -14,7 +14,7 @@ use tracer::Driver;
 
 use crate::support::{Cluster, HOOK, kill, program_path, skip, wait_until};
 
-/// What a process has now.
+/// Open files, threads and memory of a process.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Footprint {
     files: usize,
@@ -87,7 +87,7 @@ fn replace_a_worker(cluster: &Cluster) {
     });
 }
 
-/// What the head has when nothing is done: one thread, because the one that turns the journal over ends, and no more than the fewest `files` that it
+/// Returns the head's footprint at rest: one thread, because the one that compacts the journal ends, and no more than the fewest `files` that it
 /// ever had open at rest, because it closes what belonged to a client or a worker, only not before that one has ended.
 fn at_rest(cluster: &Cluster, head: u32, files: &Cell<usize>) -> Footprint {
     let rest = wait_until("the head has closed what it does not need", || {

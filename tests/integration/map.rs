@@ -23,7 +23,7 @@ fn map_of_pipe(cluster: &Cluster, target: &str, flags: &[&str]) -> (Background, 
     (running, pipe)
 }
 
-/// The arguments of `misbehaving_tasks:waits`, as a line.
+/// Returns the arguments of `misbehaving_tasks:waits`, as a line.
 fn waiting_line(cluster: &Cluster, name: &str) -> String {
     let (started, released) = (cluster.file(&format!("{name}-started")), cluster.file(&format!("{name}-released")));
     format!("{} {}", json!(started), json!(released))

@@ -2,28 +2,33 @@
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
-use std::io::Write as _;
+use std::io::{self, BufReader, Write as _};
+use std::net::{SocketAddr, TcpStream};
 use std::process::{Child, Command, Stdio};
+use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::{AtomicBool, AtomicUsize};
+use std::time::Duration;
 
+use rustix::process::Signal;
 use serde_json::Value;
 
-use crate::support::{Answer, Api, Cluster, HOOK, python_with, skip, wait_until};
+use crate::support::{Answer, Api, Cluster, HOOK, kill_if_there, python_with, read_answer, skip, wait_until};
 
-const OPENMETRICS: &str = "application/openmetrics-text;version=1.0.0,text/plain;version=0.0.4;q=0.5";
+pub(crate) const OPENMETRICS: &str = "application/openmetrics-text;version=1.0.0,text/plain;version=0.0.4;q=0.5";
 
-/// The token of scrapers, as the status says where it is.
+/// Returns the token of scrapers, as the status says where it is.
 fn scrape_token(cluster: &Cluster) -> String {
     let path = cluster.status()["http"]["metrics_token_path"].as_str().expect("a path").to_owned();
     std::fs::read_to_string(path).expect("there is a token").trim_end().to_owned()
 }
 
-fn scrape(cluster: &Cluster, accept: &str) -> Answer {
+pub(crate) fn scrape(cluster: &Cluster, accept: &str) -> Answer {
     let api = Api { token: scrape_token(cluster), ..Api::of(cluster) };
     api.ask("GET", "/metrics").header("Accept", accept).send().status(200)
 }
 
 /// Samples by name with labels.
-fn samples(text: &str) -> BTreeMap<String, f64> {
+pub(crate) fn samples(text: &str) -> BTreeMap<String, f64> {
     let lines = text.lines().filter(|line| !line.starts_with('#'));
     let sample = |line: &str| {
         let line = line.split(" # ").next().unwrap_or_default();
@@ -33,7 +38,7 @@ fn samples(text: &str) -> BTreeMap<String, f64> {
     lines.map(sample).collect()
 }
 
-fn text(answer: &Answer) -> String {
+pub(crate) fn text(answer: &Answer) -> String {
     String::from_utf8(answer.body.clone()).expect("it is text")
 }
 
@@ -95,6 +100,133 @@ fn the_exemplar_of_a_bucket_names_a_trace_that_can_be_shown() {
         let trace = with_exemplar(&format!("tracer_task_duration_seconds_bucket{{tracer_function=\"{function}\""));
         cluster.tracer(&["trace", "show", &trace]).success().stdout_contains(function);
     }
+}
+
+/// Serves `shop:hello` and others, and returns the address.
+#[track_caller]
+fn serve(cluster: &Cluster) -> SocketAddr {
+    let file = cluster.file("service.toml");
+    let text = "name = \"shop\"\n[http]\naddress = \"127.0.0.1:0\"\n\
+         [[applications]]\nname = \"hello\"\nroute_prefix = \"/hello\"\nimport_path = \"shop:hello\"\n\
+         [[applications.deployments]]\nimport_path = \"shop:hello\"\nnum_replicas = 2\n\
+         [[applications]]\nname = \"echo\"\nroute_prefix = \"/echo\"\nimport_path = \"shop:echo\"\n";
+    std::fs::write(&file, text).expect("the folder is ours");
+    cluster.tracer(&["serve", "deploy", file.to_str().expect("a plain name")]).success();
+    let url = service(cluster)["url"].as_str().expect("it has a URL").to_owned();
+    url.trim_start_matches("http://").trim_end_matches('/').parse().expect("an address")
+}
+
+fn service(cluster: &Cluster) -> Value {
+    cluster.tracer(&["serve", "status", "--format", "json"]).success().json()["services"][0].take()
+}
+
+/// Asks until there is a whole answer. Returns its status.
+fn ask(address: SocketAddr, head: &str, body: &str) -> io::Result<u16> {
+    let mut stream = TcpStream::connect(address)?;
+    stream.set_read_timeout(Some(Duration::from_secs(30)))?;
+    let length = body.len();
+    write!(stream, "{head}\r\nhost: shop\r\nconnection: close\r\ncontent-length: {length}\r\n\r\n{body}")?;
+    Ok(read_answer(&mut BufReader::new(stream), false)?.status)
+}
+
+/// The requests that were counted, by status.
+fn requests(samples: &BTreeMap<String, f64>) -> BTreeMap<String, f64> {
+    let of_service = samples.iter().filter(|(name, _)| {
+        name.starts_with("http_server_request_duration_seconds_count") && name.contains("tracer_service=\"shop\"")
+    });
+    let mut counts = BTreeMap::new();
+    for (name, count) in of_service {
+        let status = name.split("http_response_status_code=\"").nth(1).and_then(|rest| rest.split('"').next());
+        *counts.entry(status.unwrap_or_default().to_owned()).or_default() += count;
+    }
+    counts
+}
+
+#[test]
+fn requests_of_a_service_are_counted_by_deployment_and_unknown_paths_are_one_series() {
+    let cluster = Cluster::builder().hook(HOOK).arg("--http=127.0.0.1:0").start();
+    let address = serve(&cluster);
+    for _ in 0..3 {
+        assert_eq!(ask(address, "GET /hello HTTP/1.1", "").expect("it answers"), 200);
+    }
+    assert_eq!(ask(address, "POST /echo HTTP/1.1", "twelve bytes").expect("it answers"), 200);
+    for path in ["/a", "/b", "/c"] {
+        assert_eq!(ask(address, &format!("GET {path} HTTP/1.1"), "").expect("it answers"), 404);
+    }
+    assert_eq!(ask(address, "BREW /hello HTTP/1.1", "").expect("it answers"), 200);
+    let text = text(&scrape(&cluster, OPENMETRICS));
+    let samples = samples(&text);
+    let count = |name: &str| *samples.get(name).unwrap_or_else(|| panic!("`{name}` in {text}"));
+    let labels = |app: &str| format!("tracer_service=\"shop\",app=\"{app}\",deployment=\"{app}\"");
+    let ended = |labels: &str, method: &str, rest: &str| {
+        count(&format!(
+            "http_server_request_duration_seconds_count{{{labels},http_request_method=\"{method}\",{rest}}}"
+        ))
+    };
+    let ok = |route: &str| format!("http_route=\"{route}\",http_response_status_code=\"200\"");
+    assert_eq!(ended(&labels("hello"), "GET", &ok("/hello")), 3.0);
+    assert_eq!(ended(&labels("hello"), "_OTHER", &ok("/hello")), 1.0);
+    assert_eq!(ended(&labels("echo"), "POST", &ok("/echo")), 1.0);
+    assert_eq!(ended("tracer_service=\"shop\"", "GET", "http_response_status_code=\"404\""), 3.0);
+    assert_eq!(count(&format!("tracer_serve_request_body_bytes_total{{{}}}", labels("echo"))), 12.0);
+    assert_eq!(count(&format!("tracer_serve_response_body_bytes_total{{{}}}", labels("echo"))), 12.0);
+    assert_eq!(count(&format!("tracer_serve_replicas{{{},tracer_state=\"serving\"}}", labels("hello"))), 2.0);
+    assert_eq!(count(&format!("http_server_active_requests{{{}}}", labels("hello"))), 0.0);
+    assert_eq!(count("tracer_serve_services{tracer_service=\"shop\",tracer_state=\"running\"}"), 1.0);
+    // The exemplar of a bucket leads to the request's trace.
+    let line = text.lines().find(|line| line.contains("app=\"echo\"") && line.contains(" # {trace_id=\""));
+    let trace = line.and_then(|line| line.split("trace_id=\"").nth(1)?.split('"').next()).expect("an exemplar");
+    cluster.tracer(&["trace", "show", trace]).success().stdout_contains("proxy_http_request echo POST /echo");
+}
+
+/// Does something when it is dropped.
+struct OnDrop<F: Fn()>(F);
+
+impl<F: Fn()> Drop for OnDrop<F> {
+    fn drop(&mut self) {
+        (self.0)();
+    }
+}
+
+#[test]
+fn no_count_of_requests_goes_back_when_proxies_and_replicas_are_killed() {
+    // More of them in a row, and the pause before the next start is longer than a test should take.
+    const ROUNDS: usize = 8;
+    let cluster = Cluster::builder().hook(HOOK).arg("--http=127.0.0.1:0").start();
+    let address = serve(&cluster);
+    let is_over = AtomicBool::new(false);
+    let (answered, sent) = (AtomicUsize::new(0), AtomicUsize::new(0));
+    let client = || {
+        while !is_over.load(Relaxed) {
+            sent.fetch_add(1, Relaxed);
+            if ask(address, "GET /hello HTTP/1.1", "").is_ok() {
+                answered.fetch_add(1, Relaxed);
+            }
+        }
+    };
+    let counted = || requests(&samples(&text(&scrape(&cluster, OPENMETRICS)))).values().sum::<f64>();
+    std::thread::scope(|scope| {
+        // Also when something below fails: the scope waits for its threads.
+        let _over = OnDrop(|| is_over.store(true, Relaxed));
+        let clients: Vec<_> = (0..4).map(|_| scope.spawn(client)).collect();
+        let mut before = 0.0;
+        for round in 0..ROUNDS {
+            let list = if round % 2 == 0 { "replicas" } else { "proxies" };
+            let victim = service(&cluster)[list][0]["pid"].as_u64();
+            if let Some(pid) = victim.and_then(|pid| u32::try_from(pid).ok()) {
+                kill_if_there(pid, Signal::KILL);
+            }
+            let goal = answered.load(Relaxed) + 20;
+            wait_until("requests are answered again", || (answered.load(Relaxed) >= goal).then_some(()));
+            let now = counted();
+            assert!(now >= before, "{now} requests are counted after {before}");
+            before = now;
+        }
+        is_over.store(true, Relaxed);
+        clients.into_iter().for_each(|client| client.join().expect("it ends"));
+    });
+    let (answered, sent, counted) = (answered.into_inner() as f64, sent.into_inner() as f64, counted());
+    assert!(answered <= counted && counted <= sent, "{answered} answered, {counted} counted, {sent} sent");
 }
 
 #[test]
@@ -243,12 +375,12 @@ fn a_prometheus_server_finds_the_trace_of_a_slow_task_by_its_exemplar() {
     }
 }
 
-/// A file of the example.
+/// Returns a file of the example.
 fn example(name: &str) -> std::path::PathBuf {
     std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("examples/prometheus").join(name)
 }
 
-/// A text as a part of a query of a URL.
+/// Returns a text as a part of a query of a URL.
 fn encoded(text: &str) -> String {
     text.bytes().fold(String::new(), |mut out, byte| {
         match byte {

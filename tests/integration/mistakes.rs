@@ -1,4 +1,4 @@
-//! What a newcomer gets wrong: each mistake is named, with what was expected, the next step, and the exit code of the table in README.md.
+//! Mistakes of newcomers: each is named, with what was expected, the next step, and the exit code of the table in README.md.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -308,7 +308,7 @@ fn words(line: &str) -> Vec<String> {
     line.split(' ').map(|word| word.replace('~', " ")).collect()
 }
 
-/// What is not as the table says.
+/// Returns a description of what is not as the table says.
 fn check(run: &Run, Mistake(line, code, message, next): &Mistake) -> Option<String> {
     let text = run.stderr_text();
     let is_right = run.output.status.code() == Some(*code)

@@ -8,7 +8,7 @@ use crate::support::{Cluster, HOOK, compile_c_with, module_folder, skip, wait_un
 
 const SOURCE: &str = "tests/fixtures/c/version.c";
 
-/// A head that finds modules in the folder `built`.
+/// Starts a head that finds modules in the folder `built`.
 fn cluster(workers: usize, hook: Option<&str>) -> Cluster {
     let builder = Cluster::builder().workers(workers).arg("--module-path").arg("built");
     let cluster = if let Some(hook) = hook { builder.hook(hook) } else { builder }.build();
@@ -45,7 +45,7 @@ fn assert_answers(cluster: &Cluster, answer: u8) {
     cluster.submit("version:answer", &[]).success().stdout(&format!("{answer}\n"));
 }
 
-/// The names of the versions of which there are copies.
+/// Returns the names of the versions of which there are copies.
 fn copies(cluster: &Cluster) -> Vec<String> {
     let entries = fs::read_dir(cluster.temp_dir().join("modules")).into_iter().flatten().flatten();
     let names = entries.filter_map(|entry| entry.file_name().into_string().ok());

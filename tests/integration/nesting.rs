@@ -11,7 +11,7 @@ use crate::support::{Cluster, HOOK, Span, Spans, is_alive, kill, wait_until};
 const SUBMITTED: &str = "nested_tasks.square tracer.remote";
 const RUN: &str = "nested_tasks.square tracer.remote_worker";
 
-/// The names of the spans from this one up to the root.
+/// Returns the names of the spans from this one up to the root.
 fn way_up(spans: &Spans, span: &Span) -> Vec<String> {
     let mut names = vec![span.name().to_owned()];
     let mut current = span;
@@ -294,7 +294,7 @@ fn what_waits_for_results_outlives_the_head() {
     cluster.wait_for_task(lost);
 }
 
-/// A parent that waits for two children, which wait for a file. Returns its run in the background, its id, and theirs.
+/// Returns a parent that waits for two children, which wait for a file. Returns its run in the background, its id, and theirs.
 fn family(cluster: &Cluster) -> (crate::support::Background, u64, Vec<u64>) {
     let [said, go] = ["said", "go"].map(|name| json!(cluster.file(name)).to_string());
     let parent = cluster.submit_in_background("nested_tasks:waits_for_children", &["2", &said, &go, "--crash-limit=0"]);

@@ -91,7 +91,7 @@ fn the_resource_of_every_process_is_decoded_and_named() {
     }
 }
 
-/// The number of attributes, of events and of links of a span.
+/// Returns the number of attributes, of events and of links of a span.
 fn counts(span: &Span) -> [usize; 3] {
     let attributes = span.value["attributes"].as_object().map_or(0, serde_json::Map::len);
     [attributes, span.value["events"].as_array().map_or(0, Vec::len), span.links().len()]

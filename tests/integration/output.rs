@@ -1,4 +1,4 @@
-//! What a task writes while it runs: at its submitter, line by line, and in the logs.
+//! Output of a task while it runs: at its submitter, line by line, and in the logs.
 
 use std::fs;
 
@@ -16,7 +16,7 @@ fn submit_printing(cluster: &Cluster, text: &str) -> (Background, std::path::Pat
     (cluster.submit_in_background("misbehaving_tasks:prints_and_waits", &arguments), released)
 }
 
-/// The lines that begin like this, without the beginning.
+/// Returns the lines that begin like this, without the beginning.
 fn lines_of(text: &str, prefix: &str) -> Vec<String> {
     text.lines().filter_map(|line| line.strip_prefix(prefix)).map(String::from).collect()
 }

@@ -11,7 +11,7 @@ use serde_json::json;
 
 use crate::support::{Cluster, is_alive, kill, python_with, wait_until};
 
-/// One worker, which is busy until the file `go` exists, and a task that waits.
+/// Starts a cluster with one worker, which is busy until the file `go` exists, and a task that waits.
 fn busy() -> Cluster {
     let cluster = Cluster::builder().workers(1).start();
     let (started, go) = (json!(cluster.file("started")).to_string(), json!(cluster.file("go")).to_string());
@@ -64,10 +64,10 @@ fn a_journal_that_is_cut_short_is_noticed_at_once() {
     let cluster = busy();
     // As `> tasks.journal` in a shell. Nothing asks the head meanwhile.
     fs::OpenOptions::new().write(true).truncate(true).open(cluster.temp_dir().join("tasks.journal")).unwrap();
-    wait_until("the head notices", || cluster.head_log().contains("was cut short by somebody").then_some(()));
+    wait_until("the head notices", || cluster.head_log().contains("was truncated by another process").then_some(()));
     assert!(is_warned(
         &cluster,
-        "tasks.journal` was cut short by somebody: tasks that were accepted before then are lost"
+        "tasks.journal` was truncated by another process: tasks that were accepted before then are lost"
     ));
     // The commands that it names can be typed as they are, for people and for programs.
     let place = cluster.temp_dir().display().to_string();
@@ -98,7 +98,7 @@ fn a_journal_that_is_cut_short_by_its_path_is_noticed_too() {
     let mut command = Command::new(python);
     command.args(["-c", cut]).arg(cluster.temp_dir().join("tasks.journal"));
     assert!(command.status().expect("Python is there").success());
-    wait_until("the head notices", || cluster.head_log().contains("was cut short by somebody").then_some(()));
+    wait_until("the head notices", || cluster.head_log().contains("was truncated by another process").then_some(()));
     fs::write(cluster.file("go"), "").unwrap();
     for task in 1..=2 {
         assert_eq!(cluster.wait_for_task(task)["state"], "succeeded");

@@ -1,11 +1,12 @@
 //! The proxy of a service, as the built program, between clients and replicas that the test plays.
 
+mod broken;
 mod clients;
 mod played;
 
 use std::os::fd::AsFd;
 
-use played::{Head, What};
+use played::{FrameContent, Head};
 use tracer::lane::Reset;
 use tracer_ipc::serving::{ProxyOrder, ProxyReport};
 
@@ -62,7 +63,7 @@ fn a_request_is_answered_by_the_replica_and_its_spans_are_one_trace() {
     }
 }
 
-/// An id without what span files write before it.
+/// Returns an id without what span files write before it.
 fn plain(id: &str) -> String {
     id.trim_start_matches("0x").to_owned()
 }
@@ -107,7 +108,7 @@ fn bodies_stream_in_both_directions_and_a_slow_reader_stops_its_sender_alone() {
     let mut client = head.send("POST /a HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n");
     let (request, _, _) = replica.take();
     let came = replica.next();
-    assert_eq!((came.what, came.is_last), (What::Data(b"abc".to_vec()), false));
+    assert_eq!((came.content, came.is_last), (FrameContent::Data(b"abc".to_vec()), false));
     replica.head(request, false, 200, &[]);
     replica.data(request, false, b"first");
     let (status, _) = crate::support::read_head(&mut client.0).unwrap();
@@ -132,8 +133,8 @@ fn bodies_stream_in_both_directions_and_a_slow_reader_stops_its_sender_alone() {
     let (request, _, _) = replica.take();
     let mut came = 0;
     while came < 256 << 10 {
-        match replica.next().what {
-            What::Data(piece) => came += piece.len(),
+        match replica.next().content {
+            FrameContent::Data(piece) => came += piece.len(),
             what => panic!("{what:?}"),
         }
     }
@@ -146,8 +147,8 @@ fn bodies_stream_in_both_directions_and_a_slow_reader_stops_its_sender_alone() {
         replica.credit(request, 100 << 10);
         let mut credit = 100 << 10;
         while credit > 0 && came < body.len() {
-            match replica.next().what {
-                What::Data(piece) => (came, credit) = (came + piece.len(), credit - piece.len()),
+            match replica.next().content {
+                FrameContent::Data(piece) => (came, credit) = (came + piece.len(), credit - piece.len()),
                 what => panic!("{what:?}"),
             }
         }
@@ -239,7 +240,7 @@ fn a_client_that_goes_away_is_told_to_the_replica_and_is_no_error() {
     let (request, _, _) = replica.take();
     drop(client);
     let came = replica.next();
-    assert_eq!((came.request, came.what), (request, What::Reset(Reset::ClientGone)));
+    assert_eq!((came.request, came.content), (request, FrameContent::Reset(Reset::ClientGone)));
     wait_until("its place is given back", || (head.in_flight(0) == 0).then_some(()));
     let spans = head.spans(2);
     assert_eq!(outcome(spans.named("proxy_http_request hello GET /")), ("UNSET", "", "client_gone"));
@@ -308,10 +309,10 @@ fn what_is_no_request_is_refused_below_http_when_what_was_asked_before_is_answer
     client.send("b");
     client.answer().status(400);
     let mut came = replica.next();
-    while matches!(came.what, What::Data(_)) {
+    while matches!(came.content, FrameContent::Data(_)) {
         came = replica.next();
     }
-    assert_eq!((came.request, came.what), (request, What::Reset(Reset::ClientGone)));
+    assert_eq!((came.request, came.content), (request, FrameContent::Reset(Reset::ClientGone)));
 }
 
 #[test]

@@ -134,7 +134,7 @@ fn what_a_killed_head_left_is_not_removed() {
     assert_eq!((&kept["sessions"]["removed"], &kept["sessions"]["in_use"]), (&json!(0), &json!(1)), "{kept}");
 }
 
-/// The ids of the tasks that are remembered, the oldest first.
+/// Returns the ids of the tasks that are remembered, the oldest first.
 fn remembered(cluster: &Cluster) -> Vec<u64> {
     let mut ids: Vec<_> = cluster.tasks().iter().map(|task| task["id"].as_u64().expect("an id")).collect();
     ids.sort_unstable();

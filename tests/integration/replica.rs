@@ -19,7 +19,7 @@ use tracer_ipc::claims::{ClaimState, SharedClaims};
 use tracer_ipc::control;
 use tracer_ipc::serving::{Deployment, ReplicaBegin, ReplicaOrder, ReplicaReport};
 
-use crate::support::{HOOK, Span, Spans, build_modules, wait_until};
+use crate::support::{HOOK, Random, Span, Spans, build_modules, wait_until};
 
 /// The time that a report or a frame may take.
 const LIMIT: Duration = Duration::from_secs(30);
@@ -140,7 +140,7 @@ struct Ended {
 }
 
 impl Ended {
-    /// The one span of a request.
+    /// Returns the one span of a request.
     fn request(&self) -> &Span {
         self.spans.only("is of a request", |span| span.name().starts_with("replica_handle_request"))
     }
@@ -215,7 +215,7 @@ impl Caller {
         self.stream.write_all(&out).unwrap();
     }
 
-    /// The next frame: its request, whether it is the last, and what it says. None when the lane is closed.
+    /// Returns the next frame: its request, whether it is the last, and what it says. None when the lane is closed.
     fn frame(&mut self) -> Option<(u32, bool, Came)> {
         loop {
             if let Some((kind, body)) = self.buffer.next_frame(LANE_FRAME_LIMIT).unwrap() {
@@ -537,6 +537,54 @@ fn a_hostile_frame_closes_its_lane_and_no_other() {
     }
     good.send(1, b"still here", true);
     assert_eq!(good.answer(1).text(), (200, "still here"));
+    replica.drain();
+}
+
+/// Frames of a caller, right ones and others, for requests that there are and others.
+fn hostile_frame(random: &mut Random, out: &mut Vec<u8>) {
+    let number = if random.below(6) == 0 { random.below(u64::from(u32::MAX)) } else { random.below(5) } as u32;
+    let is_last = random.below(3) == 0;
+    match random.below(7) {
+        0 | 1 => {
+            let target = *random.choose(&["/", "/a?b=c", "*", "http://x/y", "//", "x"]).expect("there are some");
+            let method = *random.choose(&["GET", "POST", "CONNECT", "X-Y"]).expect("there are some");
+            let headers =
+                [("content-length", &b"5"[..]), ("tracestate", b"\xff"), ("baggage", b"a=b"), ("upgrade", b"x")];
+            let count = random.below(5) as usize;
+            lane::put_open(out, number, is_last, &opening(method, target), headers.into_iter().take(count));
+        }
+        2 | 3 => {
+            let length = *random.choose(&[0, 1, 5, lane::DATA_LIMIT]).expect("there are some");
+            out.extend_from_slice(&lane::data_header(number, is_last, length));
+            out.resize(out.len() + length, b'x');
+        }
+        4 => lane::put_trailers(out, number, [("x-end", &b"1"[..])]),
+        5 => lane::put_credit(out, number, *random.choose(&[0, 1, 1 << 18, u32::MAX]).expect("there are some")),
+        _ => lane::put_reset(out, number, Reset::ClientGone),
+    }
+}
+
+/// Whatever a caller writes, its lane is closed at worst, and the replica serves the others.
+#[test]
+fn a_caller_that_writes_anything_loses_its_lane_alone() {
+    let replica = Replica::start("echo").ready();
+    let mut random = Random::of_test_alone();
+    let mut good = replica.lane();
+    for round in 0..200 {
+        let mut bad = replica.lane();
+        (0..5).filter(|_| random.below(4) > 0).for_each(|number| bad.claims.grant(number));
+        let mut out = Vec::new();
+        (0..=random.below(12)).for_each(|_| hostile_frame(&mut random, &mut out));
+        if random.below(3) > 0 {
+            random.spoil(&mut out);
+        }
+        // It may be closed before all is written.
+        let _ = bad.stream.write_all(&out);
+        if round % 4 == 0 {
+            assert_eq!(good.get(1 + round / 4, "/").text(), (200, ""));
+        }
+    }
+    assert_eq!(good.get(100, "/").text(), (200, ""));
     replica.drain();
 }
 

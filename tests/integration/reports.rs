@@ -1,4 +1,4 @@
-//! What `status`, `list`, `get`, `trace`, `hooks` and `modules` show, for people and as JSON.
+//! Reports of `status`, `list`, `get`, `trace`, `hooks` and `modules`, for people and as JSON.
 
 use std::fs;
 use std::path::Path;
@@ -35,7 +35,7 @@ fn the_lines_of_list_tasks_fit_into_80_columns() {
     cluster.tracer(&["trace", "show", id]).success();
 }
 
-/// The first words of the lines.
+/// Returns the first words of the lines.
 fn first_words(run: &Run) -> Vec<String> {
     let text = run.stdout_text();
     text.lines().filter_map(|line| line.split_whitespace().next()).map(String::from).collect()

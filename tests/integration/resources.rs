@@ -1,4 +1,4 @@
-//! What tasks ask for: slots and named resources, and that a head is never asked for more than it has.
+//! Resources that tasks ask for: slots and named ones, and that a head is never asked for more than it has.
 
 use std::path::Path;
 
@@ -138,7 +138,7 @@ fn a_driver_asks_for_what_its_tasks_need_and_never_more_runs_than_there_is() {
     assert!(most <= 2, "{most} ran at a time that need a gpu each, of which there are 2");
 }
 
-/// How many of these tasks ran at a time that have noted when, at most.
+/// Returns the most of these tasks that ran at a time, by the times that they have noted.
 #[track_caller]
 fn most_at_a_time(log: &Path, tasks: usize) -> i64 {
     let text = std::fs::read_to_string(log).unwrap();
@@ -211,12 +211,12 @@ fn a_bound_on_memory_is_never_lost_where_tasks_run_in_the_process_that_waits_for
     assert_eq!(cluster.worker_pids().len(), 1);
 }
 
-/// Whether this machine lets a head make control groups, which depends on who runs the tests and where.
+/// Returns true if this machine lets a head make control groups, which depends on who runs the tests and where.
 fn is_held_by_kernel(cluster: &Cluster) -> bool {
     cluster.status()["worker_memory"]["is_held_by_kernel"].as_bool().expect("it is said")
 }
 
-/// Whatever takes more memory than it may fails by that name, and the head and the others go on.
+/// Takes more memory than is allowed: that fails by this name, and the head and the others go on.
 fn memory_is_bounded(cluster: &Cluster) {
     let may = "out of memory: it may take 96 MiB";
     cluster.submit("misbehaving_tasks:takes_memory", &["20"]).success().stdout("20\n");

@@ -7,7 +7,7 @@ use crate::support::{Background, Cluster, HOOK, kill, program_path, wait_until};
 /// Before and after the middle.
 const REQUESTS: usize = 100;
 
-/// A head with one worker and a program that has sent half of its requests, when both have rings.
+/// Starts a head with one worker and a program that has sent half of its requests, when both have rings.
 #[track_caller]
 fn amid_requests() -> (Cluster, Background) {
     // Whether looking pays is up to the machine, so it is told to look.
@@ -22,7 +22,7 @@ fn amid_requests() -> (Cluster, Background) {
     (cluster, program)
 }
 
-/// How many connections of the head have rings.
+/// Returns the number of connections of the head that have rings.
 fn rings(cluster: &Cluster) -> usize {
     let maps = std::fs::read_to_string(format!("/proc/{}/maps", cluster.head_pid())).expect("the head runs");
     maps.matches("memfd:tracer-rings").count()

@@ -7,9 +7,9 @@ use crate::support::{Cluster, HOOK, Span, Spans, kill};
 
 /// The runtime's spans under the PRODUCER span.
 const OUTSIDE: [&str; 5] = ["tracer.accept", "tracer.journal", "tracer.queue", "tracer.lease", "tracer.deliver"];
-/// Those under the CONSUMER span, for a function.
+/// Spans under the CONSUMER span, for a function.
 const INSIDE: [&str; 4] = ["tracer.load", "tracer.decode", "tracer.run", "tracer.encode"];
-/// Those that begin where the one before ends, the first of all where the submission begins: no span speaks of less than there is.
+/// Spans that begin where the one before ends, the first of all where the submission begins: no span speaks of less than there is.
 const WITHOUT_GAP: [&str; 6] =
     ["tracer.accept", "tracer.journal", "tracer.queue", "tracer.lease", "tracer.run", "tracer.encode"];
 
@@ -24,7 +24,7 @@ fn assert_within(inner: &Span, outer: &Span) {
     assert!(from <= start && start <= end && end <= to, "{}: {from} {start} {end} {to}", inner.name());
 }
 
-/// The spans of tracer's runtime.
+/// Returns the spans of tracer's runtime.
 fn of_runtime(spans: &Spans) -> Vec<&Span> {
     spans.iter().filter(|span| OUTSIDE.contains(&span.name()) || INSIDE.contains(&span.name())).collect()
 }

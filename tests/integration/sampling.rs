@@ -9,7 +9,7 @@ use crate::support::{Cluster, HOOK, Spans};
 
 const TRACE_ID: &str = "4bf92f3577b34da6a3ce929d0e0e4736";
 
-/// The spans by trace, as many as there are of each name in it.
+/// Returns the spans by trace, as many as there are of each name in it.
 fn traces(spans: &Spans) -> BTreeMap<String, Vec<String>> {
     spans.assert_whole(&[]);
     let mut traces = BTreeMap::<String, Vec<String>>::new();
@@ -20,7 +20,7 @@ fn traces(spans: &Spans) -> BTreeMap<String, Vec<String>> {
     traces
 }
 
-/// What each submission from the command line of `traced_tasks:nested` makes.
+/// Spans of each submission of `traced_tasks:nested` from the command line.
 const NESTED: [&str; 5] =
     ["inner", "outer", "traced_tasks.nested tracer.remote", "traced_tasks.nested tracer.remote_worker", "tracer job"];
 

@@ -1,4 +1,4 @@
-//! Who may reach a head, and what hostile clients can do to it: nothing.
+//! Access to a head, and attacks by hostile clients, which achieve nothing.
 
 use std::fs;
 use std::io::{Read, Write};
@@ -19,7 +19,7 @@ fn mode(path: &Path) -> u32 {
     fs::symlink_metadata(path).expect("it exists").mode() & 0o7777
 }
 
-/// Everything below a folder.
+/// Returns all paths below a folder.
 fn walk(folder: &Path) -> Vec<std::path::PathBuf> {
     let mut all = Vec::new();
     for entry in fs::read_dir(folder).expect("the folder is ours").flatten() {
@@ -57,7 +57,7 @@ fn read_to_end(stream: &mut UnixStream) -> Vec<u8> {
     }
 }
 
-/// A connection that has said hello.
+/// Returns a connection that has said hello.
 #[track_caller]
 fn connect_as_driver(cluster: &Cluster) -> UnixStream {
     let mut stream = connect(cluster);
@@ -353,7 +353,7 @@ fn clients_beyond_the_limit_on_open_files_wait_and_the_head_stays_calm() {
     cluster.tracer(&["status"]).success().stdout_contains("commands had to wait for a connection");
 }
 
-/// A copy of a library that is there for tests, in a folder of its own that only this user can change.
+/// Returns a copy of a library that is there for tests, in a folder of its own that only this user can change.
 fn copy_of(cluster: &Cluster, library: &str, folder: &str) -> PathBuf {
     let folder = cluster.file(folder);
     fs::create_dir(&folder).expect("the folder is ours");

@@ -1,5 +1,5 @@
-//! What can be seen to have ended is recorded, and what dies leaves its spans: processes are killed at chosen points and at
-//! random, and the span files are read at the moment when the outcome is seen.
+//! Seen means recorded: processes are killed at chosen points and at random, and the span files are read at the moment when the outcome
+//! is seen. Ends that were seen are in them, and so are the spans of processes that died.
 
 use std::collections::HashMap;
 use std::fs;
@@ -17,7 +17,7 @@ const TARGET: &str = "misbehaving_tasks:makes_spans";
 const ATTEMPT: &str = "misbehaving_tasks.makes_spans tracer.remote_worker";
 const INNER_ATTEMPT: &str = "misbehaving_tasks.makes_one_span tracer.remote_worker";
 
-/// A cluster in which one worker kills itself when it comes to `point` for the `time`th time.
+/// Starts a cluster in which one worker kills itself when it comes to `point` for the `time`th time.
 fn with_a_kill_at(point: &str, time: u32) -> Cluster {
     let cluster = Cluster::builder().hook(HOOK).build();
     cluster.note(format!("a worker dies at {point}, the time {time}"));
@@ -49,7 +49,7 @@ fn assert_ended_children(spans: &Spans, attempt: &Span) {
 
 const KILLED: &str = "the worker was killed by SIGKILL (signal 9)";
 
-/// How far the attempt got before its worker died.
+/// Progress of the attempt before its worker died.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Got {
     /// The function was not called.
@@ -176,16 +176,16 @@ fn a_worker_that_dies_when_its_result_is_sent_has_succeeded() {
 
 /// A driver in this process. Its tasks are children of a span that somebody else has made: this process has no tracing of its
 /// own, which all tests in it would share.
-struct Submitter {
+pub(crate) struct Submitter {
     driver: Driver,
-    outcomes: HashMap<TaskId, Outcome>,
+    pub(crate) outcomes: HashMap<TaskId, Outcome>,
 }
 
 const OUTSIDE: &str = "b7ad6b7169203331";
 
 impl Submitter {
     #[track_caller]
-    fn of(cluster: &Cluster) -> Submitter {
+    pub(crate) fn of(cluster: &Cluster) -> Submitter {
         let mut driver = Driver::connect(&cluster.temp_dir()).expect("the head runs");
         let parent = format!("00-0af7651916cd43dd8448eb211c80319c-{OUTSIDE}-01");
         let (carrier, rejections) = Carrier::from_headers([parent.as_str()], [], []);
@@ -195,7 +195,7 @@ impl Submitter {
     }
 
     #[track_caller]
-    fn submit(&mut self, target: &str, argument: u64) {
+    pub(crate) fn submit(&mut self, target: &str, argument: u64) {
         let remote = self.driver.remote(target).arg(argument).expect("a number is an argument");
         // One attempt each: what becomes of one is what these tests are about.
         remote.crash_limit(0).submit().expect("the head takes it");
@@ -203,7 +203,7 @@ impl Submitter {
 
     /// Waits until another task has ended, and returns its place among the submissions. The outcome of each is told once.
     #[track_caller]
-    fn next_ended(&mut self) -> (u64, TaskId, Outcome) {
+    pub(crate) fn next_ended(&mut self) -> (u64, TaskId, Outcome) {
         let finished = self.driver.next_finished().expect("the head answers");
         let earlier = self.outcomes.insert(finished.task, finished.outcome.clone());
         assert_eq!(earlier, None, "task {} has ended twice", finished.task);
@@ -212,7 +212,7 @@ impl Submitter {
 
     /// Kills one of the workers that take tasks, and none that was killed before.
     #[track_caller]
-    fn kill_a_worker(&mut self, random: &mut Random, killed: &mut Vec<u32>) {
+    pub(crate) fn kill_a_worker(&mut self, random: &mut Random, killed: &mut Vec<u32>) {
         let ready = wait_until("a worker takes tasks", || {
             let mut ready = self.ready_workers();
             // The head may not have learnt of the last one's death.
@@ -224,7 +224,7 @@ impl Submitter {
         kill(victim, Signal::KILL);
     }
 
-    /// The workers that take tasks.
+    /// Returns the workers that take tasks.
     #[track_caller]
     fn ready_workers(&mut self) -> Vec<u32> {
         let reply = self.driver.query(&Query::Workers).expect("the head answers");
@@ -234,7 +234,7 @@ impl Submitter {
     }
 }
 
-/// How many spans of attempts at a task the span files have now. Reads less carefully than [`Spans`], and faster.
+/// Returns the number of spans of attempts at a task in the span files. Reads less carefully than [`Spans`], and faster.
 fn recorded_attempts(cluster: &Cluster, id: TaskId) -> usize {
     let mark = format!("\"tracer.task_id\":{id},");
     let files = fs::read_dir(cluster.spans_dir()).into_iter().flatten().flatten();
@@ -634,7 +634,7 @@ fn ten_thousand_tasks_among_killed_workers_leave_every_span_at_the_exporter() {
     assert_none_is_missing(&known.into_values().collect::<Vec<_>>(), &outcomes);
 }
 
-/// Whatever a worker is at when it dies, on however many threads: none of its spans is twice, and none is without its parent.
+/// Kills a worker at any point, with several threads: none of its spans is twice, and none is without its parent.
 #[test]
 fn a_worker_that_is_killed_amid_spans_on_several_threads_leaves_whole_traces() {
     const ROUNDS: usize = 12;

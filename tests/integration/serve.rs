@@ -6,7 +6,7 @@ use std::path::PathBuf;
 
 use crate::support::{Cluster, Run};
 
-/// A service file in the folder of a cluster.
+/// Returns a service file in the folder of a cluster.
 fn file(cluster: &Cluster, text: &str) -> PathBuf {
     let path = cluster.file("service.toml");
     fs::write(&path, text).expect("the folder is ours");
@@ -18,7 +18,7 @@ fn deploy(cluster: &Cluster, text: &str, further: &[&str]) -> Run {
     cluster.tracer(&[&["serve", "deploy", &path], further].concat())
 }
 
-/// A service of one deployment, at a port that is free.
+/// Returns a service of one deployment, at a port that is free.
 fn service_of(import_path: &str, further: &str) -> String {
     format!(
         "name = \"shop\"\n[http]\naddress = \"127.0.0.1:0\"\n[[applications]]\nimport_path = \"{import_path}\"\n\

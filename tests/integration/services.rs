@@ -121,7 +121,7 @@ fn a_command_serves_a_deployment_with_a_head_of_its_own_until_ctrl_c() {
         list["workers"].as_array().expect("there are workers").iter().filter(|row| row["replica"] == "hello#1");
     assert_eq!(replicas.count(), 1, "{list}");
     run.signal(Signal::INT);
-    run.wait().success().stderr_contains("ending what is going on");
+    run.wait().success().stderr_contains("finishing requests in progress");
     assert!(Client::connect(&url).is_err(), "nobody listens any more");
     cluster.assert_nothing_runs();
     // What was served for the life of a command is not served again.

@@ -39,7 +39,7 @@ impl Service {
         self.cluster.tracer(&["serve", "deploy", file.to_str().unwrap()]).success();
     }
 
-    /// The processes of a role: `proxy` or `replica`.
+    /// Returns the processes of a role: `proxy` or `replica`.
     fn pids(&self, role: &str) -> Vec<u32> {
         let is_it = |command: &str| command.split(' ').nth(1) == Some(role);
         self.cluster.processes().iter().filter(|process| is_it(&process.command)).map(|process| process.pid).collect()
@@ -60,7 +60,7 @@ impl Service {
         std::env::var(KILLS).map_or(4, |count| count.parse().expect("a number of kills"))
     }
 
-    /// The spans of each trace, once the head has finished those of the dead.
+    /// Returns the spans of each trace, once the head has finished those of the dead.
     fn traces(&self) -> HashMap<String, Vec<Span>> {
         self.cluster.stop().success();
         let spans = self.cluster.spans();

@@ -90,7 +90,7 @@ fn free_address() -> SocketAddr {
     TcpListener::bind(("127.0.0.1", 0)).unwrap().local_addr().unwrap()
 }
 
-/// The statuses of all answers to these bytes, until the server closes, or waits for more.
+/// Returns the statuses of all answers to these bytes, until the server closes, or waits for more.
 fn statuses(address: SocketAddr, bytes: &[u8]) -> Vec<u16> {
     let mut stream = TcpStream::connect(address).unwrap();
     stream.set_read_timeout(Some(PATIENCE)).unwrap();

@@ -7,18 +7,18 @@ use std::net::TcpListener;
 use rustix::process::Signal;
 use serde_json::Value;
 
-use crate::support::{Builder, Cluster, HOOK, Receiver, Spans, compile_c, kill, wait_until};
+use crate::support::{Api, Builder, Cluster, HOOK, Receiver, Spans, compile_c, kill, wait_until};
 
 const OTLP: &str = "otlp:setup_tracing";
 const OTLP_FILE: &str = "otlp_file:setup_tracing";
 
-/// A cluster with the hooks in this order.
+/// Starts a cluster with the hooks in this order.
 fn with_hooks(hooks: &[&str]) -> Builder {
     let builder = Cluster::builder().env("OTEL_BSP_SCHEDULE_DELAY", "20");
     hooks.iter().fold(builder, |builder, hook| builder.arg(format!("--tracing-startup-hook={hook}")))
 }
 
-/// The spans in the OTLP files of the cluster, each with the attributes of its resource.
+/// Returns the spans in the OTLP files of the cluster, each with the attributes of its resource.
 fn otlp_lines(cluster: &Cluster) -> Vec<(Value, Value)> {
     let entries = std::fs::read_dir(cluster.spans_dir()).into_iter().flatten().flatten();
     let files = entries.map(|entry| entry.path()).filter(|path| path.to_string_lossy().ends_with(".otlp.jsonl"));
@@ -38,7 +38,7 @@ fn otlp_lines(cluster: &Cluster) -> Vec<(Value, Value)> {
     spans
 }
 
-/// The ids in lines of OTLP. None is there twice.
+/// Returns the ids in lines of OTLP. None is there twice.
 #[track_caller]
 fn otlp_ids(spans: &[(Value, Value)]) -> BTreeSet<String> {
     let all: Vec<_> = spans.iter().map(|(span, _)| span["spanId"].as_str().expect("an id").to_owned()).collect();
@@ -55,12 +55,12 @@ fn received_ids(spans: &[Value]) -> BTreeSet<String> {
     spans.iter().map(|span| span["span_id"].as_str().expect("an id").to_owned()).collect()
 }
 
-/// How many there are in a list or an object.
+/// Returns the number of entries of a list or an object.
 fn count(values: &Value) -> usize {
     values.as_array().map_or_else(|| values.as_object().map_or(0, serde_json::Map::len), Vec::len)
 }
 
-/// The value of an attribute in OTLP.
+/// Returns the value of an attribute in OTLP.
 fn value_of<'a>(attributes: &'a Value, key: &str) -> &'a Value {
     let attribute = attributes.as_array().into_iter().flatten().find(|attribute| attribute["key"] == key);
     attribute.and_then(|it| it["value"].as_object()?.values().next()).unwrap_or(&Value::Null)
@@ -338,4 +338,27 @@ fn a_hook_that_takes_no_spans_can_only_be_the_first() {
         .stderr_contains(&format!("`--tracing-startup-hook`: expected each hook once, found `{HOOK}` twice\n(hint: "));
     let missing = "--tracing-startup-hook=missing_hook:setup";
     cluster.start_head(&[&flags[0], missing]).status(4).stderr_contains("module `missing_hook` was not found");
+}
+
+#[test]
+fn spans_that_are_received_go_to_the_exporters_of_the_session_too() {
+    let Some(receiver) = Receiver::start(&["200"]) else { return };
+    let cluster = with_hooks(&[HOOK, OTLP])
+        .arg("--otlp=127.0.0.1:0")
+        .env("OTEL_EXPORTER_OTLP_ENDPOINT", receiver.endpoint())
+        .start();
+    let path = cluster.status()["http"]["otlp_token_path"].as_str().expect("a path").to_owned();
+    let token = std::fs::read_to_string(path).expect("there is a token").trim_end().to_owned();
+    let api = Api { token, ..Api::of(&cluster) };
+    let span = |id: u8| {
+        serde_json::json!({"traceId": "ab".repeat(16), "spanId": format!("{id:02x}").repeat(8), "name": format!("sent {id}"), "kind": 1,
+            "startTimeUnixNano": "1", "endTimeUnixNano": "2", "attributes": [{"key": "n", "value": {"intValue": "7"}}]})
+    };
+    let body =
+        serde_json::json!({"resourceSpans": [{"scopeSpans": [{"spans": [span(1), {"name": "no ids"}, span(2)]}]}]});
+    api.ask("POST", "/v1/traces").json(&body).send().status(200);
+    let spans = receiver.wait_for_spans(2);
+    assert_eq!(received_ids(&spans), BTreeSet::from(["01".repeat(8), "02".repeat(8)]));
+    cluster.stop().success();
+    assert_eq!(receiver.accepted().iter().filter(|span| span["name"] == "sent 1").count(), 1, "each once");
 }

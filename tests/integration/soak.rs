@@ -10,7 +10,7 @@ use rustix::process::Signal;
 use serde_json::Value;
 use tracer::Driver;
 
-use crate::support::{Cluster, HOOK, Random, is_alive, kill, wait_until, wait_until_within};
+use crate::support::{Cluster, HOOK, Random, is_alive, kill, kill_if_there, wait_until, wait_until_within};
 
 const SECONDS: u64 = 15;
 /// Tasks between two looks at all of them. Well below what a head remembers.
@@ -20,13 +20,13 @@ fn number_of(variable: &str) -> Option<u64> {
     std::env::var(variable).ok()?.parse().ok()
 }
 
-/// What was accepted and not looked at since.
+/// Tasks that were accepted and not looked at since.
 #[derive(Default)]
 struct Open {
     /// By id: what must be true of it.
     tasks: BTreeMap<u64, Expected>,
     total: usize,
-    /// What its driver was told, by id.
+    /// Outcomes that its driver was told, by id.
     told: BTreeMap<u64, bool>,
 }
 
@@ -84,7 +84,7 @@ fn submit(cluster: &Cluster, random: &mut Random, open: &mut Open) {
     }
 }
 
-/// Every task that is remembered, by id.
+/// Returns every task that is remembered, by id.
 fn recorded(cluster: &Cluster) -> BTreeMap<u64, Value> {
     let list = cluster.tracer(&["list", "tasks", "--limit", "20000", "--format", "json"]).success().json();
     list["tasks"].as_array().unwrap().iter().map(|task| (task["id"].as_u64().unwrap(), task.clone())).collect()
@@ -139,8 +139,8 @@ fn whatever_was_accepted_has_one_outcome_however_heads_and_workers_are_killed() 
         if random.below(3) == 0 {
             let pids = cluster.worker_pids();
             if let Some(&pid) = random.choose(&pids) {
-                kill(pid, Signal::KILL);
-                workers += 1;
+                // One that the round before killed is listed until the head has heard of it.
+                workers += u32::from(kill_if_there(pid, Signal::KILL));
             }
         }
         if kills_head {

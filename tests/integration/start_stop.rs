@@ -20,7 +20,7 @@ fn submit_waiting(cluster: &Cluster, task: &str) -> (Background, PathBuf) {
     (submission, released)
 }
 
-/// The commands that `tracer start` says come next.
+/// Returns the commands that `tracer start` says come next.
 #[track_caller]
 fn next_commands(banner: &str) -> Vec<String> {
     let (_, next) = banner.split_once("\nNext\n").expect("the banner says what is next");
@@ -28,7 +28,7 @@ fn next_commands(banner: &str) -> Vec<String> {
     next.lines().filter_map(command).collect()
 }
 
-/// A shell that knows nothing of the cluster but where `tracer` is.
+/// Returns a shell that knows nothing of the cluster but where `tracer` is.
 fn shell(cluster: &Cluster, script: &str) -> Command {
     let path = std::env::var("PATH").unwrap_or_default();
     let mut shell = cluster.program("sh");
@@ -50,7 +50,7 @@ fn a_head_goes_to_the_background_and_says_what_is_running_and_what_is_next() {
          \n\nNext\
          \n  submit a task  tracer submit task demo:my_function\
          \n  see its trace  tracer trace show last\
-         \n  see how it is  tracer status\
+         \n  see its state  tracer status\
          \n  stop it        tracer stop\n"
     ));
     let head_pid = cluster.head_pid();

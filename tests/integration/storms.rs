@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 
 use crate::support::{Cluster, HOOK, kill, wait_until};
 
-/// The spans in the files of a folder: their ids, and those of their parents. Reads less carefully than `Spans`, and faster.
+/// Returns the spans in the files of a folder: their ids, and those of their parents. Reads less carefully than `Spans`, and faster.
 fn ids_in(folder: &Path, keys: (&str, &str)) -> Vec<(String, Option<String>)> {
     let mut ids = Vec::new();
     for entry in fs::read_dir(folder).expect("there are span files").flatten() {

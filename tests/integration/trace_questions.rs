@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use crate::support::Cluster;
 
-/// A cluster that has run a task that succeeds and one that panics in a span of its own.
+/// Starts a cluster that has run a task that succeeds and one that panics in a span of its own.
 fn with_two_traces() -> Cluster {
     let cluster = Cluster::traced();
     cluster.submit("wordcount:frequencies", &["\"a b a\""]).success();
@@ -15,7 +15,7 @@ fn with_two_traces() -> Cluster {
     cluster
 }
 
-/// The roots of the traces that a query finds, in the order of the list.
+/// Returns the roots of the traces that a query finds, in the order of the list.
 #[track_caller]
 fn listed(cluster: &Cluster, query: &[&str]) -> Vec<Value> {
     let list = cluster.tracer(&[&["trace", "list", "--format", "json", "--"], query].concat()).success().json();

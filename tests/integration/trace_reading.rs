@@ -11,13 +11,13 @@ use serde_json::{Value, json};
 
 use crate::support::{Background, Cluster, HOOK, in_a_terminal, is_alive, kill, run_in_a_terminal, skip, wait_until};
 
-/// What `tracer trace …` says in JSON.
+/// Returns the JSON of `tracer trace …`.
 #[track_caller]
 fn trace_json(cluster: &Cluster, arguments: &[&str]) -> Value {
     cluster.tracer(&[&["trace"], arguments, &["--format", "json"]].concat()).success().json()
 }
 
-/// A cluster that has run a task that succeeds and one that panics in a span of its own.
+/// Starts a cluster that has run a task that succeeds and one that panics in a span of its own.
 fn with_two_traces() -> Cluster {
     let cluster = Cluster::traced();
     cluster.submit("wordcount:frequencies", &["\"a b a\""]).success();
@@ -108,7 +108,7 @@ impl Waiting {
     }
 }
 
-/// The names of the open spans, with the spans.
+/// Returns the names of the open spans, with the spans.
 #[track_caller]
 fn open_spans(cluster: &Cluster) -> Vec<(String, Value)> {
     let open = trace_json(cluster, &["open"]);
@@ -406,7 +406,7 @@ fn a_trace_in_otlp_lines_is_shown_like_any_other() {
     assert_eq!(span["status"], json!({"status_code": "ERROR", "description": "it did not go well"}));
 }
 
-/// A Python that has the official protobuf classes of OTLP: what `PYTHON` says, else the system's.
+/// Returns a Python that has the official protobuf classes of OTLP: what `PYTHON` says, else the system's.
 fn python_with_otlp() -> Option<PathBuf> {
     let candidates = [std::env::var_os("PYTHON").map(PathBuf::from), Some("python3".into())];
     candidates.into_iter().flatten().find(|python| {
@@ -419,7 +419,7 @@ fn python_with_otlp() -> Option<PathBuf> {
     })
 }
 
-/// A cluster that has run tasks with everything that spans can have.
+/// Starts a cluster that has run tasks with everything that spans can have.
 fn with_rich_traces() -> Cluster {
     let cluster = with_two_traces();
     cluster.submit("traced_tasks:rich", &[]).success();

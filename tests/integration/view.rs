@@ -60,7 +60,7 @@ impl View {
     }
 }
 
-/// A cluster that has run a task that succeeds and one that panics in a span of its own.
+/// Starts a cluster that has run a task that succeeds and one that panics in a span of its own.
 fn with_two_traces() -> Cluster {
     let cluster = Cluster::traced();
     cluster.submit("wordcount:frequencies", &["\"a b a\""]).success();
@@ -68,7 +68,7 @@ fn with_two_traces() -> Cluster {
     cluster
 }
 
-/// A task that waits in nested spans until it is released, as the command that submits it.
+/// Returns a task that waits in nested spans until it is released, as the command that submits it.
 fn waiting(cluster: &Cluster) -> (Background, PathBuf) {
     let (started, release) = (cluster.file("started"), cluster.file("release"));
     let arguments = [&started, &release].map(|path| json!(path).to_string());
@@ -292,7 +292,7 @@ fn a_link_of_text_is_for_people() {
 }
 
 /// The folder with the page's packages, which the gate names.
-fn page_tools() -> Option<PathBuf> {
+pub(crate) fn page_tools() -> Option<PathBuf> {
     let tools = std::env::var_os("TRACER_PAGE_TOOLS").map(PathBuf::from);
     let tools = tools.unwrap_or_else(|| source().join("node_modules"));
     if tools.join("esbuild").is_dir() {
@@ -385,8 +385,8 @@ fn the_page_works_in_a_browser() {
     view.end();
 }
 
-/// The path of a program that is installed.
-fn program(name: &str) -> Option<PathBuf> {
+/// Returns the path of a program that is installed.
+pub(crate) fn program(name: &str) -> Option<PathBuf> {
     let path = std::env::var_os("PATH")?;
     std::env::split_paths(&path).map(|folder| folder.join(name)).find(|program| program.is_file())
 }

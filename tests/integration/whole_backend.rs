@@ -28,7 +28,7 @@ fn free_port() -> u16 {
     listener.local_addr().expect("it has one").port()
 }
 
-/// The JSON at a path of the API; none while there is no good answer.
+/// Returns the JSON at a path of the API; none while there is no good answer.
 fn get(port: u16, path: &str) -> Option<Value> {
     let mut stream = TcpStream::connect(("127.0.0.1", port)).ok()?;
     write!(stream, "GET {path} HTTP/1.0\r\nHost: localhost\r\n\r\n").ok()?;
@@ -51,7 +51,7 @@ fn without_nulls(value: Value) -> Value {
     }
 }
 
-/// The attributes by key, each value with its type.
+/// Returns the attributes by key, each value with its type.
 fn attributes(list: &Value) -> Value {
     let pairs = list.as_array().into_iter().flatten();
     pairs.map(|pair| (pair["key"].as_str().expect("a key is a text").to_owned(), pair["value"].clone())).collect()
@@ -74,7 +74,7 @@ impl Phoenix {
         Phoenix { _process: process, port, grpc_port }
     }
 
-    /// The spans of a trace, when so many are there: it takes them in at its own pace.
+    /// Returns the spans of a trace, when so many are there: it takes them in at its own pace.
     #[track_caller]
     fn wait_for_trace(&self, trace_id: &str, count: usize) -> Vec<Value> {
         wait_until(&format!("Phoenix has {count} spans of {trace_id}"), || {

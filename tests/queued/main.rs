@@ -3,14 +3,14 @@
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
-use tracer::head::reactor::{self, Effects, EndedAttempt, Submission, Watchers};
-use tracer::head::state::{DriverId, Now, Settings, State, TaskEnd};
-use tracer::protocol::{AttemptResult, Lease, Period, TaskFilter, WorkerReady};
-use tracer::spool::ClaimState;
-use tracer::task::{
-    AttemptReport, Demand, Envelope, FunctionSpec, JobId, Outcome, Policy, SpanLink, StopReason, TaskId, TaskSpec,
-    TraceLink, WorkerId,
-};
+use idle_effects::IdleEffects;
+use tracer::head::reactor::{self, Submission};
+use tracer::head::state::{DriverId, Now, Settings, State};
+use tracer::protocol::{AttemptResult, TaskFilter, WorkerReady};
+use tracer::task::{Demand, Envelope, FunctionSpec, JobId, Outcome, Policy, TaskSpec, TraceLink, WorkerId};
+
+#[path = "../support/idle_effects.rs"]
+mod idle_effects;
 
 struct Counting;
 
@@ -38,99 +38,6 @@ unsafe impl GlobalAlloc for Counting {
 
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
-
-/// The world outside of the reactor: leases that were granted and not reported, oldest first.
-#[derive(Default)]
-struct World {
-    leases: std::collections::VecDeque<(WorkerId, u64)>,
-    finished: u64,
-}
-
-impl Effects for World {
-    fn count_attempt(&mut self, _attempt: &EndedAttempt<'_>) {}
-
-    fn drain_output(&mut self, _worker: WorkerId, _watchers: &Watchers) {}
-    fn lease(&mut self, worker: WorkerId, lease: Lease<'_>) {
-        self.leases.push_back((worker, lease.number));
-    }
-
-    fn lease_inline(&mut self, _worker: WorkerId, _lease: Lease<'_>) {}
-
-    fn journal_submit(
-        &mut self,
-        _first: TaskId,
-        _submissions: &[Submission<'_>],
-        _now: Now,
-    ) -> Result<Option<Period>, String> {
-        Ok(None)
-    }
-
-    fn journal_end(&mut self, _task: TaskId, _attempt: u32, _ended: &TaskEnd) {}
-
-    fn journal_start(&mut self, _task: TaskId, _attempt: u32) -> bool {
-        true
-    }
-
-    fn journal_actor(
-        &mut self,
-        _actor: TaskId,
-        _attempt: u32,
-        _restarts: u32,
-        _death: Option<&tracer::head::state::Death>,
-    ) {
-    }
-
-    fn journal_pruned(&mut self, _tasks: &[TaskId]) {}
-
-    fn journal_attempt(&mut self, _task: TaskId, _attempt: &AttemptReport, _span: Option<SpanLink>) {}
-
-    fn finished(
-        &mut self,
-        _to: (DriverId, u64),
-        _task: TaskId,
-        _attempt: u32,
-        _outcome: &Outcome,
-        _ended_unix_nano: Option<u64>,
-        _past: &[AttemptReport],
-    ) {
-        self.finished += 1;
-    }
-
-    fn claim_state(&self, _worker: WorkerId, _lease: u64) -> ClaimState {
-        ClaimState::Claimed
-    }
-
-    fn has_begun_inline(&self, _worker: WorkerId, _task: TaskId, _attempt: u32) -> bool {
-        true
-    }
-
-    fn running(&self, _worker: WorkerId) -> Option<(u64, u64)> {
-        None
-    }
-
-    fn revoke(&mut self, _worker: WorkerId, _lease: u64) -> bool {
-        false
-    }
-
-    fn start_worker(&mut self, _worker: WorkerId) {}
-
-    fn ask_to_end(&mut self, _worker: WorkerId) {}
-
-    fn ask_to_stop(&mut self, _worker: WorkerId, _task: TaskId, _attempt: u32, _why: StopReason) {}
-
-    fn signal_command(&mut self, _worker: WorkerId, _kill: bool) -> bool {
-        true
-    }
-
-    fn terminate(&mut self, _worker: WorkerId) {}
-
-    fn bound_memory(&mut self, _worker: WorkerId, _limit_bytes: Option<u64>) {}
-
-    fn kill(&mut self, _worker: WorkerId) {}
-
-    fn give_up_value(&mut self, _name: String) {}
-    fn log(&mut self, _line: String) {}
-}
 
 const NOW: Now = Now { monotonic_ns: 1, unix_nano: 1_000 };
 const TASKS: u64 = 1_000_000;
@@ -173,7 +80,7 @@ fn submit(state: &mut State, tag: u64, envelope: &[u8]) {
 fn a_million_tasks_that_wait_take_little_memory_and_all_come_to_an_end() {
     let envelope = envelope();
     let mut state = State::new(Settings::of_workers(2));
-    let mut world = World::default();
+    let mut world = IdleEffects::default();
     for worker in [WorkerId(1), WorkerId(2)] {
         reactor::on_worker_started(&mut state, worker, 1000 + worker.0 as u32, NOW);
         let ready = WorkerReady { tracing: "none".into(), hook_failure: None };

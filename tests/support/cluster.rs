@@ -42,13 +42,13 @@ impl Builder {
         self
     }
 
-    /// A further argument of `tracer start`.
+    /// Adds a further argument of `tracer start`.
     pub fn arg(mut self, argument: impl AsRef<OsStr>) -> Builder {
         self.arguments.push(argument.as_ref().into());
         self
     }
 
-    /// A variable for every command of this cluster, the one that starts it among them.
+    /// Adds a variable for every command of this cluster, the one that starts it among them.
     pub fn env(mut self, name: &str, value: impl AsRef<OsStr>) -> Builder {
         self.env.push((name.into(), value.as_ref().into()));
         self
@@ -94,29 +94,29 @@ impl Cluster {
         Builder::default()
     }
 
-    /// One worker, with the shipped hook.
+    /// Starts a cluster with one worker, with the shipped hook.
     #[track_caller]
     pub fn traced() -> Cluster {
         Cluster::builder().hook(super::HOOK).start()
     }
 
-    /// One worker, without a hook.
+    /// Starts a cluster with one worker, without a hook.
     #[track_caller]
     pub fn untraced() -> Cluster {
         Cluster::builder().start()
     }
 
-    /// The folder of this test: everything is in it, and commands run in it.
+    /// Returns the folder of this test: everything is in it, and commands run in it.
     pub fn folder(&self) -> &Path {
         &self.path
     }
 
-    /// A path in the folder of this test.
+    /// Returns a path in the folder of this test.
     pub fn file(&self, name: &str) -> PathBuf {
         self.path.join(name)
     }
 
-    /// The place of the head: `TRACER_TEMP_DIR`.
+    /// Returns the place of the head: `TRACER_TEMP_DIR`.
     pub fn temp_dir(&self) -> PathBuf {
         self.file("place")
     }
@@ -143,7 +143,7 @@ impl Cluster {
         self.head_record()["session_dir"].as_str().expect("a head is running").into()
     }
 
-    /// The text of the head's log.
+    /// Returns the text of the head's log.
     pub fn head_log(&self) -> String {
         fs::read_to_string(self.session_dir().join("logs/head.log")).unwrap_or_default()
     }
@@ -263,7 +263,7 @@ impl Cluster {
         self.tracer(&["status", "--format", "json"]).success().json()
     }
 
-    /// The rows of `tracer list workers --format json`.
+    /// Returns the rows of `tracer list workers --format json`.
     #[track_caller]
     pub fn workers(&self) -> Vec<Value> {
         let rows = self.tracer(&["list", "workers", "--format", "json"]).success().json();
@@ -276,7 +276,7 @@ impl Cluster {
         self.workers().iter().map(|worker| pid(worker).expect("a worker has a pid")).collect()
     }
 
-    /// The newest tasks, as `tracer list tasks --format json` shows them.
+    /// Returns the newest tasks, as `tracer list tasks --format json` shows them.
     #[track_caller]
     pub fn tasks(&self) -> Vec<Value> {
         let list = self.tracer(&["list", "tasks", "--format", "json"]).success().json();
@@ -320,7 +320,7 @@ impl Cluster {
         wait_until(&format!("`{}` exists", path.display()), || path.exists().then_some(()));
     }
 
-    /// Every process that was started in this cluster and runs.
+    /// Returns every process that was started in this cluster and runs.
     pub fn processes(&self) -> Vec<Process> {
         processes::of_folder(&self.path)
     }
@@ -344,7 +344,8 @@ impl Cluster {
         for session in sessions {
             let folders = ["logs", "logs/serve"].map(|folder| fs::read_dir(session.path().join(folder)));
             let logs = folders.into_iter().flatten().flatten().flatten();
-            for log in logs.filter(|log| log.path().is_file()) {
+            let is_text = |path: &Path| path.is_file() && !path.to_string_lossy().contains(".index");
+            for log in logs.filter(|log| is_text(&log.path())) {
                 let text = fs::read(log.path()).unwrap_or_default();
                 let start = text.len().saturating_sub(8192);
                 eprintln!("--- {}\n{}", log.path().display(), String::from_utf8_lossy(&text[start..]));

@@ -8,7 +8,7 @@ use std::sync::{Mutex, PoisonError};
 use super::modules::target_dir;
 use super::skip::skip;
 
-/// The folder of this package.
+/// Returns the folder of this package.
 fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))
 }

@@ -38,7 +38,7 @@ pub struct Answer {
 }
 
 impl Api {
-    /// Of a cluster that was started with `--http`.
+    /// Returns the API of a cluster that was started with `--http`.
     #[track_caller]
     pub fn of(cluster: &Cluster) -> Api {
         let http = &cluster.status()["http"];
@@ -48,14 +48,14 @@ impl Api {
         Api { address, token: token.trim_end().to_owned() }
     }
 
-    /// A request with everything that it needs to be let in.
+    /// Returns a request with everything that it needs to be let in.
     pub fn ask(&self, method: &str, target: &str) -> Ask {
         self.bare(method, target)
             .header("Host", &self.address.to_string())
             .header("Authorization", &format!("Bearer {}", self.token))
     }
 
-    /// A request without any headers.
+    /// Returns a request without any headers.
     pub fn bare(&self, method: &str, target: &str) -> Ask {
         let (method, target) = (method.into(), target.into());
         Ask { address: self.address, method, target, headers: Vec::new(), body: Vec::new() }
@@ -66,7 +66,7 @@ impl Api {
         self.ask("GET", target).send()
     }
 
-    /// A submission, with this query, as `?wait_ms=1`, or nothing.
+    /// Returns a submission, with this query, as `?wait_ms=1`, or nothing.
     pub fn submission(&self, query: &str, body: &Value) -> Ask {
         self.ask("POST", &format!("/api/v1/tasks{query}")).json(body)
     }
@@ -106,7 +106,7 @@ impl Ask {
         self
     }
 
-    /// As it goes over the wire.
+    /// Returns the bytes that go over the wire.
     pub fn bytes(&self) -> Vec<u8> {
         let mut bytes = format!("{} {} HTTP/1.1\r\n", self.method, self.target).into_bytes();
         for (name, value) in &self.headers {
@@ -127,7 +127,7 @@ impl Ask {
         self.try_send().unwrap_or_else(|error| panic!("{what}: {error}"))
     }
 
-    /// As [`send`](Self::send), for when nobody may listen.
+    /// Sends as [`send`](Self::send) does, where perhaps nobody listens.
     pub fn try_send(self) -> io::Result<Answer> {
         let mut reader = self.open()?;
         let is_head = self.method == "HEAD";
@@ -198,7 +198,7 @@ pub fn read_chunk(reader: &mut impl BufRead) -> io::Result<Option<Vec<u8>>> {
 }
 
 impl Answer {
-    /// The value of a header; empty when it is not there.
+    /// Returns the value of a header; empty when it is not there.
     pub fn header(&self, name: &str) -> &str {
         self.headers.iter().find(|(own, _)| own == name).map_or("", |(_, value)| value)
     }
@@ -230,7 +230,7 @@ impl Answer {
         problem
     }
 
-    /// The events of a stream: name, id and data.
+    /// Returns the events of a stream: name, id and data.
     #[track_caller]
     pub fn events(&self) -> Vec<(String, String, Value)> {
         let text = self.text();

@@ -35,7 +35,7 @@ pub enum Outcome {
 }
 
 impl Exchange {
-    /// The status of the answer, if it is whole.
+    /// Returns the status of the answer, if it is whole.
     pub fn status(&self) -> Option<u16> {
         match &self.outcome {
             Outcome::Whole(answer) => Some(answer.status),
@@ -72,7 +72,7 @@ impl Clients {
         Clients { threads: threads.collect(), is_over, answered }
     }
 
-    /// The number of requests that have ended.
+    /// Returns the number of requests that have ended.
     pub fn answered(&self) -> u64 {
         self.answered.load(Ordering::Relaxed)
     }
@@ -99,7 +99,7 @@ pub struct Idle {
 }
 
 impl Clients {
-    /// A client that keeps its connection, and asks when it is told to.
+    /// Returns a client that keeps its connection, and asks when it is told to.
     pub fn at_rest(address: SocketAddr, path: &str) -> Idle {
         Idle { address, path: path.into(), connection: None }
     }

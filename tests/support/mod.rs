@@ -13,6 +13,7 @@ mod foreign;
 mod http;
 mod load;
 mod modules;
+mod node;
 mod processes;
 mod python;
 mod random;
@@ -28,7 +29,8 @@ pub use foreign::{build_standalone, cargo_on_new_crate, compile_c, compile_c_wit
 pub use http::{Answer, Api, Ask, read_answer, read_chunk, read_head};
 pub use load::{Clients, Exchange, Outcome};
 pub use modules::{build_modules, module_folder, program_path};
-pub use processes::{Process, is_alive, kill};
+pub use node::{node_client, node_clients};
+pub use processes::{Process, is_alive, kill, kill_if_there};
 pub use python::python_with;
 pub use random::Random;
 pub use receiver::{Certificates, Receiver};

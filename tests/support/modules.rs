@@ -12,6 +12,7 @@ use rustix::fs::{FlockOperation, flock};
 const PACKAGES: &[&str] = &[
     "wordcount",
     "async_task",
+    "axum_chat",
     "counter",
     "fan_out",
     "http_task",
@@ -40,12 +41,12 @@ const PACKAGES: &[&str] = &[
 /// The programs that tests run.
 const PROGRAMS: &[&str] = &["driver", "driver_program"];
 
-/// The folder of the executable under test, and of the libraries.
+/// Returns the folder of the executable under test, and of the libraries.
 pub fn module_folder() -> &'static Path {
     Path::new(env!("CARGO_BIN_EXE_tracer")).parent().expect("an executable is in a folder")
 }
 
-/// A program that tests run.
+/// Returns a program that tests run.
 pub fn program_path(name: &str) -> PathBuf {
     module_folder().join("examples").join(name)
 }

@@ -19,7 +19,7 @@ pub struct Process {
     pub command: String,
 }
 
-/// The processes that the test of `folder` has started, directly or not, and that have not ended.
+/// Returns the processes that the test of `folder` has started, directly or not, and that have not ended.
 pub(super) fn of_folder(folder: &Path) -> Vec<Process> {
     let entry = [FOLDER_VARIABLE.as_bytes(), b"=", folder.as_os_str().as_bytes()].concat();
     let pids = fs::read_dir("/proc").into_iter().flatten().filter_map(|entry| pid_of(&entry.ok()?.file_name()));
@@ -58,6 +58,16 @@ pub fn is_alive(pid: u32) -> bool {
 #[track_caller]
 pub fn kill(pid: u32, signal: Signal) {
     kill_process(to_pid(pid), signal).unwrap_or_else(|error| panic!("{signal:?} for process {pid}: {error}"));
+}
+
+/// Sends a signal to a process of a list that may be older than the process's death. Returns whether it was still there.
+#[track_caller]
+pub fn kill_if_there(pid: u32, signal: Signal) -> bool {
+    match kill_process(to_pid(pid), signal) {
+        Ok(()) => true,
+        Err(rustix::io::Errno::SRCH) => false,
+        Err(error) => panic!("{signal:?} for process {pid}: {error}"),
+    }
 }
 
 pub(super) fn try_kill(pid: u32, signal: Signal) {

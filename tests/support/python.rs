@@ -5,7 +5,7 @@ use std::process::{Command, Stdio};
 
 use super::skip::skip;
 
-/// A Python that can import `module`: what `PYTHON` says, else the system's. None, which skips the test, when there is none.
+/// Returns a Python that can import `module`: what `PYTHON` says, else the system's. None, which skips the test, when there is none.
 pub fn python_with(module: &str) -> Option<PathBuf> {
     let candidates = [std::env::var_os("PYTHON").map(PathBuf::from), Some("python3".into())];
     let found = candidates.into_iter().flatten().find(|python| {

@@ -25,27 +25,27 @@ pub struct Receiver {
 }
 
 impl Receiver {
-    /// One for HTTP; `tests/fixtures/otlp.py` explains the replies. None, which skips the test: there is no Python for it.
+    /// Starts one for HTTP; `tests/fixtures/otlp.py` explains the replies. None, which skips the test: there is no Python for it.
     #[track_caller]
     pub fn start(replies: &[&str]) -> Option<Receiver> {
         Receiver::run(PROTOCOL, "http", &["receive", "", "", ""], replies)
     }
 
-    /// One for HTTP over TLS. Clients need a certificate too when `asks` is set.
+    /// Starts one for HTTP over TLS. Clients need a certificate too when `asks` is set.
     #[track_caller]
     pub fn start_tls(tls: &Certificates, asks: bool, replies: &[&str]) -> Option<Receiver> {
         let [certificate, key, authority] = tls.of_server(asks);
         Receiver::run(PROTOCOL, "https", &["receive", &certificate, &key, &authority], replies)
     }
 
-    /// One for gRPC. One that does not take `any` compression takes none.
+    /// Starts one for gRPC. One that does not take `any` compression takes none.
     #[track_caller]
     pub fn start_grpc(any: bool, replies: &[&str]) -> Option<Receiver> {
         let compression = if any { "any" } else { "none" };
         Receiver::run(PROTOCOL_GRPC, "http", &["receive-grpc", "", "", "", compression], replies)
     }
 
-    /// One for gRPC over TLS.
+    /// Starts one for gRPC over TLS.
     #[track_caller]
     pub fn start_grpc_tls(tls: &Certificates, asks: bool, replies: &[&str]) -> Option<Receiver> {
         let [certificate, key, authority] = tls.of_server(asks);
@@ -87,7 +87,7 @@ impl Receiver {
         whole.lines().skip(1).map(|line| serde_json::from_str(line).expect("the receiver prints JSON")).collect()
     }
 
-    /// The spans of the requests that were, or will be, answered with 200.
+    /// Returns the spans of the requests that were, or will be, answered with 200.
     pub fn accepted(&self) -> Vec<Value> {
         let taken = |request: &Value| request["reply"] == "200" || request["reply"] == "held";
         let requests = self.requests().into_iter().filter(taken);

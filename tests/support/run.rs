@@ -24,17 +24,17 @@ pub struct Run {
 }
 
 impl Run {
-    /// Its standard output as text.
+    /// Returns its standard output as text.
     pub fn stdout_text(&self) -> String {
         String::from_utf8_lossy(&self.output.stdout).into_owned()
     }
 
-    /// Its standard error as text.
+    /// Returns its standard error as text.
     pub fn stderr_text(&self) -> String {
         String::from_utf8_lossy(&self.output.stderr).into_owned()
     }
 
-    /// Its standard output as JSON.
+    /// Returns its standard output as JSON.
     #[track_caller]
     pub fn json(&self) -> Value {
         serde_json::from_slice(&self.output.stdout)
@@ -84,7 +84,7 @@ impl Run {
         self
     }
 
-    /// The text with `<folder>`, `<bin>`, `<session>`, `<pid>`, `<trace>` and `<time>` for what differs from run to run.
+    /// Returns the text with `<folder>`, `<bin>`, `<session>`, `<pid>`, `<trace>` and `<time>` for what differs from run to run.
     pub fn normalized(&self, text: &str) -> String {
         let mut text = text.to_owned();
         for (place, name) in &self.places {
@@ -93,7 +93,7 @@ impl Run {
         normalize_words(&text)
     }
 
-    /// Everything about the run, for a message.
+    /// Returns a description of the run, for a message.
     pub fn describe(&self) -> String {
         format!(
             "$ {}\n{}\n--- standard output\n{}\n--- standard error\n{}\n---",

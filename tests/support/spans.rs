@@ -42,7 +42,7 @@ impl Span {
         self.text(&["status", "status_code"])
     }
 
-    /// The description of the status, or nothing.
+    /// Returns the description of the status, or nothing.
     pub fn status_description(&self) -> &str {
         self.value["status"]["description"].as_str().unwrap_or_default()
     }
@@ -52,12 +52,12 @@ impl Span {
         &self.value["attributes"][key]
     }
 
-    /// The attribute of the span's process.
+    /// Returns the attribute of the span's process.
     pub fn resource_attribute(&self, key: &str) -> &Value {
         &self.value["resource"]["attributes"][key]
     }
 
-    /// The span events of a name.
+    /// Returns the span events of a name.
     pub fn events(&self, name: &str) -> Vec<&Value> {
         self.value["events"].as_array().into_iter().flatten().filter(|event| event["name"] == name).collect()
     }
@@ -110,18 +110,18 @@ impl Spans {
         spans
     }
 
-    /// The one span of a name.
+    /// Returns the one span of a name.
     #[track_caller]
     pub fn named(&self, name: &str) -> &Span {
         self.only(&format!("is named `{name}`"), |span| span.name() == name)
     }
 
-    /// All spans of a name.
+    /// Returns all spans of a name.
     pub fn all_named(&self, name: &str) -> Vec<&Span> {
         self.spans.iter().filter(|span| span.name() == name).collect()
     }
 
-    /// The one span for which `is_it` holds.
+    /// Returns the one span for which `is_it` holds.
     #[track_caller]
     pub fn only(&self, what: &str, is_it: impl Fn(&Span) -> bool) -> &Span {
         let found: Vec<_> = self.spans.iter().filter(|span| is_it(span)).collect();
@@ -129,7 +129,7 @@ impl Spans {
         found[0]
     }
 
-    /// The span of that id, in the same trace.
+    /// Returns the span of that id, in the same trace.
     #[track_caller]
     pub fn parent_of(&self, child: &Span) -> &Span {
         let parent = child.parent_id().unwrap_or_else(|| panic!("`{}` has no parent", child.name()));
@@ -138,21 +138,21 @@ impl Spans {
         })
     }
 
-    /// The spans right below one.
+    /// Returns the spans right below one.
     pub fn children_of(&self, parent: &Span) -> Vec<&Span> {
         let is_child =
             |span: &&Span| span.trace_id() == parent.trace_id() && span.parent_id() == Some(parent.span_id());
         self.spans.iter().filter(is_child).collect()
     }
 
-    /// The one span with this value of an attribute.
+    /// Returns the one span with this value of an attribute.
     #[track_caller]
     pub fn with_attribute(&self, key: &str, value: impl Into<Value>) -> &Span {
         let value = value.into();
         self.only(&format!("has `{key}` = {value}"), |span| *span.attribute(key) == value)
     }
 
-    /// The span of the last attempt of a task.
+    /// Returns the span of the last attempt of a task.
     #[track_caller]
     pub fn attempt_of(&self, task: u64) -> &Span {
         let is_attempt = |span: &&Span| span.kind() == "SpanKind.CONSUMER" && *span.attribute("tracer.task_id") == task;
@@ -185,7 +185,7 @@ impl Spans {
         }
     }
 
-    /// The spans in short, for a message.
+    /// Returns the spans in short, for a message.
     pub fn describe(&self) -> String {
         let lines: Vec<_> = self
             .spans

@@ -21,12 +21,12 @@ use tokio::task::JoinError;
 use tokio::time::timeout;
 use tracer_sdk::task;
 
-/// What came of trying to connect to an address.
+/// Result of an attempt to connect to an address.
 #[derive(Debug, Serialize)]
 struct Probe {
     address: String,
     seconds: f64,
-    /// Why there was no connection; absent if there was one.
+    /// Reason why there was no connection; absent if there was one.
     #[serde(skip_serializing_if = "Option::is_none")]
     error: Option<String>,
 }

@@ -39,7 +39,7 @@ impl Counter {
         self.count
     }
 
-    /// What the count would be. It has no `self`, so it is a task, `counter:Counter.sum`, and runs anywhere.
+    /// Returns the sum of several counts. It has no `self`, so it is a task, `counter:Counter.sum`, and runs anywhere.
     pub fn sum(counts: Vec<i64>) -> i64 {
         counts.iter().sum()
     }

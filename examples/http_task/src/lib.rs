@@ -21,7 +21,7 @@ use ureq::http::{Request, Response};
 use ureq::middleware::MiddlewareNext;
 use ureq::{Agent, Body, SendBody};
 
-/// What a service answered.
+/// Answer of a service.
 #[derive(Debug, Serialize)]
 struct Fetched {
     status: u16,

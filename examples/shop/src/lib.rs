@@ -11,7 +11,7 @@ use opentelemetry::trace::Tracer;
 use opentelemetry::{KeyValue, global};
 use serde::{Deserialize, Serialize};
 use tracer_sdk::remote;
-use tracer_sdk::serve::{Body, Json, Request, Response, deployment};
+use tracer_sdk::serve::{Body, Json, Request, Response, batch, deployment};
 
 /// Time between two events of [`count`].
 const EVENT_PERIOD: Duration = Duration::from_millis(100);
@@ -59,6 +59,19 @@ fn add(terms: Json<Vec<i64>>) -> Result<Json<i64>, &'static str> {
         sum()
     });
     sum.map(Json).ok_or("the sum is too large")
+}
+
+/// Looks prices up, many at a time: what is asked for while a look-up runs goes into the next one, up to 32 at once. Each request is answered with its own
+/// price, or that there is none.
+#[deployment]
+#[batch(max_size = 32)]
+async fn price(names: Vec<String>) -> Vec<Result<Json<u32>, String>> {
+    let look_up = |name: &String| match name.as_str() {
+        "tea" => Ok(Json(3)),
+        "coffee" => Ok(Json(4)),
+        other => Err(format!("there is no `{other}`")),
+    };
+    names.iter().map(look_up).collect()
 }
 
 /// Panics.

@@ -1,6 +1,6 @@
 //! A task written against the `tracing` crate, as most Rust code is that was there before anyone thought of running it
-//! here. `#[instrument]` makes the spans and `info!` the events on them; the SDK's default subscriber hands both
-//! on. `RUST_LOG` sets the level, `info` unless it says otherwise.
+//! here. `#[instrument]` makes the spans, and `info!` log records and the events on them; the SDK's default subscriber
+//! hands all of them on. `RUST_LOG` sets the level, `info` unless it says otherwise.
 //!
 //! ```text
 //! $ cargo build -p tracing_task
@@ -15,7 +15,7 @@ use serde::{Deserialize, Serialize};
 use tracer_sdk::task;
 use tracing::{debug, info, instrument, warn};
 
-/// What somebody wants to buy.
+/// Items that a customer wants to buy.
 #[derive(Debug, Deserialize)]
 struct Order {
     customer: String,
@@ -31,7 +31,7 @@ struct Item {
     quantity: u32,
 }
 
-/// What it costs.
+/// Prices of an order's items, and their sum.
 #[derive(Debug, PartialEq, Serialize)]
 struct Bill {
     customer: String,
@@ -40,7 +40,7 @@ struct Bill {
     total: u64,
 }
 
-/// Why an order cannot be priced.
+/// Reason why an order cannot be priced.
 #[derive(Debug, PartialEq)]
 enum OrderError {
     Empty,

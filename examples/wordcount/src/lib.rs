@@ -23,7 +23,7 @@ use opentelemetry::{Context, KeyValue, global};
 use serde::Serialize;
 use tracer_sdk::task;
 
-/// How many lines of a file make a chunk, and so a span.
+/// Number of lines of a file that make a chunk, and so a span.
 const LINES_PER_CHUNK: usize = 1000;
 
 /// Counts the words of a text.

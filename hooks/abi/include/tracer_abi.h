@@ -82,10 +82,85 @@
 // that of a failure would be. Since ABI 1.6.
 #define TRACER_STATUS_LOST 9
 
+// `TracerHost.host_measure` only: it is done, and the current span would be welcome. Since ABI 1.6.
+#define TRACER_STATUS_WANTS_SPAN 10
+
+// A sum that only grows.
+#define TRACER_INSTRUMENT_COUNTER 1
+
+// A sum that grows and shrinks.
+#define TRACER_INSTRUMENT_UP_DOWN_COUNTER 2
+
+// A distribution of values.
+#define TRACER_INSTRUMENT_HISTOGRAM 3
+
+// The latest value.
+#define TRACER_INSTRUMENT_GAUGE 4
+
+// A sum that only grows, which an observer measures whole.
+#define TRACER_INSTRUMENT_OBSERVABLE_COUNTER 5
+
+// A sum that grows and shrinks, which an observer measures whole.
+#define TRACER_INSTRUMENT_OBSERVABLE_UP_DOWN_COUNTER 6
+
+// The latest value, which an observer measures.
+#define TRACER_INSTRUMENT_OBSERVABLE_GAUGE 7
+
+// Values are integers of 64 bits without a sign.
+#define TRACER_NUMBER_U64 1
+
+// Values are integers of 64 bits.
+#define TRACER_NUMBER_I64 2
+
+// Values are floating-point numbers of 64 bits.
+#define TRACER_NUMBER_F64 3
+
+// The answer begins.
+#define TRACER_CALL_HEAD 1
+
+// A piece of its body has come.
+#define TRACER_CALL_BODY 2
+
+// Trailers have come.
+#define TRACER_CALL_TRAILERS 3
+
+// The answer is whole, and the spans of the call have ended.
+#define TRACER_CALL_ENDED 4
+
+// There is no answer, or no more of it.
+#define TRACER_CALL_FAILED 5
+
+// Nothing follows, and the data of the call is not used any more.
+#define TRACER_CALL_RELEASED 6
+
+// An event of a library for tracing becomes a log record with the ids of its span.
+#define TRACER_EVENTS_AS_LOG_RECORDS 1
+
+// An event of a library for tracing becomes an event of its span.
+#define TRACER_EVENTS_AS_SPAN_EVENTS 2
+
+// OpenTelemetry's severity number of TRACE.
+#define TRACER_SEVERITY_TRACE 1
+
+// OpenTelemetry's severity number of DEBUG.
+#define TRACER_SEVERITY_DEBUG 5
+
+// OpenTelemetry's severity number of INFO.
+#define TRACER_SEVERITY_INFO 9
+
+// OpenTelemetry's severity number of WARN.
+#define TRACER_SEVERITY_WARN 13
+
+// OpenTelemetry's severity number of ERROR.
+#define TRACER_SEVERITY_ERROR 17
+
+// OpenTelemetry's severity number of FATAL.
+#define TRACER_SEVERITY_FATAL 21
+
 // The actor outlives the job that makes it.
 #define TRACER_ACTOR_DETACHED 1
 
-// If a living actor of this type has the name, that one is taken.
+// A living actor of this type with the name is taken, if there is one.
 #define TRACER_ACTOR_OR_EXISTING 2
 
 // Something is lost or will not work.
@@ -206,6 +281,10 @@
 
 // The handler takes settings while it runs (`TRACER_EVENT_CONFIGURE`); one that does not is replaced when they change.
 #define TRACER_DEPLOYMENT_CONFIGURE 2
+
+// The handler takes calls of its methods: requests of the version 0 of HTTP, whose target is the name of the method and whose body is a MessagePack
+// array of arguments. They are answered with a status 200 and a MessagePack value as body; what fails one goes to the caller with type and message.
+#define TRACER_DEPLOYMENT_CALL 4
 
 // A request begins: its head, and the first piece of its body.
 #define TRACER_EVENT_REQUEST 1
@@ -592,6 +671,12 @@ typedef struct TracerTracing {
     //
     // Called from: whichever thread has called `commit`, when that returned neither `TRACER_STATUS_OK` nor `TRACER_STATUS_NOT_DURABLE`.
     uint64_t (*lost)(void *data);
+    // Takes log records of this process, to be delivered at the table's own pace: an OTLP `ExportLogsServiceRequest`
+    // (`opentelemetry/proto/collector/logs/v1`), encoded. `flush` and `shutdown` count for them too. The host keeps them on the disk whatever this
+    // returns. Null for a table that takes none. Since ABI 1.6.
+    //
+    // Called from: any thread, one at a time. It must not wait for a network. `request` is borrowed for the call.
+    uint32_t (*log_export)(void *data, struct TracerBytes request, struct TracerTextBuffer *error);
 } TracerTracing;
 
 // A tracing hook: the function that sets up tracing in a process.
@@ -840,6 +925,134 @@ typedef struct TracerActorIdentity {
     struct TracerStr death;
 } TracerActorIdentity;
 
+// A log record, as OpenTelemetry's data model for logs has it. Since ABI 1.6.
+typedef struct TracerLogRecord {
+    // The size of this struct, as the module compiled it.
+    size_t size;
+    // Time of the event, in nanoseconds since the Unix epoch; 0 for now.
+    uint64_t time_unix_nano;
+    // The span that it is in; null for none. In a task, `TracerTaskCall.span_context` is that of the attempt.
+    const struct TracerSpanContext *span_context;
+    // OpenTelemetry's severity number, 1 to 24, of which the `SEVERITY_` constants are the first of their names; 0 when it has none.
+    uint32_t severity;
+    // Name of the severity in the module's language; empty for OpenTelemetry's.
+    struct TracerStr severity_text;
+    // The instrumentation scope: which part of the program says it.
+    struct TracerStr target;
+    // The message. More than 32 KiB are cut.
+    struct TracerStr body;
+    // `attribute_count` attributes. All of a record has room in 64 KiB; attributes beyond that are counted as dropped.
+    const struct TracerKeyValue *attributes;
+    // Number of attributes.
+    size_t attribute_count;
+} TracerLogRecord;
+
+// A header or a trailer.
+typedef struct TracerHeader {
+    // Its name; in lower case from the host.
+    struct TracerStr name;
+    // Its value: bytes without CR, LF and NUL.
+    struct TracerBytes value;
+} TracerHeader;
+
+// A call of a deployment. Everything in it is borrowed for the call of `TracerHost.host_call`. Since ABI 1.6.
+typedef struct TracerCall {
+    // The size of this struct, as the module compiled it.
+    size_t size;
+    // The deployment: its name, `application/name` or `service/application/name`. The caller's own application is searched first.
+    struct TracerStr deployment;
+    // The method of HTTP; empty for a call of a method of the deployment, whose name is `target` and whose arguments are the body.
+    struct TracerStr method;
+    // Path and query, or the name of the method.
+    struct TracerStr target;
+    // The host that the request is for; empty for none.
+    struct TracerStr authority;
+    // `header_count` headers, with names in lower case.
+    const struct TracerHeader *headers;
+    // Number of headers.
+    size_t header_count;
+    // The whole body.
+    struct TracerBytes body;
+    // The id of the request that the call is made for; empty for a new one.
+    struct TracerStr request_id;
+    // The current span of the caller, or null; the call's span is then the first of a trace.
+    const struct TracerSpanContext *parent;
+    // The current W3C baggage header of the caller; empty for none. Read with `parent` only.
+    struct TracerStr baggage;
+    // Time after which the answer is not wanted, in nanoseconds since the Unix epoch; 0 for never.
+    uint64_t deadline_unix_nano;
+    // The model that the call is for; empty for none. A replica that has it is preferred.
+    struct TracerStr model;
+} TracerCall;
+
+// Something has come of a call. Everything in it is borrowed for the call of `on_event`. Since ABI 1.6.
+typedef struct TracerCallEvent {
+    // The size of this struct, as the host compiled it.
+    size_t size;
+    // One of the `CALL_` constants.
+    uint32_t kind;
+    // The status of the answer, with `TRACER_CALL_HEAD`.
+    uint32_t status;
+    // `header_count` headers of the answer, or trailers.
+    const struct TracerHeader *headers;
+    // Number of headers.
+    size_t header_count;
+    // A piece of the body.
+    struct TracerBytes bytes;
+    // With `TRACER_CALL_FAILED`, what became of the call in a word, as the attribute `tracer.outcome` says it.
+    struct TracerStr outcome;
+    // With `TRACER_CALL_FAILED`, the reason for people.
+    struct TracerStr message;
+} TracerCallEvent;
+
+// An instrument of metrics, as OpenTelemetry's API has it. Since ABI 1.6.
+typedef struct TracerInstrument {
+    // The size of this struct, as the module compiled it.
+    size_t size;
+    // Kind of the instrument: one of the `INSTRUMENT_` constants.
+    uint32_t kind;
+    // Type of its values: one of the `NUMBER_` constants.
+    uint32_t number;
+    // Its name. Not empty.
+    struct TracerStr name;
+    // Unit by UCUM, such as `s` or `By`; empty for none.
+    struct TracerStr unit;
+    // Description for people; empty for none.
+    struct TracerStr description;
+    // Name of the instrumentation scope.
+    struct TracerStr scope;
+    // Version of the scope; empty for none.
+    struct TracerStr scope_version;
+    // Upper boundaries of the buckets of a histogram, each above the one before, at most 200; null for those of OpenTelemetry's specification.
+    const double *boundaries;
+    // Number of boundaries.
+    size_t boundary_count;
+} TracerInstrument;
+
+// A number in the type of its instrument.
+typedef union TracerNumber {
+    // `TRACER_NUMBER_U64`.
+    uint64_t u64_;
+    // `TRACER_NUMBER_I64`.
+    int64_t i64_;
+    // `TRACER_NUMBER_F64`.
+    double f64_;
+} TracerNumber;
+
+// A value of an instrument. Since ABI 1.6.
+typedef struct TracerMeasurement {
+    // The size of this struct, as the module compiled it.
+    size_t size;
+    // The value, in the instrument's type.
+    union TracerNumber value;
+    // `attribute_count` attributes. Arrays are left out.
+    const struct TracerKeyValue *attributes;
+    // Number of attributes.
+    size_t attribute_count;
+    // The span in which it was measured; null for none, or to be asked for it.
+    const struct TracerSpanContext *span_context;
+} TracerMeasurement;
+
 // Functions and values that the host lends to a module for as long as the process lives.
 typedef struct TracerHost {
     // The size of this struct, as the host compiled it.
@@ -914,6 +1127,54 @@ typedef struct TracerHost {
     //
     // Called from: any thread.
     uint32_t (*host_end_actor)(uint64_t actor_id, uint64_t grace_ms, struct TracerTextBuffer *error);
+    // Takes a log record: when this returns, the end of the process cannot lose it. One below `log_severity` is left out. Null where nobody takes
+    // records: in an older host, and in a process that is not traced.
+    //
+    // Called from: any thread. Everything is borrowed for the call. Returns `TRACER_STATUS_FULL` for a record that is lost because the disk takes no more.
+    uint32_t (*host_log_record)(const struct TracerLogRecord *record);
+    // Least severity that is wanted, by OpenTelemetry's numbers (`SEVERITY_`).
+    uint32_t log_severity;
+    // Forms that events of a library for logging and tracing take, such as those of Rust's `tracing`: `EVENTS_AS_` constants, added. 0 in an
+    // older host, which takes span events.
+    uint32_t log_events;
+    // Calls a deployment of a service, without waiting: `on_event` is told what comes of it, and `number` is filled with a number that names the call
+    // in this process. A deployment that there is not fails the call by an event.
+    //
+    // Called from: any thread. `on_event` is called from any thread, also before this returns, from one at a time for one call. It must not block.
+    // Its last event is `TRACER_CALL_RELEASED`, after which `data` is not used any more; when this fails, the only one.
+    uint32_t (*host_call)(const struct TracerCall *call,
+                          void *data,
+                          void (*on_event)(void *data, const struct TracerCallEvent *event),
+                          uint64_t *number,
+                          struct TracerTextBuffer *error);
+    // Says that so many bytes of an answer's body were used, so that more of it may come.
+    //
+    // Called from: any thread.
+    void (*host_call_consumed)(uint64_t number, size_t bytes);
+    // Gives a call up, if it has not ended: the replica's request is cancelled.
+    //
+    // Called from: any thread.
+    void (*host_call_cancel)(uint64_t number);
+    // Returns an instrument, the same one for the same description; null when it cannot be made, with the reason in the host's log.
+    // Owner: the host. It lives as long as the process.
+    //
+    // Called from: any thread. Everything is borrowed for the call.
+    void *(*host_instrument)(const struct TracerInstrument *instrument);
+    // Takes a value: when this returns, the end of the process cannot lose it. One of an observable instrument is taken in an observer only.
+    //
+    // Called from: any thread. Everything is borrowed for the call. Returns `TRACER_STATUS_WANTS_SPAN` when the value is taken and no span was
+    // named, where one would be welcome as an exemplar: `host_exemplar` takes it. Returns `TRACER_STATUS_REFUSED` for a value
+    // that the instrument does not take: below zero for a sum that grows or a distribution, or no finite number.
+    uint32_t (*host_measure)(void *instrument, const struct TracerMeasurement *measurement);
+    // Takes the span of a value that was taken before, as an exemplar. One that is not sampled is left out.
+    //
+    // Called from: any thread. Everything is borrowed for the call.
+    void (*host_exemplar)(void *instrument, const struct TracerMeasurement *measurement);
+    // Adds an observer: a function that measures with observable instruments, whenever somebody wants their values. What it does not measure at
+    // one time has no value then. Returns `TRACER_STATUS_FAILED` when the process has no thread for it.
+    //
+    // Called from: any thread. `observe` is called from a thread of the host's, one at a time, as long as the process lives; `data` is handed back.
+    uint32_t (*host_observe)(void *data, void (*observe)(void *data));
 } TracerHost;
 
 // A type of actors: a state in a worker of its own, and the methods that work on it.
@@ -939,14 +1200,6 @@ typedef struct TracerActor {
     void (*on_drop)(const struct TracerActor *actor, void *state);
 } TracerActor;
 
-// A header or a trailer.
-typedef struct TracerHeader {
-    // Its name; in lower case from the host.
-    struct TracerStr name;
-    // Its value: bytes without CR, LF and NUL.
-    struct TracerBytes value;
-} TracerHeader;
-
 // The head of a request. It is valid, with all that it points to, as long as its event.
 typedef struct TracerRequestHead {
     // The size of this struct, as the host compiled it.
@@ -959,7 +1212,7 @@ typedef struct TracerRequestHead {
     struct TracerStr scheme;
     // The authority that the client named (`TracerHost`); empty for none.
     struct TracerStr authority;
-    // The version of HTTP that the client speaks: 10, 11, 20.
+    // The version of HTTP that the client speaks: 10, 11, 20; 0 for a call of a method (`TRACER_DEPLOYMENT_CALL`).
     uint32_t version;
     // 1 when the head says how long the body is, in a header `content-length`.
     uint32_t has_length;
@@ -1110,6 +1363,11 @@ typedef struct TracerDeployment {
     size_t parameter_count;
     // Most requests that a replica handles at a time, by its author; 0 to leave it to the service.
     uint32_t max_ongoing_requests;
+    // Size of the largest batch that a function of the handler collects requests into; 0 for none. The host refuses limits with which such a batch
+    // would never be full.
+    uint32_t max_batch_size;
+    // The name of that function; empty for none.
+    struct TracerStr batch_function;
     // Runs a replica: makes the handler, calls `TracerServing.host_ready`, and handles requests until it takes an event
     // `TRACER_EVENT_STOP`; then it drops the handler and returns.
     //

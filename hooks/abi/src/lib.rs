@@ -68,6 +68,8 @@ pub const STATUS_CANCELLED: u32 = 8;
 /// [`Tracing::commit`] only: it is done, but for spans that the table has given up. [`Tracing::lost`] counts them, and the reason is where
 /// that of a failure would be. Since ABI 1.6.
 pub const STATUS_LOST: u32 = 9;
+/// [`Host::host_measure`] only: it is done, and the current span would be welcome. Since ABI 1.6.
+pub const STATUS_WANTS_SPAN: u32 = 10;
 
 /// A borrowed string: UTF-8, not NUL-terminated. Empty when `len` is 0, whatever `ptr` is.
 #[repr(C)]
@@ -251,7 +253,251 @@ pub struct Host {
     ///
     /// Called from: any thread.
     pub host_end_actor: Option<unsafe extern "C" fn(actor_id: u64, grace_ms: u64, error: *mut TextBuffer) -> u32>,
+
+    // What follows is for log records, since ABI 1.6.
+    /// Takes a log record: when this returns, the end of the process cannot lose it. One below `log_severity` is left out. Null where nobody takes
+    /// records: in an older host, and in a process that is not traced.
+    ///
+    /// Called from: any thread. Everything is borrowed for the call. Returns [`STATUS_FULL`] for a record that is lost because the disk takes no more.
+    pub host_log_record: Option<unsafe extern "C" fn(record: *const LogRecord) -> u32>,
+    /// Least severity that is wanted, by OpenTelemetry's numbers (`SEVERITY_`).
+    pub log_severity: u32,
+    /// Forms that events of a library for logging and tracing take, such as those of Rust's `tracing`: `EVENTS_AS_` constants, added. 0 in an
+    /// older host, which takes span events.
+    pub log_events: u32,
+
+    // What follows is for calls of deployments, since ABI 1.6. Null in an older host.
+    /// Calls a deployment of a service, without waiting: `on_event` is told what comes of it, and `number` is filled with a number that names the call
+    /// in this process. A deployment that there is not fails the call by an event.
+    ///
+    /// Called from: any thread. `on_event` is called from any thread, also before this returns, from one at a time for one call. It must not block.
+    /// Its last event is [`CALL_RELEASED`], after which `data` is not used any more; when this fails, the only one.
+    pub host_call: Option<
+        unsafe extern "C" fn(
+            call: *const Call,
+            data: *mut c_void,
+            on_event: Option<unsafe extern "C" fn(data: *mut c_void, event: *const CallEvent)>,
+            number: *mut u64,
+            error: *mut TextBuffer,
+        ) -> u32,
+    >,
+    /// Says that so many bytes of an answer's body were used, so that more of it may come.
+    ///
+    /// Called from: any thread.
+    pub host_call_consumed: Option<unsafe extern "C" fn(number: u64, bytes: usize)>,
+    /// Gives a call up, if it has not ended: the replica's request is cancelled.
+    ///
+    /// Called from: any thread.
+    pub host_call_cancel: Option<unsafe extern "C" fn(number: u64)>,
+
+    // What follows is for metrics, since ABI 1.6. All of it is there, or nothing.
+    /// Returns an instrument, the same one for the same description; null when it cannot be made, with the reason in the host's log.
+    /// Owner: the host. It lives as long as the process.
+    ///
+    /// Called from: any thread. Everything is borrowed for the call.
+    pub host_instrument: Option<unsafe extern "C" fn(instrument: *const Instrument) -> *mut c_void>,
+    /// Takes a value: when this returns, the end of the process cannot lose it. One of an observable instrument is taken in an observer only.
+    ///
+    /// Called from: any thread. Everything is borrowed for the call. Returns [`STATUS_WANTS_SPAN`] when the value is taken and no span was
+    /// named, where one would be welcome as an exemplar: `host_exemplar` takes it. Returns [`STATUS_REFUSED`] for a value
+    /// that the instrument does not take: below zero for a sum that grows or a distribution, or no finite number.
+    pub host_measure: Option<unsafe extern "C" fn(instrument: *mut c_void, measurement: *const Measurement) -> u32>,
+    /// Takes the span of a value that was taken before, as an exemplar. One that is not sampled is left out.
+    ///
+    /// Called from: any thread. Everything is borrowed for the call.
+    pub host_exemplar: Option<unsafe extern "C" fn(instrument: *mut c_void, measurement: *const Measurement)>,
+    /// Adds an observer: a function that measures with observable instruments, whenever somebody wants their values. What it does not measure at
+    /// one time has no value then. Returns [`STATUS_FAILED`] when the process has no thread for it.
+    ///
+    /// Called from: any thread. `observe` is called from a thread of the host's, one at a time, as long as the process lives; `data` is handed back.
+    pub host_observe: Option<
+        unsafe extern "C" fn(data: *mut c_void, observe: Option<unsafe extern "C" fn(data: *mut c_void)>) -> u32,
+    >,
 }
+
+/// An instrument of metrics, as OpenTelemetry's API has it. Since ABI 1.6.
+#[repr(C)]
+#[derive(Debug)]
+pub struct Instrument {
+    /// The size of this struct, as the module compiled it.
+    pub size: usize,
+    /// Kind of the instrument: one of the `INSTRUMENT_` constants.
+    pub kind: u32,
+    /// Type of its values: one of the `NUMBER_` constants.
+    pub number: u32,
+    /// Its name. Not empty.
+    pub name: Str,
+    /// Unit by UCUM, such as `s` or `By`; empty for none.
+    pub unit: Str,
+    /// Description for people; empty for none.
+    pub description: Str,
+    /// Name of the instrumentation scope.
+    pub scope: Str,
+    /// Version of the scope; empty for none.
+    pub scope_version: Str,
+    /// Upper boundaries of the buckets of a histogram, each above the one before, at most 200; null for those of OpenTelemetry's specification.
+    pub boundaries: *const f64,
+    /// Number of boundaries.
+    pub boundary_count: usize,
+}
+
+/// A sum that only grows.
+pub const INSTRUMENT_COUNTER: u32 = 1;
+/// A sum that grows and shrinks.
+pub const INSTRUMENT_UP_DOWN_COUNTER: u32 = 2;
+/// A distribution of values.
+pub const INSTRUMENT_HISTOGRAM: u32 = 3;
+/// The latest value.
+pub const INSTRUMENT_GAUGE: u32 = 4;
+/// A sum that only grows, which an observer measures whole.
+pub const INSTRUMENT_OBSERVABLE_COUNTER: u32 = 5;
+/// A sum that grows and shrinks, which an observer measures whole.
+pub const INSTRUMENT_OBSERVABLE_UP_DOWN_COUNTER: u32 = 6;
+/// The latest value, which an observer measures.
+pub const INSTRUMENT_OBSERVABLE_GAUGE: u32 = 7;
+
+/// Values are integers of 64 bits without a sign.
+pub const NUMBER_U64: u32 = 1;
+/// Values are integers of 64 bits.
+pub const NUMBER_I64: u32 = 2;
+/// Values are floating-point numbers of 64 bits.
+pub const NUMBER_F64: u32 = 3;
+
+/// A value of an instrument. Since ABI 1.6.
+#[repr(C)]
+pub struct Measurement {
+    /// The size of this struct, as the module compiled it.
+    pub size: usize,
+    /// The value, in the instrument's type.
+    pub value: Number,
+    /// `attribute_count` attributes. Arrays are left out.
+    pub attributes: *const KeyValue,
+    /// Number of attributes.
+    pub attribute_count: usize,
+    /// The span in which it was measured; null for none, or to be asked for it.
+    pub span_context: *const SpanContext,
+}
+
+/// A number in the type of its instrument.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub union Number {
+    /// [`NUMBER_U64`].
+    pub u64_: u64,
+    /// [`NUMBER_I64`].
+    pub i64_: i64,
+    /// [`NUMBER_F64`].
+    pub f64_: f64,
+}
+
+/// A call of a deployment. Everything in it is borrowed for the call of [`Host::host_call`]. Since ABI 1.6.
+#[repr(C)]
+#[derive(Debug)]
+pub struct Call {
+    /// The size of this struct, as the module compiled it.
+    pub size: usize,
+    /// The deployment: its name, `application/name` or `service/application/name`. The caller's own application is searched first.
+    pub deployment: Str,
+    /// The method of HTTP; empty for a call of a method of the deployment, whose name is `target` and whose arguments are the body.
+    pub method: Str,
+    /// Path and query, or the name of the method.
+    pub target: Str,
+    /// The host that the request is for; empty for none.
+    pub authority: Str,
+    /// `header_count` headers, with names in lower case.
+    pub headers: *const Header,
+    /// Number of headers.
+    pub header_count: usize,
+    /// The whole body.
+    pub body: Bytes,
+    /// The id of the request that the call is made for; empty for a new one.
+    pub request_id: Str,
+    /// The current span of the caller, or null; the call's span is then the first of a trace.
+    pub parent: *const SpanContext,
+    /// The current W3C baggage header of the caller; empty for none. Read with `parent` only.
+    pub baggage: Str,
+    /// Time after which the answer is not wanted, in nanoseconds since the Unix epoch; 0 for never.
+    pub deadline_unix_nano: u64,
+    /// The model that the call is for; empty for none. A replica that has it is preferred.
+    pub model: Str,
+}
+
+/// Something has come of a call. Everything in it is borrowed for the call of `on_event`. Since ABI 1.6.
+#[repr(C)]
+#[derive(Debug)]
+pub struct CallEvent {
+    /// The size of this struct, as the host compiled it.
+    pub size: usize,
+    /// One of the `CALL_` constants.
+    pub kind: u32,
+    /// The status of the answer, with [`CALL_HEAD`].
+    pub status: u32,
+    /// `header_count` headers of the answer, or trailers.
+    pub headers: *const Header,
+    /// Number of headers.
+    pub header_count: usize,
+    /// A piece of the body.
+    pub bytes: Bytes,
+    /// With [`CALL_FAILED`], what became of the call in a word, as the attribute `tracer.outcome` says it.
+    pub outcome: Str,
+    /// With [`CALL_FAILED`], the reason for people.
+    pub message: Str,
+}
+
+/// The answer begins.
+pub const CALL_HEAD: u32 = 1;
+/// A piece of its body has come.
+pub const CALL_BODY: u32 = 2;
+/// Trailers have come.
+pub const CALL_TRAILERS: u32 = 3;
+/// The answer is whole, and the spans of the call have ended.
+pub const CALL_ENDED: u32 = 4;
+/// There is no answer, or no more of it.
+pub const CALL_FAILED: u32 = 5;
+/// Nothing follows, and the data of the call is not used any more.
+pub const CALL_RELEASED: u32 = 6;
+
+/// An event of a library for tracing becomes a log record with the ids of its span.
+pub const EVENTS_AS_LOG_RECORDS: u32 = 1;
+/// An event of a library for tracing becomes an event of its span.
+pub const EVENTS_AS_SPAN_EVENTS: u32 = 2;
+
+/// A log record, as OpenTelemetry's data model for logs has it. Since ABI 1.6.
+#[repr(C)]
+#[derive(Debug)]
+pub struct LogRecord {
+    /// The size of this struct, as the module compiled it.
+    pub size: usize,
+    /// Time of the event, in nanoseconds since the Unix epoch; 0 for now.
+    pub time_unix_nano: u64,
+    /// The span that it is in; null for none. In a task, [`TaskCall::span_context`] is that of the attempt.
+    pub span_context: *const SpanContext,
+    /// OpenTelemetry's severity number, 1 to 24, of which the `SEVERITY_` constants are the first of their names; 0 when it has none.
+    pub severity: u32,
+    /// Name of the severity in the module's language; empty for OpenTelemetry's.
+    pub severity_text: Str,
+    /// The instrumentation scope: which part of the program says it.
+    pub target: Str,
+    /// The message. More than 32 KiB are cut.
+    pub body: Str,
+    /// `attribute_count` attributes. All of a record has room in 64 KiB; attributes beyond that are counted as dropped.
+    pub attributes: *const KeyValue,
+    /// Number of attributes.
+    pub attribute_count: usize,
+}
+
+/// OpenTelemetry's severity number of TRACE.
+pub const SEVERITY_TRACE: u32 = 1;
+/// OpenTelemetry's severity number of DEBUG.
+pub const SEVERITY_DEBUG: u32 = 5;
+/// OpenTelemetry's severity number of INFO.
+pub const SEVERITY_INFO: u32 = 9;
+/// OpenTelemetry's severity number of WARN.
+pub const SEVERITY_WARN: u32 = 13;
+/// OpenTelemetry's severity number of ERROR.
+pub const SEVERITY_ERROR: u32 = 17;
+/// OpenTelemetry's severity number of FATAL.
+pub const SEVERITY_FATAL: u32 = 21;
 
 /// An actor, as the head knows it.
 #[repr(C)]
@@ -377,7 +623,7 @@ pub struct ActorOptions {
 
 /// The actor outlives the job that makes it.
 pub const ACTOR_DETACHED: u32 = 1;
-/// If a living actor of this type has the name, that one is taken.
+/// A living actor of this type with the name is taken, if there is one.
 pub const ACTOR_OR_EXISTING: u32 = 2;
 
 /// An argument whose value is the result of another task.
@@ -525,6 +771,13 @@ pub struct Tracing {
     ///
     /// Called from: whichever thread has called `commit`, when that returned neither [`STATUS_OK`] nor [`STATUS_NOT_DURABLE`].
     pub lost: Option<unsafe extern "C" fn(data: *mut c_void) -> u64>,
+
+    /// Takes log records of this process, to be delivered at the table's own pace: an OTLP `ExportLogsServiceRequest`
+    /// (`opentelemetry/proto/collector/logs/v1`), encoded. `flush` and `shutdown` count for them too. The host keeps them on the disk whatever this
+    /// returns. Null for a table that takes none. Since ABI 1.6.
+    ///
+    /// Called from: any thread, one at a time. It must not wait for a network. `request` is borrowed for the call.
+    pub log_export: Option<unsafe extern "C" fn(data: *mut c_void, request: Bytes, error: *mut TextBuffer) -> u32>,
 }
 
 /// The objects of OpenTelemetry's Python console exporter, one a line.
@@ -1050,6 +1303,11 @@ pub struct Deployment {
     pub parameter_count: usize,
     /// Most requests that a replica handles at a time, by its author; 0 to leave it to the service.
     pub max_ongoing_requests: u32,
+    /// Size of the largest batch that a function of the handler collects requests into; 0 for none. The host refuses limits with which such a batch
+    /// would never be full.
+    pub max_batch_size: u32,
+    /// The name of that function; empty for none.
+    pub batch_function: Str,
     /// Runs a replica: makes the handler, calls [`Serving::host_ready`], and handles requests until it takes an event
     /// [`EVENT_STOP`]; then it drops the handler and returns.
     ///
@@ -1064,6 +1322,9 @@ pub struct Deployment {
 pub const DEPLOYMENT_HEALTH: u32 = 1;
 /// The handler takes settings while it runs ([`EVENT_CONFIGURE`]); one that does not is replaced when they change.
 pub const DEPLOYMENT_CONFIGURE: u32 = 2;
+/// The handler takes calls of its methods: requests of the version 0 of HTTP, whose target is the name of the method and whose body is a MessagePack
+/// array of arguments. They are answered with a status 200 and a MessagePack value as body; what fails one goes to the caller with type and message.
+pub const DEPLOYMENT_CALL: u32 = 4;
 
 /// Table that the host lends to a replica: its settings, its requests as events, and the functions that answer them.
 ///
@@ -1181,7 +1442,7 @@ pub struct RequestHead {
     pub scheme: Str,
     /// The authority that the client named (`Host`); empty for none.
     pub authority: Str,
-    /// The version of HTTP that the client speaks: 10, 11, 20.
+    /// The version of HTTP that the client speaks: 10, 11, 20; 0 for a call of a method ([`DEPLOYMENT_CALL`]).
     pub version: u32,
     /// 1 when the head says how long the body is, in a header `content-length`.
     pub has_length: u32,
@@ -1260,7 +1521,7 @@ impl Str {
         Str { ptr: text.as_ptr(), len: text.len() }
     }
 
-    /// The bytes.
+    /// Returns the bytes.
     ///
     /// # Safety
     ///
@@ -1283,7 +1544,7 @@ impl Bytes {
         Bytes { ptr: bytes.as_ptr(), len: bytes.len() }
     }
 
-    /// The bytes.
+    /// Returns the bytes.
     ///
     /// # Safety
     ///
@@ -1321,7 +1582,7 @@ impl TextBuffer {
 }
 
 impl SpanStart {
-    /// A span that begins a new trace now, with nothing but a name and a kind.
+    /// Makes a span that begins a new trace now, with nothing but a name and a kind.
     pub const fn new(name: Str, kind: u32) -> SpanStart {
         SpanStart {
             size: size_of::<SpanStart>(),
@@ -1418,7 +1679,12 @@ const _: () = {
     assert!(offset_of!(Module, producer) == 24);
     assert!(offset_of!(Module, version) == 40);
     assert!(size_of::<Module>() == 128);
-    assert!(size_of::<Host>() == 104);
+    assert!(size_of::<Host>() == 176);
+    assert!(size_of::<Call>() == 168);
+    assert!(size_of::<CallEvent>() == 80);
+    assert!(size_of::<LogRecord>() == 96);
+    assert!(size_of::<Instrument>() == 112);
+    assert!(size_of::<Measurement>() == 40);
     assert!(size_of::<ActorIdentity>() == 64);
     assert!(size_of::<ActorOptions>() == 40);
     assert!(size_of::<Actor>() == 80);
@@ -1428,7 +1694,7 @@ const _: () = {
     assert!(size_of::<Policy>() == 72);
     assert!(size_of::<Reference>() == 16);
     assert!(size_of::<Hook>() == 56);
-    assert!(size_of::<Tracing>() == 224);
+    assert!(size_of::<Tracing>() == 232);
     assert!(size_of::<DeliveryListener>() == 56);
     assert!(size_of::<SpanIdentity>() == 24);
     assert!(size_of::<FinishedSpans>() == 56);
@@ -1446,7 +1712,7 @@ const _: () = {
     assert!(size_of::<Parameter>() == 48);
     assert!(size_of::<TaskCall>() == 176);
     assert!(size_of::<TaskError>() == 80);
-    assert!(size_of::<Deployment>() == 112);
+    assert!(size_of::<Deployment>() == 128);
     assert!(size_of::<Serving>() == 176);
     assert!(size_of::<RequestEvent>() == 80);
     assert!(size_of::<RequestHead>() == 184);

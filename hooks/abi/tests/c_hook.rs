@@ -63,7 +63,7 @@ fn set_up(dir: &Path) -> Result<&'static abi::Tracing, String> {
         let module = &*entry();
         assert_eq!(module.magic, abi::MODULE_MAGIC);
         assert_eq!((module.size, module.abi_major), (size_of::<abi::Module>(), abi::ABI_MAJOR));
-        assert_eq!((module.hook_count, module.task_count), (1, 0));
+        assert_eq!((module.hook_count, module.task_count), (1, 1));
         let hook = &**module.hooks;
         assert_eq!(hook.name.as_bytes(), b"setup_tracing");
         let mut tracing = ptr::null();

@@ -21,7 +21,7 @@ fn generated() -> String {
     for_c(&String::from_utf8(header).expect("a header is UTF-8"))
 }
 
-/// The sections of the crate's introduction, which hold for every item, as lines of a C comment.
+/// Returns the sections of the crate's introduction, which hold for every item, as lines of a C comment.
 fn rules() -> String {
     let source = fs::read_to_string(crate_dir().join("src/lib.rs")).expect("the source is there");
     let lines =
@@ -124,6 +124,10 @@ fn compilers_take_the_header_as_it_is() {
          _Static_assert(sizeof(TracerSpanStart) == {}, \"TracerSpanStart\");\n\
          _Static_assert(sizeof(TracerKeyValue) == {}, \"TracerKeyValue\");\n\
          _Static_assert(sizeof(TracerTaskCall) == {}, \"TracerTaskCall\");\n\
+         _Static_assert(sizeof(TracerHost) == {}, \"TracerHost\");\n\
+         _Static_assert(sizeof(TracerLogRecord) == {}, \"TracerLogRecord\");\n\
+         _Static_assert(sizeof(TracerInstrument) == {}, \"TracerInstrument\");\n\
+         _Static_assert(sizeof(TracerMeasurement) == {}, \"TracerMeasurement\");\n\
          _Static_assert(sizeof(TracerServing) == {}, \"TracerServing\");\n\
          _Static_assert(sizeof(TracerRequestHead) == {}, \"TracerRequestHead\");\n\
          _Static_assert(TRACER_MODULE_MAGIC == {}, \"TRACER_MODULE_MAGIC\");\n",
@@ -132,6 +136,10 @@ fn compilers_take_the_header_as_it_is() {
         size_of::<tracer_abi::SpanStart>(),
         size_of::<tracer_abi::KeyValue>(),
         size_of::<tracer_abi::TaskCall>(),
+        size_of::<tracer_abi::Host>(),
+        size_of::<tracer_abi::LogRecord>(),
+        size_of::<tracer_abi::Instrument>(),
+        size_of::<tracer_abi::Measurement>(),
         size_of::<tracer_abi::Serving>(),
         size_of::<tracer_abi::RequestHead>(),
         tracer_abi::MODULE_MAGIC,

@@ -6,7 +6,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// The names of a header: each struct's fields as `Struct.field`, and constants.
+/// Returns the names of a header: each struct's fields as `Struct.field`, and constants.
 fn names(header: &str) -> BTreeSet<String> {
     let without_comments: String =
         header.lines().map(|line| line.split("//").next().unwrap_or_default()).collect::<Vec<_>>().join("\n");

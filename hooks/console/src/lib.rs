@@ -90,7 +90,7 @@ struct Output<W> {
 }
 
 impl<W: Write> ConsoleExporter<W> {
-    /// An exporter that writes to `writer`, which should not buffer: nothing flushes it.
+    /// Makes an exporter that writes to `writer`, which should not buffer: nothing flushes it.
     pub fn new(format: Format, writer: W) -> ConsoleExporter<W> {
         let (json, pid) = (ConsoleFormat::default(), i64::from(std::process::id()));
         ConsoleExporter { format, json, pid, output: Mutex::new(Output { writer, line: Vec::new() }) }

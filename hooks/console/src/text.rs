@@ -66,7 +66,7 @@ fn duration(start: SystemTime, end: SystemTime) -> String {
     }
 }
 
-/// As in JSON, and with the control characters that JSON allows escaped too: some terminals act on them.
+/// Writes a text as JSON does, with the control characters escaped too that JSON allows: some terminals act on them.
 fn write_text(line: &mut Vec<u8>, text: &str) {
     if text.chars().any(|character| matches!(character, '\u{7f}'..='\u{9f}')) {
         let shown: String = text

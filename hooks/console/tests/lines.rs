@@ -61,7 +61,7 @@ fn provider(format: Format, writes: &Writes) -> SdkTracerProvider {
         .build()
 }
 
-/// One span with everything, as its one line without the beginning.
+/// Returns one span with everything, as its one line without the beginning.
 fn line_of_a_whole_span(format: Format) -> String {
     let writes = Writes::default();
     let provider = provider(format, &writes);
@@ -110,7 +110,7 @@ fn a_span_as_json_is_the_object_of_the_default_hook() {
     assert_eq!(object["resource"]["attributes"]["service.name"], "test");
 }
 
-/// A span that has ended, for an exporter.
+/// Returns a span that has ended, for an exporter.
 fn ended() -> SpanData {
     SpanData {
         span_context: SpanContext::new(1.into(), 2.into(), TraceFlags::SAMPLED, false, TraceState::NONE),

@@ -37,25 +37,25 @@ pub trait LineFormat: std::fmt::Debug + Send + 'static {
     /// rendered as they grow, which is cheaper by far.
     const RENDERS: bool = false;
 
-    /// As [`SpanWriter::push_name`] says.
+    /// Renders a name: see [`SpanWriter::push_name`].
     fn push_name(_rendered: &mut Vec<u8>, _name: &[u8]) {}
 
-    /// As [`SpanWriter::push_key`] says.
+    /// Renders a key: see [`SpanWriter::push_key`].
     fn push_key(_rendered: &mut Vec<u8>, _key: &[u8]) {}
 
-    /// As [`SpanWriter::push_value`] says.
+    /// Renders a value: see [`SpanWriter::push_value`].
     fn push_value(_rendered: &mut Vec<u8>, _value: AttributeValue<'_>) {}
 
-    /// As [`SpanWriter::push_event`] says.
+    /// Renders an event: see [`SpanWriter::push_event`].
     fn push_event(_rendered: &mut Vec<u8>, _event: &Event) {}
 
-    /// As [`SpanWriter::push_link`] says.
+    /// Renders a link: see [`SpanWriter::push_link`].
     fn push_link(_rendered: &mut Vec<u8>, _link: &Link) {}
 
     /// Appends one line, as [`write_line`](Self::write_line) does.
     fn write_rendered_line(&self, _buffer: &mut Vec<u8>, _span: &RenderedSpan<'_>) {}
 
-    /// The form, if the host knows it: then it appends to the file what the process has left when it died.
+    /// Returns the form, if the host knows it: then it appends to the file what the process has left when it died.
     fn known(&self) -> Option<FileFormat> {
         None
     }
@@ -146,14 +146,14 @@ impl FileProcessor {
         Ok(FileProcessor::new(file, ConsoleFormat::default()))
     }
 
-    /// A processor for the folder that `TRACER_SPANS_DIR` says, else `/tmp/spans`, with [`Rotation::from_env`].
+    /// Returns a processor for the folder that `TRACER_SPANS_DIR` says, else `/tmp/spans`, with [`Rotation::from_env`].
     pub fn in_env_dir() -> Result<FileProcessor, SpanDirError> {
         FileProcessor::try_new(&dir_from_env(), Rotation::from_env())
     }
 }
 
 impl<F: LineFormat> FileProcessor<F> {
-    /// A processor for another format, whose lines go to `<pid>.<extension>`. Checks the folder as
+    /// Returns a processor for another format, whose lines go to `<pid>.<extension>`. Checks the folder as
     /// [`try_new`](FileProcessor::try_new) does.
     pub fn try_with_format(
         dir: &Path,
@@ -170,7 +170,7 @@ impl<F: LineFormat> FileProcessor<F> {
         FileProcessor { shared: Arc::new(shared) }
     }
 
-    /// The path of the file.
+    /// Returns the path of the file.
     pub fn path(&self) -> &Path {
         &self.shared.path
     }

@@ -168,7 +168,7 @@ fn trace_state(context: &SpanContext) -> Cow<'static, str> {
     }
 }
 
-/// A time before 1970 is taken as 1970, and one after 2554 as that.
+/// Returns a time in nanoseconds since the Unix epoch: one before 1970 is taken as 1970, and one after 2554 as that.
 fn unix_nano(time: SystemTime) -> u64 {
     time.duration_since(UNIX_EPOCH).map_or(0, |since| u64::try_from(since.as_nanos()).unwrap_or(u64::MAX))
 }

@@ -21,7 +21,7 @@ thread_local! {
     static SETUP: RefCell<Option<Setup>> = const { RefCell::new(None) };
 }
 
-/// The table of a hook that writes to `dir`. One that names its sampler is left to the SDK.
+/// Returns the table of a hook that writes to `dir`. One that names its sampler is left to the SDK.
 fn table(dir: &Path, names_sampler: bool) -> &'static abi::Tracing {
     fn hook() -> Result<Tracing, String> {
         SETUP.take().expect("set below")()
@@ -117,7 +117,7 @@ fn span(table: &abi::Tracing, has_parent: bool, attributes: &[abi::KeyValue], sa
     span_with_prefix(table, has_parent, (0, 0), attributes, say);
 }
 
-/// As [`span`], with the number of a prefix and how many of the attributes it has.
+/// Makes one span as [`span`] does, with the number of a prefix and the count of its attributes.
 fn span_with_prefix(
     table: &abi::Tracing,
     has_parent: bool,
@@ -128,7 +128,7 @@ fn span_with_prefix(
     span_named(table, b"one \"span\"", has_parent, (prefix_id, prefix_count), attributes, say);
 }
 
-/// As [`span_with_prefix`], of this name.
+/// Makes one span as [`span_with_prefix`] does, of this name.
 fn span_named(
     table: &abi::Tracing,
     name: &[u8],
@@ -179,7 +179,7 @@ fn span_named(
     }
 }
 
-/// The lines that were written, without the ids that are random.
+/// Returns the lines that were written, without the ids that are random.
 fn lines(table: &abi::Tracing, dir: &Path) -> Vec<Json> {
     // SAFETY: the table's own function with its own data.
     assert_eq!(unsafe { table.commit.unwrap()(table.data, ptr::null_mut()) }, abi::STATUS_OK);
@@ -195,7 +195,7 @@ fn lines(table: &abi::Tracing, dir: &Path) -> Vec<Json> {
     text.lines().map(read).collect()
 }
 
-/// The keys of each line's attributes, in order: the maps of the JSON reader have none.
+/// Returns the keys of each line's attributes, in order: the maps of the JSON reader have none.
 fn keys(dir: &Path) -> Vec<String> {
     let text = fs::read_to_string(dir.join(format!("{}.json", std::process::id()))).unwrap();
     let between = |line: &str| {

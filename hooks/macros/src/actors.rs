@@ -96,7 +96,7 @@ fn method(function: &ImplItemFn, receiver: &Receiver, mistakes: &mut Mistakes) -
     Some(if is_concurrent { Role::Concurrent } else { Role::Exclusive })
 }
 
-/// The description of a function, as a constant expression.
+/// Returns the description of a function, as a constant expression.
 fn task_item(type_name: &str, role: Role, function: &ImplItemFn, mistakes: &mut Mistakes) -> TokenStream {
     let mut signature = function.sig.clone();
     signature.inputs = function.sig.inputs.iter().filter(|input| matches!(input, FnArg::Typed(_))).cloned().collect();
@@ -188,7 +188,7 @@ fn created(output: &ReturnType) -> TokenStream {
 
 type Item<'a> = (Role, &'a ImplItemFn, TokenStream);
 
-/// The block that describes the type, and what registers it.
+/// Returns the block that describes the type, and what registers it.
 fn described(block: &ItemImpl, name: &str, max_concurrency: u32, items: &[Item<'_>]) -> TokenStream {
     let ty = &block.self_ty;
     let conditions = conditions(&block.attrs);

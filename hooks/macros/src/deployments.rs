@@ -10,8 +10,8 @@ use syn::{
     Error, FnArg, ImplItem, ImplItemFn, ItemFn, ItemImpl, ReceiverKind, ReturnType, Signature, Type, Visibility,
 };
 
-use crate::items;
 use crate::signature::{self, Mistakes, Parameter, conditions, doc, is_named};
+use crate::{batches, items, methods};
 
 /// The most requests that a replica may be told to handle at a time.
 const MAX_ONGOING_LIMIT: u32 = 1_000_000;
@@ -25,10 +25,10 @@ pub(crate) fn deployment(arguments: TokenStream, item: TokenStream) -> TokenStre
         }
     };
     if let Ok(function) = syn::parse2::<ItemFn>(item.clone()) {
-        return of_function(&function, max_ongoing);
+        return of_function(function, max_ongoing);
     }
     if let Ok(block) = syn::parse2::<ItemImpl>(item.clone()) {
-        return of_type(&block, max_ongoing);
+        return of_type(block, max_ongoing);
     }
     let message = "`#[deployment]` takes a function with a body, or an `impl` block of a type";
     let error = Error::new_spanned(&item, message).into_compile_error();
@@ -44,14 +44,16 @@ struct Described<'a> {
     parameters: &'a [Parameter],
     flags: TokenStream,
     max_ongoing: u32,
+    /// The function with the largest batches, as an expression.
+    batch: TokenStream,
     /// The statements that decode the arguments and make the handler.
     create: TokenStream,
 }
 
 impl Described<'_> {
-    /// The item, as a constant expression.
+    /// Returns the item, as a constant expression.
     fn item(&self) -> TokenStream {
-        let Described { name, path, doc, flags, max_ongoing, create, .. } = self;
+        let Described { name, path, doc, flags, max_ongoing, batch, create, .. } = self;
         let parameters = items::descriptions(self.parameters);
         // The line of the name: without its span it would be that of the attribute.
         let line = quote_spanned!(self.at=> ::core::line!());
@@ -67,6 +69,7 @@ impl Described<'_> {
                 parameters: &[#(#parameters),*],
                 flags: #flags,
                 max_ongoing_requests: #max_ongoing,
+                batch: #batch,
                 create: |arguments: &mut ::tracer_sdk::export::Arguments<'_>|
                     -> ::core::result::Result<::tracer_sdk::serve::Creation, ::tracer_sdk::export::Failure> {
                     #create
@@ -76,7 +79,13 @@ impl Described<'_> {
     }
 }
 
-fn of_function(function: &ItemFn, max_ongoing: u32) -> TokenStream {
+fn of_function(mut function: ItemFn, max_ongoing: u32) -> TokenStream {
+    let mut mistakes = Mistakes::default();
+    let batched = batches::take_from_function(&mut function, &mut mistakes);
+    let batch = batches::largest(batched.as_slice(), max_ongoing, &mut mistakes);
+    if let Some(errors) = mistakes.report() {
+        return quote!(#function #errors);
+    }
     let mut mistakes = Mistakes::default();
     let signature = &function.sig;
     signature::check("deployment", signature, &mut mistakes);
@@ -93,6 +102,7 @@ fn of_function(function: &ItemFn, max_ongoing: u32) -> TokenStream {
         parameters: &[],
         flags: quote!(0),
         max_ongoing,
+        batch,
         create: quote! {
             let _ = arguments;
             ::core::result::Result::Ok(::std::boxed::Box::pin(async { #handler }))
@@ -107,7 +117,7 @@ fn of_function(function: &ItemFn, max_ongoing: u32) -> TokenStream {
     }
 }
 
-/// The expression that makes the handler of a function, as a result.
+/// Returns the expression that makes the handler of a function, as a result.
 fn handler_of_function(signature: &Signature, mistakes: &mut Mistakes) -> TokenStream {
     let name = &signature.ident;
     if let Some(receiver) = signature.receiver() {
@@ -148,7 +158,7 @@ fn handler_of_function(signature: &Signature, mistakes: &mut Mistakes) -> TokenS
     }
 }
 
-/// The handler of a function that returns a tower service, or a `Result` of one.
+/// Returns the handler of a function that returns a tower service, or a `Result` of one.
 fn of_service(name: &Ident, output: &ReturnType, mistakes: &mut Mistakes) -> TokenStream {
     let ReturnType::Type(_, ty) = output else {
         mistakes.add(name, "a deployment takes a request, or returns a tower service such as `axum::Router`");
@@ -167,7 +177,7 @@ fn of_service(name: &Ident, output: &ReturnType, mistakes: &mut Mistakes) -> Tok
     }
 }
 
-/// The failure that `error` is, as a result.
+/// Returns the failure that `error` is, as a result.
 fn failed(ty: &Type) -> TokenStream {
     let uses = items::outcome_traits();
     quote_spanned! {ty.span()=> {
@@ -179,11 +189,18 @@ fn failed(ty: &Type) -> TokenStream {
     }}
 }
 
-/// The answer that `returned` is.
+/// Returns the answer that `returned` is.
 fn answer(output: &ReturnType) -> TokenStream {
     match output {
         ReturnType::Type(_, ty) if is_named(ty, "Result") => {
-            let answered = quote_spanned!(ty.span()=> ::tracer_sdk::serve::IntoResponse::into_response(value));
+            let answered = match batches::element(ty, "Result") {
+                // Each output of a batch may be a failure of its own.
+                Some(inner) if is_named(&inner, "Result") => {
+                    let inner = answer(&ReturnType::Type(Default::default(), Box::new(inner)));
+                    quote!({ let returned = value; #inner })
+                }
+                _ => quote_spanned!(ty.span()=> ::tracer_sdk::serve::IntoResponse::into_response(value)),
+            };
             let failed = failed(ty);
             quote! {
                 match returned {
@@ -205,10 +222,12 @@ struct Methods<'a> {
     reconfigure: Option<&'a ImplItemFn>,
 }
 
-fn of_type(block: &ItemImpl, max_ongoing: u32) -> TokenStream {
+fn of_type(mut block: ItemImpl, max_ongoing: u32) -> TokenStream {
     let mut mistakes = Mistakes::default();
-    let name = signature::type_name("deployment", block, &mut mistakes);
-    let methods = methods(block, &mut mistakes);
+    let batched = batches::take_from_block(&mut block, &mut mistakes);
+    let batch = batches::largest(&batched, max_ongoing, &mut mistakes);
+    let name = signature::type_name("deployment", &block, &mut mistakes);
+    let methods = methods(&block, &mut mistakes);
     let (Some(new), Some(handle)) = (methods.new, methods.handle) else {
         if block.trait_.is_none() {
             let missing = if methods.new.is_none() {
@@ -233,6 +252,7 @@ fn of_type(block: &ItemImpl, max_ongoing: u32) -> TokenStream {
             check_method(method, name, &mut mistakes);
         }
     }
+    let callable = methods::dispatch(&block, &mut mistakes);
     if let Some(errors) = mistakes.report() {
         return quote!(#block #errors);
     }
@@ -251,8 +271,9 @@ fn of_type(block: &ItemImpl, max_ongoing: u32) -> TokenStream {
         doc: doc(&block.attrs),
         at: ty.span(),
         parameters: &parameters,
-        flags: quote!(#with_health | #with_settings),
+        flags: quote!(#with_health | #with_settings | ::tracer_sdk::__private::DEPLOYMENT_CALL),
         max_ongoing,
+        batch,
         create: created(ty, new, &parameters, &handler),
     };
     let (item, conditions) = (described.item(), conditions(&block.attrs));
@@ -286,6 +307,7 @@ fn of_type(block: &ItemImpl, max_ongoing: u32) -> TokenStream {
                     })
                 }
 
+                #callable
                 #health
                 #reconfigure
             }
@@ -334,7 +356,7 @@ fn check_method(method: &ImplItemFn, name: &str, mistakes: &mut Mistakes) {
     }
 }
 
-/// The type of the one argument beside `self`.
+/// Returns the type of the one argument beside `self`.
 fn argument<'a>(method: &'a ImplItemFn, name: &str, what: &str, mistakes: &mut Mistakes) -> Option<&'a Type> {
     let inputs: Vec<_> = method.sig.inputs.iter().filter(|input| matches!(input, FnArg::Typed(_))).collect();
     match inputs[..] {
@@ -346,7 +368,7 @@ fn argument<'a>(method: &'a ImplItemFn, name: &str, what: &str, mistakes: &mut M
     }
 }
 
-/// Nothing, or why: what `returned` of `health` or `reconfigure` says.
+/// Converts what `health` or `reconfigure` returned: nothing, or why not.
 fn done(output: &ReturnType) -> TokenStream {
     match output {
         ReturnType::Type(_, ty) if is_named(ty, "Result") => {
@@ -365,7 +387,7 @@ fn done(output: &ReturnType) -> TokenStream {
     }
 }
 
-/// The type that `health` and `reconfigure` of the handler return.
+/// Returns the type that `health` and `reconfigure` of the handler return.
 fn boxed_done() -> TokenStream {
     quote! {
         ::std::pin::Pin<::std::boxed::Box<
@@ -402,15 +424,17 @@ fn reconfigure((method, settings): (&ImplItemFn, Option<&Type>)) -> TokenStream 
     }
 }
 
-/// The statements that decode the arguments of `new`, call it, and make the handler.
+/// Returns the statements that decode the arguments of `new`, call it, and make the handler.
 fn created(ty: &Type, new: &ImplItemFn, parameters: &[Parameter], handler: &Ident) -> TokenStream {
     let (decoded, passed) = (items::decode(parameters), items::passed(parameters));
     let awaited = new.sig.asyncness.map(|token| quote_spanned!(token.span()=> .await));
-    let made = quote! {
+    let made = quote! {{
+        let state = ::std::sync::Arc::new(state);
+        ::tracer_sdk::serve::adopt(&state);
         ::core::result::Result::Ok(
-            ::std::sync::Arc::new(#handler(::std::sync::Arc::new(state))) as ::std::sync::Arc<dyn ::tracer_sdk::serve::Handler>
+            ::std::sync::Arc::new(#handler(state)) as ::std::sync::Arc<dyn ::tracer_sdk::serve::Handler>
         )
-    };
+    }};
     let made = match &new.sig.output {
         ReturnType::Type(_, output) if is_named(output, "Result") => {
             let failed = failed(output);

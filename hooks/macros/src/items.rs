@@ -17,7 +17,7 @@ pub(crate) enum Kind {
 }
 
 impl Kind {
-    /// The name of the constant that describes the function `name`.
+    /// Returns the name of the constant that describes the function `name`.
     pub(crate) fn constant(self, name: &Ident) -> Ident {
         let kind = match self {
             Kind::Task => "task",
@@ -27,7 +27,7 @@ impl Kind {
         format_ident!("__tracer_{kind}_{}", name.unraw(), span = name.span())
     }
 
-    /// The type of that constant.
+    /// Returns the type of that constant.
     pub(crate) fn item_type(self) -> TokenStream {
         match self {
             Kind::Task => quote!(::tracer_sdk::export::TaskItem),
@@ -72,7 +72,7 @@ pub(crate) fn descriptions(parameters: &[Parameter]) -> Vec<TokenStream> {
     parameters.iter().map(describe).collect()
 }
 
-/// The type of the result, as written.
+/// Returns the type of the result, as written.
 pub(crate) fn result_type(output: &ReturnType) -> String {
     match output {
         ReturnType::Default => "()".to_owned(),
@@ -84,7 +84,7 @@ fn local(index: usize) -> Ident {
     format_ident!("argument_{index}")
 }
 
-/// The statements that decode the arguments.
+/// Returns the statements that decode the arguments.
 pub(crate) fn decode(parameters: &[Parameter]) -> Vec<TokenStream> {
     let decode = |(index, parameter): (usize, &Parameter)| {
         let (owned, local) = (&parameter.owned, local(index));
@@ -94,7 +94,12 @@ pub(crate) fn decode(parameters: &[Parameter]) -> Vec<TokenStream> {
     parameters.iter().enumerate().map(decode).collect()
 }
 
-/// The decoded arguments, as they are passed.
+/// Returns the names of the decoded arguments.
+pub(crate) fn locals(parameters: &[Parameter]) -> Vec<Ident> {
+    (0..parameters.len()).map(local).collect()
+}
+
+/// Returns the decoded arguments, as they are passed.
 pub(crate) fn passed(parameters: &[Parameter]) -> Vec<TokenStream> {
     let pass = |(index, parameter): (usize, &Parameter)| {
         let local = local(index);
@@ -103,7 +108,7 @@ pub(crate) fn passed(parameters: &[Parameter]) -> Vec<TokenStream> {
     parameters.iter().enumerate().map(pass).collect()
 }
 
-/// The call, run to its end if it is a future.
+/// Returns the call, run to its end if it is a future.
 pub(crate) fn awaited(signature: &Signature, called: TokenStream) -> TokenStream {
     match &signature.asyncness {
         Some(token) => quote_spanned!(token.span()=> ::tracer_sdk::__private::block_on(#called)?),
@@ -143,7 +148,7 @@ pub(crate) fn outcome(output: &ReturnType) -> TokenStream {
     }
 }
 
-/// The function that decodes the arguments, calls the task and encodes what it returns.
+/// Returns the function that decodes the arguments, calls the task and encodes what it returns.
 fn run(function: &ItemFn, parameters: &[Parameter]) -> TokenStream {
     let name = &function.sig.ident;
     let (decoded, passed) = (decode(parameters), passed(parameters));
@@ -171,7 +176,7 @@ pub(crate) fn tracing_exporter(arguments: TokenStream, item: TokenStream) -> Tok
     hook("tracing_exporter", &contract, &export, arguments, item)
 }
 
-/// A hook of one of the contracts: `export` turns what the function returns into a table.
+/// Returns a hook of one of the contracts: `export` turns what the function returns into a table.
 fn hook(
     attribute: &str,
     contract: &TokenStream,
@@ -207,7 +212,7 @@ pub(crate) fn on_load(arguments: TokenStream, item: TokenStream) -> TokenStream 
     described(Kind::Load, &function, quote!(run: || #run,))
 }
 
-/// A function that takes nothing.
+/// Returns a function that takes nothing.
 fn plain(attribute: &str, arguments: TokenStream, item: TokenStream) -> Result<ItemFn, TokenStream> {
     let function = signature::function(attribute, &arguments, item)?;
     let mut mistakes = Mistakes::default();
@@ -218,13 +223,13 @@ fn plain(attribute: &str, arguments: TokenStream, item: TokenStream) -> Result<I
     }
 }
 
-/// The function with what is wrong about it. It stays, so that nobody is also told that it does not exist. A method, which
+/// Returns the function with what is wrong about it. It stays, so that nobody is also told that it does not exist. A method, which
 /// outside of an `impl` would be one error more, does not.
 fn refused(function: ItemFn, errors: TokenStream) -> TokenStream {
     if function.sig.receiver().is_some() { errors } else { quote!(#function #errors) }
 }
 
-/// The function, and beside it the constant that describes it, registered.
+/// Returns the function, and beside it the constant that describes it, registered.
 fn described(kind: Kind, function: &ItemFn, fields: TokenStream) -> TokenStream {
     let ItemFn { attrs, vis, sig, .. } = function;
     let conditions = conditions(attrs);

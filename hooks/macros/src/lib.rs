@@ -5,9 +5,11 @@
 //! a path. Mistakes are reported all at once, each at its place.
 
 mod actors;
+mod batches;
 mod deployments;
 mod items;
 mod lists;
+mod methods;
 mod signature;
 
 use proc_macro::TokenStream;
@@ -28,6 +30,12 @@ pub fn actor(arguments: TokenStream, item: TokenStream) -> TokenStream {
 #[proc_macro_attribute]
 pub fn deployment(arguments: TokenStream, item: TokenStream) -> TokenStream {
     deployments::deployment(arguments.into(), item.into()).into()
+}
+
+/// See `tracer_sdk::serve::batch`.
+#[proc_macro_attribute]
+pub fn batch(arguments: TokenStream, item: TokenStream) -> TokenStream {
+    batches::batch(arguments.into(), item.into()).into()
 }
 
 /// See `tracer_sdk::startup_hook`.

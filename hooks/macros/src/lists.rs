@@ -50,7 +50,7 @@ impl Parse for Lists {
     }
 }
 
-/// The path of the constant that describes the function at `path`.
+/// Returns the path of the constant that describes the function at `path`.
 fn constant(kind: Kind, mut path: Path) -> Path {
     if let Some(last) = path.segments.last_mut() {
         last.ident = kind.constant(&last.ident);

@@ -14,14 +14,18 @@ pub(crate) struct Mistakes(Option<Error>);
 
 impl Mistakes {
     pub(crate) fn add(&mut self, at: impl ToTokens, message: impl std::fmt::Display) {
-        let error = Error::new_spanned(at, message);
+        self.put(Error::new_spanned(at, message));
+    }
+
+    /// Adds a mistake that is an error already.
+    pub(crate) fn put(&mut self, error: Error) {
         match &mut self.0 {
             Some(all) => all.combine(error),
             None => self.0 = Some(error),
         }
     }
 
-    /// The mistakes, as tokens that make the compiler report them; none if there are none.
+    /// Returns the mistakes, as tokens that make the compiler report them; none if there are none.
     pub(crate) fn report(self) -> Option<TokenStream> {
         Some(self.0?.into_compile_error())
     }
@@ -126,7 +130,7 @@ pub(crate) fn check_plain(attribute: &str, signature: &Signature, mistakes: &mut
 /// A parameter of a task.
 pub(crate) struct Parameter {
     pub(crate) name: String,
-    /// As written.
+    /// Text of the type in the source.
     pub(crate) type_text: String,
     pub(crate) is_optional: bool,
     /// Type that the argument is decoded to.
@@ -135,7 +139,7 @@ pub(crate) struct Parameter {
     pub(crate) is_reference: bool,
 }
 
-/// The parameters of a task, without those that cannot be.
+/// Returns the parameters of a task, without those that cannot be.
 pub(crate) fn parameters(signature: &Signature, mistakes: &mut Mistakes) -> Vec<Parameter> {
     signature.inputs.iter().filter_map(|input| parameter(input, mistakes)).collect()
 }
@@ -168,7 +172,7 @@ fn parameter(input: &FnArg, mistakes: &mut Mistakes) -> Option<Parameter> {
     })
 }
 
-/// The type that an argument of type `ty` is decoded to: `String` for `&str`, `Vec<T>` for `&[T]`, `PathBuf` for
+/// Returns the type that an argument of type `ty` is decoded to: `String` for `&str`, `Vec<T>` for `&[T]`, `PathBuf` for
 /// `&Path`, `T` for any other `&T`.
 fn owned(ty: &Type, mistakes: &mut Mistakes) -> Option<TokenStream> {
     let Type::Reference(reference) = ty else {
@@ -243,7 +247,7 @@ pub(crate) fn is_named(ty: &Type, name: &str) -> bool {
     }
 }
 
-/// A type as people write it: `Vec<(String, u8)>` and not `Vec < (String , u8) >`.
+/// Returns a type as people write it: `Vec<(String, u8)>` and not `Vec < (String , u8) >`.
 pub(crate) fn type_text(ty: &impl ToTokens) -> String {
     let mut text = String::new();
     write_tokens(ty.to_token_stream(), &mut text);
@@ -300,7 +304,7 @@ fn arrow_start(punct: &proc_macro2::Punct) -> bool {
     punct.as_char() == '-' && punct.spacing() == Spacing::Joint
 }
 
-/// The text of doc comments, without the space that every line begins with.
+/// Returns the text of doc comments, without the space that every line begins with.
 pub(crate) fn doc(attributes: &[Attribute]) -> String {
     let lines = attributes.iter().filter(|attribute| attribute.path().is_ident("doc")).filter_map(|attribute| {
         let Meta::NameValue(pair) = &attribute.meta else { return None };
@@ -313,7 +317,7 @@ pub(crate) fn doc(attributes: &[Attribute]) -> String {
     lines.join("\n").trim().to_owned()
 }
 
-/// The `#[cfg]`s of a function, which hold for what is added to it too.
+/// Returns the `#[cfg]`s of a function, which hold for what is added to it too.
 pub(crate) fn conditions(attributes: &[Attribute]) -> Vec<&Attribute> {
     attributes.iter().filter(|attribute| attribute.path().is_ident("cfg")).collect()
 }

@@ -33,8 +33,8 @@ pub const DEFAULT_GRACE: Duration = Duration::from_secs(2);
 
 /// Headings of the flags in the help of the command line.
 const LIMITS: &str = "Limits";
-const NEEDS: &str = "What it needs";
-const FAILURES: &str = "When it fails";
+const NEEDS: &str = "Resources";
+const FAILURES: &str = "Failures and retries";
 
 /// Hands the options of a task, one row each, to a macro: their documentation, name, kind, what has them if not functions and commands, default,
 /// and how they look.
@@ -67,7 +67,7 @@ macro_rules! task_options {
             /// SIGKILL.
             grace: span = DEFAULT_GRACE,
                 Face { kind: Kind::Time { least_ms: 0 }, json: "grace_ms", heading: LIMITS, ..Face::PLAIN };
-            /// Which of the tasks that wait begins first: one of higher priority, from -100 to 100.
+            /// Priority, from -100 to 100: of tasks that wait, the one with the highest begins first.
             ///
             /// Each minute that a task has waited counts as one more, so that none waits for ever. Tasks that tasks have submitted come before
             /// those of drivers, whatever their priority, and a call overtakes other calls of its actor only.
@@ -80,8 +80,8 @@ macro_rules! task_options {
                 Face { kind: Kind::Count { most: 1024 }, json: "num_cpus", heading: NEEDS, is_c_field: true, ..Face::PLAIN };
             /// Amount of a named resource that it occupies while it runs; may be repeated.
             ///
-            /// A head has what `tracer start --resources` gave it; a task that asks for more is refused. It keeps what it has until it has
-            /// ended, also while it waits for tasks of its own: one that waits for others which need what it has itself waits for ever.
+            /// A head has the amounts of `tracer start --resources`; a task that asks for more is refused. It holds its resources until it has
+            /// ended, also while it waits for tasks of its own: if those need the same and none is left, it waits for ever.
             resource: amounts = Vec::new(),
                 Face { kind: Kind::Amounts, json: "resources", value_name: "NAME=AMOUNT", heading: NEEDS, is_c_field: true, ..Face::PLAIN };
             /// Memory limit of an attempt, such as 500MiB: for its worker process with everything that it starts.
@@ -92,8 +92,8 @@ macro_rules! task_options {
                 Face { kind: Kind::Size { least: 32 << 20 }, json: "memory_bytes", heading: NEEDS, is_c_field: true, ..Face::PLAIN };
             /// Number of retries after its own failures; lost workers are counted apart.
             ///
-            /// Its own failures are an error, a panic, an exit code, a signal, a timeout. What is wrong with its arguments, its result or its
-            /// module is not tried again, unless --retry-on names it.
+            /// Its own failures are an error, a panic, an exit code, a signal, a timeout. A mistake in its arguments, its result or its
+            /// module is not retried, unless --retry-on names it.
             retries: count = 0,
                 Face { kind: Kind::Count { most: 1000 }, json: "retries", heading: FAILURES, is_c_field: true, ..Face::PLAIN };
             /// Wait before the first retry; it doubles each time, up to 1 minute, and is shortened by a random part of up to half.

@@ -1,4 +1,4 @@
-//! Which failures are tried again, as people list them.
+//! Lists of failures that are tried again, as people write them.
 
 /// Checks a list for `--retry-on`: `error`, `panic`, `timeout`, `exit`, `exit:CODE`, `signal`, `signal:NUMBER`, another value that
 /// `error.type` may have, or the type of an error. Says what is wrong with it.

@@ -1,4 +1,4 @@
-//! What is known of an option beside its type: how it is called, what it takes, and how its value comes in and goes out.
+//! Description of an option beside its type: its names, its bounds, and the ways in which its value comes in and goes out.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -67,7 +67,7 @@ impl Face {
 pub enum Scope {
     /// Functions and commands.
     Tasks,
-    /// Those, and calls and creations of actors.
+    /// Functions, commands, and calls and creations of actors.
     Any,
     /// Commands.
     Commands,
@@ -116,35 +116,35 @@ pub enum Kind {
 /// The value of an option.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Value {
-    /// Of [`Kind::Flag`].
+    /// Value of [`Kind::Flag`].
     Flag(bool),
-    /// Of [`Kind::Count`], [`Kind::Whole`] and [`Kind::Size`].
+    /// Value of [`Kind::Count`], [`Kind::Whole`] and [`Kind::Size`].
     Whole(i64),
-    /// Of [`Kind::Time`].
+    /// Value of [`Kind::Time`].
     Time(Duration),
-    /// Of [`Kind::Text`] and [`Kind::Failures`].
+    /// Value of [`Kind::Text`] and [`Kind::Failures`].
     Text(String),
-    /// Of [`Kind::Amounts`], in the order of their names.
+    /// Value of [`Kind::Amounts`], in the order of their names.
     Amounts(Vec<(String, u64)>),
 }
 
 /// A value as it came in, of the right type and not yet checked.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Raw {
-    /// Of [`Kind::Flag`].
+    /// Value of [`Kind::Flag`].
     Flag(bool),
-    /// Of [`Kind::Count`], [`Kind::Whole`], [`Kind::Size`] and [`Kind::Time`], which is in milliseconds.
+    /// Value of [`Kind::Count`], [`Kind::Whole`], [`Kind::Size`] and [`Kind::Time`], which is in milliseconds.
     Whole(i64),
-    /// Of [`Kind::Text`].
+    /// Value of [`Kind::Text`].
     Text(String),
-    /// Of [`Kind::Failures`].
+    /// Value of [`Kind::Failures`].
     Texts(Vec<String>),
-    /// Of [`Kind::Amounts`].
+    /// Value of [`Kind::Amounts`].
     Wholes(BTreeMap<String, i64>),
 }
 
 impl Kind {
-    /// The least and the most whole number over HTTP and over the ABI, with the unit in which it counts.
+    /// Returns the least and the most whole number over HTTP and over the ABI, with the unit in which it counts.
     pub fn range(self) -> Option<(i64, i64, &'static str)> {
         match self {
             Kind::Count { most } => Some((0, most.into(), "")),
@@ -219,12 +219,12 @@ impl<'de> Deserialize<'de> for Whole {
 }
 
 impl<T: Default> Row<T> {
-    /// Its flag, without the hyphens before it.
+    /// Returns its flag, without the hyphens before it.
     pub fn flag(&self) -> String {
         self.name.replace('_', "-")
     }
 
-    /// The paragraphs of its documentation, each in one line.
+    /// Returns the paragraphs of its documentation, each in one line.
     pub fn paragraphs(&self) -> Vec<String> {
         let lines: Vec<_> = self.doc.lines().map(str::trim).collect();
         lines.split(|line| line.is_empty()).filter(|lines| !lines.is_empty()).map(|lines| lines.join(" ")).collect()
@@ -240,7 +240,7 @@ impl<T: Default> Row<T> {
         (self.get)(options) != self.default_value()
     }
 
-    /// The value that came in, or what is wrong with it.
+    /// Returns the value that came in, or what is wrong with it.
     pub fn check(&self, raw: Raw) -> Result<Value, String> {
         let name = self.face.json;
         let said = |problem: String| format!("`{name}`: {problem}");
@@ -281,7 +281,7 @@ impl<T: Default> Row<T> {
 
 /// The type of an option: how it becomes a [`Value`], and comes from one. What is of another kind is left as it is; a row has the kind of its type.
 pub trait Field {
-    /// The value; none for nothing.
+    /// Returns the value; none for nothing.
     fn get(&self) -> Option<Value>;
     /// Takes a value over.
     fn set(&mut self, value: Value);
@@ -358,7 +358,7 @@ impl Serialize for Encoded<'_> {
 }
 
 impl TaskOptions {
-    /// The options of functions that have no field in the C structs of ABI 1.0 to 1.5.
+    /// Returns the options of functions that have no field in the C structs of ABI 1.0 to 1.5.
     fn encodable() -> impl Iterator<Item = &'static Row<TaskOptions>> {
         let is_encodable = |face: &Face| !face.is_c_field && !face.json.is_empty() && face.scope != Scope::Commands;
         TaskOptions::ROWS.iter().filter(move |row| is_encodable(&row.face))

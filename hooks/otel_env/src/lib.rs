@@ -14,7 +14,7 @@ mod sampler;
 use std::ffi::OsString;
 use std::fmt;
 
-pub use limits::{DEFAULT_COUNT_LIMIT, Limits};
+pub use limits::{DEFAULT_COUNT_LIMIT, DEFAULT_LINK_LIMIT, Limits};
 pub use sampler::{Root, Sampler};
 
 /// Switches the SDK off: no spans are made. What came in is passed on all the same.
@@ -49,7 +49,7 @@ impl Problem {
         Problem { variable: variable.into(), text: text.into() }
     }
 
-    /// The variable.
+    /// Returns the variable.
     pub fn variable(&self) -> &str {
         &self.variable
     }
@@ -116,7 +116,7 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// The value without the spaces around it; none for one that is not set, or set to nothing.
+    /// Returns the value without the spaces around it; none for one that is not set, or set to nothing.
     pub fn text(&mut self, variable: &str) -> Option<String> {
         match (self.lookup)(variable)?.into_string() {
             Ok(text) => Some(text.trim().to_owned()).filter(|text| !text.is_empty()),
@@ -149,7 +149,7 @@ impl<'a> Reader<'a> {
         is_true
     }
 
-    /// A number from 0 up; none for a variable that is not set or says something else.
+    /// Returns a number from 0 up; none for a variable that is not set or says something else.
     pub fn number(&mut self, variable: &str) -> Option<usize> {
         let text = self.text(variable)?;
         let number = text.parse().ok();
@@ -199,7 +199,7 @@ impl<'a> Reader<'a> {
 mod tests {
     use super::*;
 
-    /// A reader of these variables alone.
+    /// Returns a reader of these variables alone.
     pub(crate) fn reader(variables: &'static [(&'static str, &'static str)]) -> Reader<'static> {
         Reader::new(|name| variables.iter().find(|(known, _)| *known == name).map(|(_, value)| value.into()))
     }

@@ -2,8 +2,10 @@
 
 use super::Reader;
 
-/// Default limit of the attributes, span events and links that are kept.
+/// Default limit of the attributes and span events that are kept, and of the attributes of each event and link.
 pub const DEFAULT_COUNT_LIMIT: usize = 128;
+/// Default limit of the links that are kept. It is higher than OpenTelemetry's 128, because the span of a batch is linked with each request in it.
+pub const DEFAULT_LINK_LIMIT: usize = 4096;
 
 /// Limits of a span, as far as the environment says.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -42,7 +44,7 @@ impl Reader<'_> {
 }
 
 impl Limits {
-    /// The first `limit` characters of a text, or nothing if it has no more than those.
+    /// Returns the first `limit` characters of a text, or nothing if it has no more than those.
     pub fn shortened(text: &str, limit: usize) -> Option<&str> {
         // As many bytes cannot hold more characters; most texts end here.
         if text.len() <= limit {

@@ -1,4 +1,4 @@
-//! Which traces are sampled.
+//! Samplers that the environment may name.
 
 use super::{Reader, TRACES_SAMPLER, TRACES_SAMPLER_ARG};
 
@@ -23,7 +23,7 @@ pub enum Root {
 }
 
 impl Root {
-    /// The share of traces that are sampled.
+    /// Returns the share of traces that are sampled.
     pub fn ratio(self) -> f64 {
         match self {
             Root::Always => 1.0,

@@ -10,14 +10,17 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use opentelemetry::Context;
+use opentelemetry_proto::tonic::collector::logs::v1::ExportLogsServiceRequest;
 use opentelemetry_proto::tonic::collector::trace::v1::ExportTraceServiceRequest;
 use opentelemetry_proto::tonic::trace::v1::ResourceSpans;
 use opentelemetry_proto::transform::common::tonic::ResourceAttributesWithSchema;
+use opentelemetry_proto::transform::logs::tonic::group_logs_by_resource_and_scope;
 use opentelemetry_proto::transform::trace::tonic::group_spans_by_resource_and_scope;
 use opentelemetry_sdk::Resource;
 use opentelemetry_sdk::error::{OTelSdkError, OTelSdkResult};
+use opentelemetry_sdk::logs::{LogBatch, LogExporter};
 use opentelemetry_sdk::trace::{IdGenerator, RandomIdGenerator, SpanData, SpanExporter};
-use tracer_sdk::hook::{Pause, SharedPause, Tracing, refused, refused_in_part, trace_state_as_sent};
+use tracer_sdk::hook::{Pause, SharedPause, Tracing, TracingBuilder, refused, refused_in_part, trace_state_as_sent};
 
 /// The first pause; each further one is twice as long, up to the longest.
 const PAUSE: Duration = Duration::from_millis(500);
@@ -61,8 +64,19 @@ pub enum Answer {
     },
 }
 
+/// A way to send log records too.
+pub trait LogTransport: Transport {
+    /// Makes a batch of log records ready.
+    fn encode_logs(&self, request: ExportLogsServiceRequest) -> Self::Message;
+}
+
 /// Tracing that sends spans with `transport`, in batches.
 pub fn tracing<T: Transport>(transport: T, receiver: String, timeout: Duration, description: String) -> Tracing {
+    builder(transport, receiver, timeout, description).build()
+}
+
+/// The same of [`tracing`], to which something can be added.
+pub fn builder<T: Transport>(transport: T, receiver: String, timeout: Duration, description: String) -> TracingBuilder {
     let closing = Arc::new(Closing::default());
     let pause = SharedPause::default();
     let exporter = Exporter::new(transport, receiver, timeout, Arc::clone(&closing), pause.clone());
@@ -71,7 +85,45 @@ pub fn tracing<T: Transport>(transport: T, receiver: String, timeout: Duration, 
         .with_closing_notice(move || closing.begin())
         .with_batch_exporter(exporter)
         .with_description(description)
-        .build()
+}
+
+/// Adds the delivery of log records with `transport`.
+pub fn with_logs<T: LogTransport>(
+    builder: TracingBuilder,
+    transport: T,
+    receiver: String,
+    timeout: Duration,
+) -> TracingBuilder {
+    let closing = Arc::new(Closing::default());
+    let exporter = Exporter::new(transport, receiver, timeout, Arc::clone(&closing), SharedPause::default());
+    builder.with_closing_notice(move || closing.begin()).with_log_exporter(Logs(exporter))
+}
+
+/// An exporter of log records.
+struct Logs<T>(Exporter<T>);
+
+impl<T: fmt::Debug> fmt::Debug for Logs<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+impl<T: LogTransport> LogExporter for Logs<T> {
+    async fn export(&self, batch: LogBatch<'_>) -> OTelSdkResult {
+        let _suppressed = Context::enter_telemetry_suppressed_scope();
+        let resource_logs = group_logs_by_resource_and_scope(&batch, &self.0.resource);
+        let message = self.0.transport.encode_logs(ExportLogsServiceRequest { resource_logs });
+        self.0.deliver(&message).map_err(|undelivered| {
+            let (Undelivered::Later(reason) | Undelivered::Refused(reason) | Undelivered::Partly(_, reason)) =
+                undelivered;
+            self.0.complain("log records", &reason);
+            OTelSdkError::InternalFailure(format!("log records are not delivered to {}: {reason}", self.0.receiver))
+        })
+    }
+
+    fn set_resource(&mut self, resource: &Resource) {
+        self.0.resource = resource.into();
+    }
 }
 
 /// Delivers batches. [`export`](SpanExporter::export) is well only when the receiver has accepted the whole batch.
@@ -175,16 +227,16 @@ impl<T: Transport> Exporter<T> {
         }
     }
 
-    /// The pause, somewhat longer or shorter, so that many processes do not all come back at once.
+    /// Returns the pause, somewhat longer or shorter, so that many processes do not all come back at once.
     fn varied(&self, pause: Duration) -> Duration {
         pause.mul_f64(0.75 + f64::from(self.random.new_span_id().to_bytes()[0]) / 512.0)
     }
 
-    /// Says once in the life of the process that spans do not arrive.
-    fn complain(&self, reason: &str) {
+    /// Says once in the life of the process that something does not arrive.
+    fn complain(&self, what: &str, reason: &str) {
         if !self.has_complained.swap(true, Ordering::Relaxed) {
             eprintln!(
-                "tracer: spans are not delivered to {}: {reason} (tasks run on; this is said once)",
+                "tracer: {what} are not delivered to {}: {reason} (tasks run on; this is said once)",
                 self.receiver
             );
         }
@@ -210,7 +262,7 @@ impl<T: Transport> SpanExporter for Exporter<T> {
         self.deliver(&message).map_err(|undelivered| {
             let (Undelivered::Later(reason) | Undelivered::Refused(reason) | Undelivered::Partly(_, reason)) =
                 &undelivered;
-            self.complain(reason);
+            self.complain("spans", reason);
             let text = format!("spans are not delivered to {}: {reason}", self.receiver);
             match undelivered {
                 Undelivered::Later(_) => OTelSdkError::InternalFailure(text),

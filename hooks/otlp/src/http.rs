@@ -6,18 +6,20 @@ use std::path::Path;
 use std::time::{Duration, SystemTime};
 
 use flate2::write::GzEncoder;
+use opentelemetry_proto::tonic::collector::logs::v1::ExportLogsServiceRequest;
+use opentelemetry_proto::tonic::collector::metrics::v1::ExportMetricsServiceRequest;
 use opentelemetry_proto::tonic::collector::trace::v1::{ExportTraceServiceRequest, ExportTraceServiceResponse};
 use prost::Message;
 use ureq::http::{HeaderMap, StatusCode, header};
 use ureq::tls::{Certificate, ClientCert, PemItem, PrivateKey, RootCerts, TlsConfig, parse_pem};
 use ureq::{Agent, Body};
 
-use crate::delivery::{Answer, Transport};
+use crate::delivery::{Answer, LogTransport, Transport};
 use crate::settings::{Compression, Settings, SettingsError};
 
 /// No answer is read further.
 const ANSWER_LIMIT: u64 = 1 << 20;
-/// Of an answer that is shown to people.
+/// Limit on the bytes of an answer that are shown to people.
 const SHOWN_LIMIT: usize = 300;
 const CONTENT_TYPE: &str = "application/x-protobuf";
 const USER_AGENT: &str = concat!("OTel-OTLP-Exporter-Rust/", env!("CARGO_PKG_VERSION"), " tracer");
@@ -38,7 +40,7 @@ impl fmt::Debug for HttpTransport {
 }
 
 impl HttpTransport {
-    /// On failure: a file of the settings cannot be used.
+    /// Makes the client. Fails if a file of the settings cannot be used.
     pub fn new(settings: &Settings) -> Result<HttpTransport, SettingsError> {
         let config = Agent::config_builder()
             .http_status_as_error(false)
@@ -56,11 +58,8 @@ impl HttpTransport {
     }
 }
 
-impl Transport for HttpTransport {
-    type Message = Vec<u8>;
-
-    fn encode(&self, request: ExportTraceServiceRequest) -> Vec<u8> {
-        let bytes = request.encode_to_vec();
+impl HttpTransport {
+    fn pack(&self, bytes: Vec<u8>) -> Vec<u8> {
         match self.compression {
             Compression::None => bytes,
             Compression::Gzip => {
@@ -69,6 +68,14 @@ impl Transport for HttpTransport {
                 written.expect("a vector takes everything")
             }
         }
+    }
+}
+
+impl Transport for HttpTransport {
+    type Message = Vec<u8>;
+
+    fn encode(&self, request: ExportTraceServiceRequest) -> Vec<u8> {
+        self.pack(request.encode_to_vec())
     }
 
     fn send(&self, message: &Vec<u8>, timeout: Duration) -> Answer {
@@ -87,6 +94,20 @@ impl Transport for HttpTransport {
     }
 }
 
+impl HttpTransport {
+    /// Makes a request with metrics ready, for [`send`](Transport::send).
+    pub fn encode_metrics(&self, request: &ExportMetricsServiceRequest) -> Vec<u8> {
+        self.pack(request.encode_to_vec())
+    }
+}
+
+impl LogTransport for HttpTransport {
+    fn encode_logs(&self, request: ExportLogsServiceRequest) -> Vec<u8> {
+        self.pack(request.encode_to_vec())
+    }
+}
+
+// The answers to all signals have the same form.
 fn answer_of(status: StatusCode, headers: HeaderMap, body: &mut Body) -> Answer {
     // The status says it all; what the body adds is for people, so one that cannot be read counts as empty.
     let body = body.with_config().limit(ANSWER_LIMIT).read_to_vec().unwrap_or_default();
@@ -177,13 +198,13 @@ fn private_key(file: &Path) -> Result<PrivateKey<'static>, SettingsError> {
     PrivateKey::from_pem(&pem).map_err(|_| unusable(file, "CLIENT_KEY", "holds no private key in PEM"))
 }
 
-/// The file of the authorities to trust, for another client than ureq. It holds a certificate.
+/// Returns the file of the authorities to trust, for another client than ureq. It holds a certificate.
 pub fn authorities_pem(file: &Path) -> Result<Vec<u8>, SettingsError> {
     certificates(file, "CERTIFICATE")?;
     read(file, "CERTIFICATE")
 }
 
-/// The files of the client's certificates and key, for another client than ureq. They hold that.
+/// Returns the files of the client's certificates and key, for another client than ureq. They hold that.
 pub fn client_pem(certificate: &Path, key: &Path) -> Result<[Vec<u8>; 2], SettingsError> {
     certificates(certificate, "CLIENT_CERTIFICATE")?;
     private_key(key)?;

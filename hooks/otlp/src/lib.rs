@@ -14,12 +14,14 @@
 //! | `OTEL_EXPORTER_OTLP_PROTOCOL` | `http/protobuf`; another is an error that says what to do | `http/protobuf` |
 //! | `OTEL_EXPORTER_OTLP_CERTIFICATE` | a PEM file with the authorities to trust | Mozilla's |
 //! | `OTEL_EXPORTER_OTLP_CLIENT_CERTIFICATE`, `OTEL_EXPORTER_OTLP_CLIENT_KEY` | PEM files with which to introduce oneself | |
+//! | `OTEL_LOGS_EXPORTER` | `otlp`: log records of modules are sent too, to `/v1/logs` | spans alone are sent |
 //! | `OTEL_BSP_SCHEDULE_DELAY` | the longest that a span waits for its batch, in milliseconds | 5000 |
 //! | `OTEL_BSP_MAX_QUEUE_SIZE` | how many spans may wait; a further one is dropped | 2048 |
 //! | `OTEL_BSP_MAX_EXPORT_BATCH_SIZE` | how many are sent at once | 512 |
 //! | `OTEL_BSP_EXPORT_TIMEOUT` | as `OTEL_EXPORTER_OTLP_TIMEOUT`; the shorter counts | 30000 |
 //!
-//! Each `OTEL_EXPORTER_OTLP_…` exists as `OTEL_EXPORTER_OTLP_TRACES_…` too, which comes first.
+//! Each `OTEL_EXPORTER_OTLP_…` exists as `OTEL_EXPORTER_OTLP_TRACES_…` too, which comes first, and for log records as
+//! `OTEL_EXPORTER_OTLP_LOGS_…`. Log records are sent in batches by `OTEL_BLRP_…`, as spans are by `OTEL_BSP_…`.
 //!
 //! No task waits for the network. The SDK's batch processor queues ended spans and hands them to a thread of its own. A batch
 //! that the receiver answers with 429, 502, 503 or 504, or that does not reach it, is tried again until the timeout, in growing
@@ -48,5 +50,11 @@ pub fn setup_tracing() -> Result<Tracing, SettingsError> {
     let transport = HttpTransport::new(&settings)?;
     let receiver = format!("`{}`", settings.shown_endpoint());
     let description = format!("spans over OTLP/HTTP to {receiver}");
-    Ok(delivery::tracing(transport, receiver, settings.timeout, description))
+    let mut builder = delivery::builder(transport, receiver, settings.timeout, description);
+    if let Some(settings) = Settings::of_logs(|name| std::env::var(name).ok())? {
+        settings.warn();
+        let receiver = format!("`{}`", settings.shown_endpoint());
+        builder = delivery::with_logs(builder, HttpTransport::new(&settings)?, receiver, settings.timeout);
+    }
+    Ok(builder.build())
 }

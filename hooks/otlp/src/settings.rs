@@ -59,7 +59,7 @@ pub struct SettingsError {
 }
 
 impl SettingsError {
-    /// An error that says `message`.
+    /// Makes an error that says `message`.
     pub fn new(message: impl Into<String>) -> SettingsError {
         SettingsError { message: message.into() }
     }
@@ -126,6 +126,39 @@ impl Settings {
         })
     }
 
+    /// Reads the variables for log records, over HTTP; none unless `OTEL_LOGS_EXPORTER` has `otlp`. They are those for traces with `LOGS` in
+    /// place of `TRACES`, and the path is `/v1/logs`.
+    pub fn of_logs(lookup: impl Fn(&str) -> Option<String>) -> Result<Option<Settings>, SettingsError> {
+        Settings::of_signal("LOGS", "/v1/logs", lookup)
+    }
+
+    /// Reads the variables for metrics, over HTTP; none unless `OTEL_METRICS_EXPORTER` has `otlp`. They are those for traces with `METRICS` in
+    /// place of `TRACES`, and the path is `/v1/metrics`.
+    pub fn of_metrics(lookup: impl Fn(&str) -> Option<String>) -> Result<Option<Settings>, SettingsError> {
+        Settings::of_signal("METRICS", "/v1/metrics", lookup)
+    }
+
+    fn of_signal(
+        signal: &str,
+        path: &str,
+        lookup: impl Fn(&str) -> Option<String>,
+    ) -> Result<Option<Settings>, SettingsError> {
+        let exporters = lookup(&format!("OTEL_{signal}_EXPORTER")).unwrap_or_default();
+        if !exporters.split(',').any(|exporter| exporter.trim() == "otlp") {
+            return Ok(None);
+        }
+        let of_signal = |text: &str| text.replace("_TRACES_", &format!("_{signal}_"));
+        let mut settings = Settings::from_variables(Protocol::Http, |name| lookup(&of_signal(name)))
+            .map_err(|error| SettingsError::new(of_signal(&error.message)))?;
+        let own = lookup(&format!("OTEL_EXPORTER_OTLP_{signal}_ENDPOINT"));
+        let has_own = own.is_some_and(|url| !url.trim().is_empty());
+        if let (false, Some(at)) = (has_own, settings.endpoint.rfind("/v1/traces")) {
+            settings.endpoint.replace_range(at..at + "/v1/traces".len(), path);
+        }
+        settings.warnings.iter_mut().for_each(|warning| *warning = of_signal(warning));
+        Ok(Some(settings))
+    }
+
     /// Says the warnings on standard error, unless `OTEL_LOG_LEVEL` wants to hear nothing of them.
     pub fn warn(&self) {
         if Reader::of_this_process().log_level() < LogLevel::Warn {
@@ -136,7 +169,7 @@ impl Settings {
         }
     }
 
-    /// The endpoint for people to read: without a password or a token in it.
+    /// Returns the endpoint for people to read: without a password or a token in it.
     pub fn shown_endpoint(&self) -> String {
         let without_query = self.endpoint.split(['?', '#']).next().unwrap_or_default();
         match without_query.split_once("://") {
@@ -160,7 +193,7 @@ impl Variables<'_> {
         (self.lookup)(name).map(|value| value.trim().to_owned()).filter(|value| !value.is_empty())
     }
 
-    /// The variable for traces, else the one for all signals, with its name.
+    /// Returns the variable for traces, else the one for all signals, with its name.
     fn first(&self, what: &str) -> Option<(String, String)> {
         names(what).into_iter().find_map(|name| self.get(&name).map(|value| (name, value)))
     }
@@ -176,7 +209,7 @@ impl Variables<'_> {
         }
     }
 
-    /// The first of the exporter's two variables that can be understood, with its name.
+    /// Returns the first of the exporter's two variables that can be understood, with its name.
     fn of_exporter<T>(&mut self, what: &str, parse: impl Fn(&str) -> Result<T, &'static str>) -> Option<(String, T)> {
         names(what).into_iter().find_map(|name| self.parse(&name, &parse).map(|value| (name, value)))
     }
@@ -320,6 +353,29 @@ mod tests {
     #[track_caller]
     fn http(variables: &[(&str, &str)]) -> Settings {
         settings(Protocol::Http, variables).unwrap()
+    }
+
+    #[test]
+    fn log_records_are_sent_when_it_is_asked_for_and_by_variables_of_their_own() {
+        let of_logs = |variables: &[(&str, &str)]| {
+            Settings::of_logs(|name| {
+                variables.iter().find(|(known, _)| *known == name).map(|(_, value)| (*value).to_owned())
+            })
+        };
+        assert_eq!(of_logs(&[]), Ok(None));
+        assert_eq!(of_logs(&[("OTEL_LOGS_EXPORTER", "none")]), Ok(None));
+        let asked = ("OTEL_LOGS_EXPORTER", "console, otlp");
+        let endpoint = |variables: &[(&str, &str)]| of_logs(variables).unwrap().unwrap().endpoint;
+        assert_eq!(endpoint(&[asked]), "http://localhost:4318/v1/logs");
+        let general = ("OTEL_EXPORTER_OTLP_ENDPOINT", "http://a/x?k=/v1");
+        assert_eq!(endpoint(&[asked, general]), "http://a/x/v1/logs?k=/v1");
+        let of_traces = ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "http://t/");
+        let own = ("OTEL_EXPORTER_OTLP_LOGS_ENDPOINT", "http://l/v1/traces");
+        assert_eq!(endpoint(&[asked, general, of_traces, own]), "http://l/v1/traces");
+        let headers = [asked, ("OTEL_EXPORTER_OTLP_LOGS_HEADERS", "a=1"), ("OTEL_EXPORTER_OTLP_TRACES_HEADERS", "b=2")];
+        assert_eq!(of_logs(&headers).unwrap().unwrap().headers, [("a".to_owned(), "1".to_owned())]);
+        let error = of_logs(&[asked, ("OTEL_EXPORTER_OTLP_LOGS_ENDPOINT", "nowhere")]).unwrap_err();
+        assert!(error.message.starts_with("`OTEL_EXPORTER_OTLP_LOGS_ENDPOINT` is `nowhere`"), "{error}");
     }
 
     #[test]

@@ -33,7 +33,7 @@ pub fn setup_tracing_in(dir: &Path) -> Result<Tracing, SpanDirError> {
     Ok(Tracing::builder().with_durable_processor(processor).with_description(description).build())
 }
 
-/// The lines that the hook writes for the spans of an encoded `ExportTraceServiceRequest`. On failure: what is wrong with it, for people
+/// Returns the lines that the hook writes for the spans of an encoded `ExportTraceServiceRequest`. On failure: what is wrong with it, for people
 /// to read.
 pub fn lines(request: &[u8]) -> Result<Vec<u8>, String> {
     let mut lines = Vec::new();

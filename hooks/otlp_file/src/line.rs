@@ -32,7 +32,7 @@ pub struct OtlpFormat {
 }
 
 impl Default for OtlpFormat {
-    /// The format for spans without a resource.
+    /// Returns the format for spans without a resource.
     fn default() -> OtlpFormat {
         OtlpFormat::new(&Resource::builder_empty().build())
     }
@@ -122,7 +122,7 @@ fn write_id<const N: usize>(buffer: &mut Vec<u8>, key: &'static str, id: &[u8; N
     buffer.extend_from_slice(b"\",");
 }
 
-/// A time before 1970 is taken as 1970. As a text: it does not fit into the numbers of JavaScript.
+/// Writes a time, one before 1970 as 1970. As a text: it does not fit into the numbers of JavaScript.
 fn write_time(buffer: &mut Vec<u8>, key: &'static str, time: SystemTime) {
     let nanos = time.duration_since(UNIX_EPOCH).map_or(0, |since| i64::try_from(since.as_nanos()).unwrap_or(i64::MAX));
     write_key(buffer, key);

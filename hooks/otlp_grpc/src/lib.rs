@@ -55,7 +55,7 @@ impl fmt::Debug for GrpcTransport {
 }
 
 impl GrpcTransport {
-    /// On failure: a file of the settings cannot be used, or there can be no thread.
+    /// Makes the client. Fails if a file of the settings cannot be used, or there can be no thread.
     pub fn new(settings: &Settings) -> Result<GrpcTransport, SettingsError> {
         let runtime = tokio::runtime::Builder::new_multi_thread()
             .worker_threads(1)
@@ -207,7 +207,7 @@ fn tls(settings: &Settings) -> Result<ClientTlsConfig, SettingsError> {
     Ok(tls)
 }
 
-/// An error with what caused it. Each text once: some repeat their source's.
+/// Returns an error with what caused it. Each text once: some repeat their source's.
 fn with_sources(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();
     let mut source = error.source();

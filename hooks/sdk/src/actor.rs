@@ -96,7 +96,7 @@ pub struct ActorHandle {
 }
 
 impl ActorHandle {
-    /// The actor's id, which is that of the task that creates it.
+    /// Returns the actor's id, which is that of the task that creates it.
     pub fn id(&self) -> u64 {
         self.id
     }
@@ -188,7 +188,7 @@ type FindActor = unsafe extern "C" fn(
     *mut abi::TextBuffer,
 ) -> u32;
 
-/// The host's entry, which is there in all hosts that have actors.
+/// Returns the host's entry, which is there in all hosts that have actors.
 fn entry() -> Result<FindActor, RemoteError> {
     host::entry_since(2, "there are no actors", |host| host.host_find_actor).map_err(RemoteError::submission)
 }

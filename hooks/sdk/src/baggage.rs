@@ -8,7 +8,7 @@
 /// One member: key, value (decoded), and the properties as they were written.
 pub(crate) type Member<'a> = (&'a str, String, &'a str);
 
-/// The members of `header` that are well formed; the others are left out.
+/// Returns the members of `header` that are well formed; the others are left out.
 pub(crate) fn members(header: &str) -> impl Iterator<Item = Member<'_>> {
     header.split(',').filter_map(|member| {
         let (pair, properties) = member.split_once(';').unwrap_or((member, ""));

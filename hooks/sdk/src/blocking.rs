@@ -123,7 +123,7 @@ pub(crate) use tokio_runtime::is_entered;
 )]
 pub trait AsyncFeature {}
 
-/// Cannot be called without feature `async`.
+/// Blocks on a future; it cannot be called without feature `async`.
 #[cfg(not(feature = "async"))]
 pub fn block_on<F: Future + AsyncFeature>(_future: F) -> Result<F::Output, Failure> {
     Err(Failure::runtime("tracer-sdk was built without feature `async`"))

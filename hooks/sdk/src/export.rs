@@ -1,4 +1,4 @@
-//! What a module exports: the record that the host finds under [`ENTRY_SYMBOL`](tracer_abi::ENTRY_SYMBOL).
+//! Record of a module's exports, which the host finds under [`ENTRY_SYMBOL`](tracer_abi::ENTRY_SYMBOL).
 //!
 //! The attributes [`task`](crate::task), [`on_load`](crate::on_load) and `startup_hook` make an item each and
 //! register it; the first call of the entry function builds the record from all items in the library. Authors have no
@@ -181,7 +181,7 @@ fn registered<T: Item + inventory::Collect>() -> Vec<&'static T> {
     items
 }
 
-/// The name and version of the crate that registered something here: tasks first.
+/// Returns the name and version of the crate that registered something here: tasks first.
 pub(crate) fn package() -> Option<(&'static str, &'static str)> {
     let task = registered::<TaskItem>().first().map(|item| item.package());
     let load = || registered::<LoadItem>().first().map(|item| item.package());
@@ -193,7 +193,7 @@ pub(crate) fn package() -> Option<(&'static str, &'static str)> {
     item
 }
 
-/// The record of this library: everything that is registered in it. It lives as long as the process.
+/// Returns the record of this library: everything that is registered in it. It lives as long as the process.
 pub fn module() -> *const Module {
     static RECORD: OnceLock<&'static Module> = OnceLock::new();
     *RECORD.get_or_init(|| {
@@ -203,7 +203,7 @@ pub fn module() -> *const Module {
     })
 }
 
-/// The one symbol that the host looks for. A library that links the SDK exports it without further ado.
+/// Returns the module's record: the one symbol that the host looks for. A library that links the SDK exports it without further ado.
 ///
 /// # Safety
 ///
@@ -219,7 +219,7 @@ pub trait Loads {
     const ITEMS: &'static [&'static LoadItem];
 }
 
-/// The record of a module that is linked into the host, from items that are listed one by one. For
+/// Returns the record of a module that is linked into the host, from items that are listed one by one. For
 /// [`builtin_module!`](crate::builtin_module!), which keeps the result.
 pub fn builtin<L: Loads>(
     version: &'static str,
@@ -227,6 +227,22 @@ pub fn builtin<L: Loads>(
     hooks: &[&'static HookItem],
 ) -> &'static Module {
     record(version, tasks, &[], hooks, &[], on_load_builtin::<L>)
+}
+
+/// Returns the record of a module that is linked into the host and has deployments: those of one crate. For modules that are part of tracer.
+#[cfg(feature = "serve")]
+#[doc(hidden)]
+pub fn builtin_deployments(crate_name: &str, version: &'static str) -> *const Module {
+    struct None;
+    impl Loads for None {
+        const ITEMS: &'static [&'static LoadItem] = &[];
+    }
+    static RECORD: OnceLock<&'static Module> = OnceLock::new();
+    *RECORD.get_or_init(|| {
+        let items = registered::<DeploymentItem>().into_iter().filter(|item| item.crate_name == crate_name);
+        let deployments: Vec<_> = items.map(|item| ptr::from_ref(&leak_one(deployment_record(item)).raw)).collect();
+        record(version, &[], &[], &[], &deployments, on_load_builtin::<None>)
+    })
 }
 
 /// A task of the contract with what this side needs to run it. The host sees the first field.
@@ -277,7 +293,7 @@ fn record(
     })
 }
 
-/// The deployments that are registered in this library.
+/// Returns the deployments that are registered in this library.
 #[cfg(feature = "serve")]
 fn deployments() -> Vec<*const Deployment> {
     let record = |item: &&'static DeploymentItem| ptr::from_ref(&leak_one(deployment_record(item)).raw);
@@ -311,6 +327,8 @@ fn deployment_record(item: &'static DeploymentItem) -> DeploymentRecord {
         parameters: parameters.as_ptr(),
         parameter_count: parameters.len(),
         max_ongoing_requests: item.max_ongoing_requests,
+        max_batch_size: item.batch.map_or(0, |(_, size)| size),
+        batch_function: Str::new(item.batch.map_or("", |(function, _)| function)),
         on_serve: Some(on_serve),
     };
     DeploymentRecord { raw, item }
@@ -550,8 +568,14 @@ fn perform(item: &'static TaskItem, call: &TaskCall) -> Outcome {
     // SAFETY: what the call points to stays valid until `on_run` returns.
     let _entered = runtime::enter(Some(unsafe { runtime::RuntimeContext::of_call(call) }));
     // SAFETY: as above.
-    let attached =
-        unsafe { proxy::attach(proxy::Lent { span: call.span, context: call.span_context, baggage: call.baggage }) };
+    let attached = unsafe {
+        proxy::attach(proxy::Lent {
+            span: call.span,
+            context: call.span_context,
+            baggage: call.baggage,
+            is_guarded: true,
+        })
+    };
     let phases = Phases::of_call(call);
     phases.begin(TASK_PHASE_DECODE);
     // Hosts that have actors are told; what has to do with none runs alone.

@@ -37,6 +37,7 @@ mod guard;
 mod intern;
 mod into_tracing;
 mod limits;
+mod logs;
 mod otlp;
 mod pause;
 mod ring;

@@ -3,6 +3,8 @@
 //! Until the host has loaded the module, and in a process that is not traced, there is no table. Whoever needs
 //! it asks each time; nothing is decided at the first question.
 
+#[cfg(any(feature = "otel-0-31", feature = "otel-0-32", feature = "otel-0-33"))]
+use std::ffi::c_void;
 use std::mem::MaybeUninit;
 use std::ptr;
 use std::sync::atomic::{AtomicPtr, Ordering};
@@ -14,7 +16,7 @@ struct Lent {
     host: *const Host,
     tracing: Option<Tracing>,
     log: Option<unsafe extern "C" fn(u32, Str)>,
-    /// As much of the host's table as it has.
+    /// Copy of the host's table, with the entries that it has.
     entries: Host,
 }
 
@@ -47,6 +49,9 @@ unsafe impl Growing for tracer_abi::RequestEvent {}
 // SAFETY: as above.
 #[cfg(feature = "serve")]
 unsafe impl Growing for tracer_abi::RequestHead {}
+// SAFETY: as above.
+#[cfg(feature = "serve")]
+unsafe impl Growing for tracer_abi::CallEvent {}
 
 /// Copies as much of `*record` as both sides know; the rest is zero.
 ///
@@ -96,17 +101,17 @@ fn lent() -> Option<&'static Lent> {
     unsafe { LENT.load(Ordering::Acquire).as_ref() }
 }
 
-/// The host's table, or none: the module is not loaded yet, or the process is not traced.
+/// Returns the host's table, or none: the module is not loaded yet, or the process is not traced.
 pub(crate) fn tracing() -> Option<&'static Tracing> {
     lent()?.tracing.as_ref()
 }
 
-/// An entry of the host's table, or why there is none.
+/// Returns an entry of the host's table, or why there is none.
 pub(crate) fn entry<F>(pick: impl FnOnce(&Host) -> Option<F>) -> Result<F, String> {
     entry_since(1, "tasks cannot submit tasks", pick)
 }
 
-/// As [`entry`], of one that hosts have since a minor version of the ABI; in older ones `lack`.
+/// Returns an entry of the host's table that hosts have since a minor version of the ABI; `lack` says what older ones cannot do.
 pub(crate) fn entry_since<F>(since: u32, lack: &str, pick: impl FnOnce(&Host) -> Option<F>) -> Result<F, String> {
     let Some(lent) = lent() else {
         return Err("tasks can be submitted in a task only, and no host has loaded this module\n\
@@ -131,6 +136,49 @@ pub(crate) fn since(since: u32, lack: &str) -> Result<(), String> {
 pub(crate) fn is_cancelled(task_id: u64, attempt: u32) -> bool {
     // SAFETY: the host's function, which may be called from any thread.
     lent().and_then(|lent| lent.entries.host_is_cancelled).is_some_and(|ask| unsafe { ask(task_id, attempt) } != 0)
+}
+
+/// Returns the host's function for log records, if it takes some.
+#[cfg(any(feature = "tracing", feature = "tracing-0-32", feature = "tracing-0-31"))]
+pub(crate) fn host_log_record() -> Option<unsafe extern "C" fn(*const tracer_abi::LogRecord) -> u32> {
+    lent()?.entries.host_log_record
+}
+
+/// Returns whether the host wants log records of this severity.
+#[cfg(any(feature = "tracing", feature = "tracing-0-32", feature = "tracing-0-31"))]
+pub(crate) fn wants_records(severity: u32) -> bool {
+    lent().is_some_and(|lent| lent.entries.host_log_record.is_some() && severity >= lent.entries.log_severity)
+}
+
+/// The host's functions for metrics.
+#[cfg(any(feature = "otel-0-31", feature = "otel-0-32", feature = "otel-0-33"))]
+#[derive(Clone, Copy)]
+pub(crate) struct HostMetrics {
+    pub(crate) instrument: unsafe extern "C" fn(*const tracer_abi::Instrument) -> *mut c_void,
+    pub(crate) measure: unsafe extern "C" fn(*mut c_void, *const tracer_abi::Measurement) -> u32,
+    pub(crate) exemplar: unsafe extern "C" fn(*mut c_void, *const tracer_abi::Measurement),
+    pub(crate) observe: unsafe extern "C" fn(*mut c_void, Option<unsafe extern "C" fn(*mut c_void)>) -> u32,
+}
+
+/// Returns the host's functions for metrics; none before there is a host, and of an older one.
+#[cfg(any(feature = "otel-0-31", feature = "otel-0-32", feature = "otel-0-33"))]
+pub(crate) fn metrics() -> Option<HostMetrics> {
+    let entries = &lent()?.entries;
+    Some(HostMetrics {
+        instrument: entries.host_instrument?,
+        measure: entries.host_measure?,
+        exemplar: entries.host_exemplar?,
+        observe: entries.host_observe?,
+    })
+}
+
+/// Returns the forms that events take; events of spans, as they always have, where the host does not say.
+#[cfg(any(feature = "tracing", feature = "tracing-0-32", feature = "tracing-0-31"))]
+pub(crate) fn log_events() -> u32 {
+    match lent().map_or(0, |lent| lent.entries.log_events) {
+        0 => tracer_abi::EVENTS_AS_SPAN_EVENTS,
+        events => events,
+    }
 }
 
 /// Writes a line to the host's log; to standard error before there is one.

@@ -291,7 +291,9 @@ pub use tracer_macros::builtin_module;
 #[doc(hidden)]
 pub mod __private {
     pub use inventory;
-    pub use tracer_abi::{DEPLOYMENT_CONFIGURE, DEPLOYMENT_HEALTH, HOOK_EXPORTER, HOOK_STARTUP, Module};
+    pub use tracer_abi::{
+        DEPLOYMENT_CALL, DEPLOYMENT_CONFIGURE, DEPLOYMENT_HEALTH, HOOK_EXPORTER, HOOK_STARTUP, Module,
+    };
 
     pub use crate::blocking::block_on;
 

@@ -133,7 +133,7 @@ impl<'a> Reader<'a> {
         Ok(&start[..start.len() - self.rest.len()])
     }
 
-    /// The elements of the array that is all there is to read, each as its bytes.
+    /// Returns the elements of the array that is all there is to read, each as its bytes.
     pub(crate) fn elements(mut self) -> Result<Vec<&'a [u8]>, DecodeError> {
         if self.rest.is_empty() {
             return Ok(Vec::new());

@@ -20,6 +20,8 @@
 //!   context but its baggage.
 
 mod lend;
+#[cfg(feature = "serve")]
+pub(crate) mod own;
 pub(crate) mod words;
 
 #[cfg(feature = "otel-0-31")]
@@ -93,6 +95,8 @@ pub(crate) struct Lent {
     /// Null when there is no context.
     pub(crate) context: *const SpanContext,
     pub(crate) baggage: Str,
+    /// True if the host guards the span against calls that overlap.
+    pub(crate) is_guarded: bool,
 }
 
 /// Makes the span and the baggage that are lent current on this thread, in every copy.
@@ -106,7 +110,7 @@ pub(crate) unsafe fn attach(lent: Lent) -> Attached {
     // SAFETY: as above.
     let baggage = unsafe { words::read_text(lent.baggage) };
     let table = host::tracing().filter(|_| !lent.span.is_null());
-    let loan = table.map(|table| Arc::new(Loan::new(table, lent.span)));
+    let loan = table.map(|table| Arc::new(Loan::new(table, lent.span, lent.is_guarded)));
     let _ = (&parent, &baggage);
     Attached {
         #[cfg(feature = "otel-0-31")]
@@ -165,6 +169,19 @@ impl Held {
             #[cfg(feature = "otel-0-33")]
             _otel_0_33: self.otel_0_33.clone().attach(),
         }
+    }
+
+    /// Links the span that is current in it to another one: that of the newest OpenTelemetry in which there is one.
+    #[cfg(feature = "serve")]
+    pub(crate) fn add_link(&self, to: &words::PlainContext) {
+        let is_linked = false;
+        #[cfg(feature = "otel-0-33")]
+        let is_linked = is_linked || otel_0_33::add_link(&self.otel_0_33, to);
+        #[cfg(feature = "otel-0-32")]
+        let is_linked = is_linked || otel_0_32::add_link(&self.otel_0_32, to);
+        #[cfg(feature = "otel-0-31")]
+        let is_linked = is_linked || otel_0_31::add_link(&self.otel_0_31, to);
+        let _ = (is_linked, to);
     }
 }
 

@@ -104,7 +104,7 @@ fn milliseconds(duration: Duration) -> u64 {
     u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
 }
 
-/// A limit in milliseconds, at least 1; 0 for none.
+/// Returns a limit in milliseconds, at least 1; 0 for none.
 fn limit_ms(limit: Option<Duration>) -> u64 {
     limit.map_or(0, |limit| milliseconds(limit).max(1))
 }
@@ -129,7 +129,7 @@ impl Parts {
         self.failure.get_or_insert_with(|| RemoteError::submission(problem));
     }
 
-    /// The two halves of the target, or what is wrong with the submission. `what` is named `form`.
+    /// Returns the two halves of the target, or what is wrong with the submission. `what` is named `form`.
     pub(crate) fn target(&self, what: &str, form: &str) -> Result<(&str, &str), RemoteError> {
         if let Some(failure) = &self.failure {
             return Err(failure.clone());
@@ -145,7 +145,7 @@ impl Parts {
 }
 
 /// An argument on its way.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub enum Encoded {
     /// A MessagePack value.
     #[doc(hidden)]
@@ -157,7 +157,7 @@ pub enum Encoded {
 
 /// Argument of a task: a value that can be serialized, or a `&TaskHandle`, for the result of that task.
 pub trait Argument {
-    /// The argument as it travels.
+    /// Returns the argument as it travels.
     #[doc(hidden)]
     fn encode(&self) -> Result<Encoded, String>;
 }
@@ -232,7 +232,7 @@ pub(crate) fn submit(
     let options = &parts.options;
     let needs_more = options.num_cpus != 1 || !options.resource.is_empty() || options.memory.is_some();
     if needs_more {
-        host::since(3, "tasks cannot say what those need that they submit").map_err(RemoteError::submission)?;
+        host::since(3, "tasks cannot set the resources of tasks that they submit").map_err(RemoteError::submission)?;
     }
     let encoded = match options.encoded() {
         None => Vec::new(),
@@ -245,8 +245,7 @@ pub(crate) fn submit(
     };
     let policy = says_policy(options).then(|| raw_policy(options));
     if policy.is_some() {
-        host::since(2, "tasks cannot say what is done when those fail that they submit")
-            .map_err(RemoteError::submission)?;
+        host::since(2, "tasks cannot set the retries of tasks that they submit").map_err(RemoteError::submission)?;
     }
     let resource = |(name, amount): &(String, u64)| abi::Resource { name: Str::new(name), amount: *amount };
     let resources: Vec<_> = options.resource.iter().map(resource).collect();
@@ -275,15 +274,15 @@ pub(crate) fn submit(
     Ok(TaskHandle { ticket, target: called })
 }
 
-/// The name of a module that may be given as the path of its library.
+/// Returns the name of a module that may be given as the path of its library.
 fn stem(module: &str) -> &str {
     let file = module.rsplit('/').next().unwrap_or(module);
     let stem = file.strip_suffix(".so").map(|stem| stem.strip_prefix("lib").unwrap_or(stem));
     stem.unwrap_or(file)
 }
 
-/// The context that is current on this thread, as it is handed to the host; none without a span.
-fn current_context() -> Option<(PlainContext, String)> {
+/// Returns the context that is current on this thread, as it is handed to the host; none without a span.
+pub(crate) fn current_context() -> Option<(PlainContext, String)> {
     #[cfg(any(feature = "otel-0-31", feature = "otel-0-32", feature = "otel-0-33"))]
     return crate::proxy::current_plain();
     #[cfg(not(any(feature = "otel-0-31", feature = "otel-0-32", feature = "otel-0-33")))]
@@ -310,8 +309,8 @@ fn reference((argument, encoded): (usize, &Encoded)) -> Option<abi::Reference> {
     }
 }
 
-/// A MessagePack array, with nil for what is a reference.
-fn array(arguments: &[Encoded]) -> Vec<u8> {
+/// Returns a MessagePack array, with nil for what is a reference.
+pub(crate) fn array(arguments: &[Encoded]) -> Vec<u8> {
     let values = arguments.iter().map(|argument| match argument {
         Encoded::Value(value) => value.as_slice(),
         Encoded::Result(_) => &[0xc0],
@@ -349,7 +348,7 @@ impl Drop for TaskHandle {
 }
 
 impl TaskHandle {
-    /// The task's id, for people and other programs. Waits until the task is accepted; none when it was refused.
+    /// Returns the task's id, for people and other programs. Waits until the task is accepted; none when it was refused.
     pub fn id(&self) -> Option<u64> {
         let host_task_id = host::entry(|host| host.host_task_id).ok()?;
         // SAFETY: a ticket of this host that was not given back.
@@ -365,7 +364,7 @@ impl TaskHandle {
         self.take()
     }
 
-    /// As [`get`](Self::get), if the task ends within `limit`; else gives the handle back.
+    /// Returns what [`get`](Self::get) does if the task ends within `limit`; else gives the handle back.
     pub fn get_within<T: DeserializeOwned>(self, limit: Duration) -> Result<Result<T, RemoteError>, TaskHandle> {
         match wait(&[self.ticket], 1, Some(limit)) {
             Ok(ended) if !ended[0] => Err(self),
@@ -385,7 +384,7 @@ impl TaskHandle {
         self.take()
     }
 
-    /// The outcome of a task that has ended.
+    /// Returns the outcome of a task that has ended.
     fn take<T: DeserializeOwned>(self) -> Result<T, RemoteError> {
         let host_take = host::entry(|host| host.host_take).map_err(RemoteError::submission)?;
         let mut taken: Option<Result<Result<T, String>, RemoteError>> = None;
@@ -593,7 +592,7 @@ impl RemoteError {
         self.kind
     }
 
-    /// The type of the error in few words, as it is on the task's span: a type of the task's language, `panic`, `timeout`, `signal:9`.
+    /// Returns the type of the error in few words, as it is on the task's span: a type of the task's language, `panic`, `timeout`, `signal:9`.
     pub fn error_type(&self) -> &str {
         &self.error_type
     }
@@ -603,7 +602,7 @@ impl RemoteError {
         &self.message
     }
 
-    /// The stack where the task failed; empty when it was not captured.
+    /// Returns the stack where the task failed; empty when it was not captured.
     pub fn stacktrace(&self) -> &str {
         &self.stacktrace
     }

@@ -1,4 +1,4 @@
-//! What a task may know about the call that it is.
+//! Facts that a task may know about its own call.
 
 use std::cell::Cell;
 use std::sync::OnceLock;
@@ -26,7 +26,7 @@ pub struct RuntimeContext {
 }
 
 impl RuntimeContext {
-    /// The call that the host describes.
+    /// Returns the call that the host describes.
     ///
     /// # Safety
     ///
@@ -52,7 +52,7 @@ impl RuntimeContext {
         crate::host::is_cancelled(self.task_id, self.attempt)
     }
 
-    /// The task that runs while a hook is asked for a span.
+    /// Returns the task that runs while a hook is asked for a span.
     ///
     /// # Safety
     ///
@@ -91,7 +91,7 @@ pub struct TraceContext {
     pub baggage: String,
 }
 
-/// The context that is current on this thread: that of the innermost span, of the task when it has made none, or of the
+/// Returns the context that is current on this thread: that of the innermost span, of the task when it has made none, or of the
 /// submission when the process is not traced. None when there is neither trace nor baggage.
 ///
 /// Threads: as with OpenTelemetry, a thread that a task starts has none, unless it takes the task's context along.
@@ -105,7 +105,7 @@ thread_local! {
     static CURRENT: Cell<Option<RuntimeContext>> = const { Cell::new(None) };
 }
 
-/// The call that runs on this thread, or none outside of a task.
+/// Returns the call that runs on this thread, or none outside of a task.
 ///
 /// In a hook, a span processor's `on_start` and a sampler are told the task that the process runs while a span starts, whichever thread
 /// starts it. So a processor can put the ids of the task on every span; `on_end` is told nothing.

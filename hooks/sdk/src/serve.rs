@@ -32,19 +32,32 @@
 //!
 //! Pieces of bodies cross the boundary without a copy: each has an owner, who is told when it is no longer used. A handler that reads slowly holds up its
 //! own client, because the host lets a window of bytes arrive and no more; a client that reads slowly holds up its own response.
+//!
+//! # WebSockets
+//!
+//! A handler may answer 101 and take the connection over, as axum's `WebSocketUpgrade` does: the request is served by hyper, so `hyper::upgrade` works.
+//! The request, its span and its place in the replica's limit last until the connection is closed. What serves it runs in a future of its own, outside of the
+//! request; [`RequestScope`] brings it back in.
 
+mod batch;
 mod body;
 mod context;
 mod exchange;
+mod handle;
 mod handler;
 mod lent;
+mod method;
 mod replica;
+mod upgrade;
 
+pub use batch::{BatchError, batch};
 pub use body::{Body, BodyError, Sender};
 pub use bytes::Bytes;
-pub use context::{RequestContext, request_context, set_route};
+pub use context::{RequestContext, RequestScope, request_context, set_route};
+pub use handle::{Answers, CallError, CallErrorKind, DeploymentHandle, MethodCall, deployment_handle};
 pub use handler::{FromRequest, IntoResponse, Json};
 pub use http::{self, HeaderMap, HeaderName, HeaderValue, Method, Request, Response, StatusCode, Uri};
+pub use method::{ValueSender, Values};
 pub(crate) use replica::serve;
 
 /// Makes a function or a type a deployment, under its name: what `tracer serve run module:name` serves.
@@ -57,6 +70,9 @@ pub(crate) use replica::serve;
 ///   request)`. `pub async fn health(&self)` says whether the replica is healthy; `pub async fn reconfigure(&self, settings: T)` takes the
 ///   deployment's `user_config` while it serves. Both return nothing, or a `Result` of nothing.
 ///
+/// The other public `async` methods with `&self` of such a type can be called by other deployments and by tasks, through a [`DeploymentHandle`]: their arguments and
+/// results are those of tasks, and [`Values`] come one after the other.
+///
 /// An `Err` and a panic are answered with status 500 and say nothing of the inside; the request's span has the exception. The limit of requests that a
 /// replica handles at a time is the service's, unless `#[deployment(max_ongoing_requests = 64)]` says otherwise.
 pub use tracer_macros::deployment;
@@ -68,7 +84,11 @@ use crate::messagepack;
 use crate::task::{Arguments, Failure};
 
 #[doc(hidden)]
+pub use batch::{BatchFunction, BatchPoint, Outputs, adopt, on_a_thread};
+#[doc(hidden)]
 pub use handler::{Creation, Handled, Handler, asynchronous, blocking, service};
+#[doc(hidden)]
+pub use method::{method_answer, method_arguments};
 
 /// A deployment, as [`deployment`] describes it.
 #[doc(hidden)]
@@ -94,6 +114,8 @@ pub struct DeploymentItem {
     pub flags: u32,
     /// The most requests that a replica handles at a time; 0 when it does not say.
     pub max_ongoing_requests: u32,
+    /// The function with the largest batches and their size, of those that collect requests.
+    pub batch: Option<(&'static str, u32)>,
     /// Decodes the arguments and makes the handler.
     pub create: fn(&mut Arguments<'_>) -> Result<Creation, Failure>,
 }

@@ -44,18 +44,35 @@ impl Failure {
         Failure::new(TASK_ERROR_ARGUMENTS, "arguments", message)
     }
 
-    /// The surroundings of the task failed it.
+    /// Makes the error of a task that its surroundings failed.
     pub(crate) fn runtime(message: impl Into<String>) -> Failure {
         Failure::new(TASK_ERROR_RETURNED, "runtime", message.into())
     }
 
-    /// The task or the request was to end, and its future was dropped.
+    /// Makes the error of a call of a method that a deployment does not have.
+    #[cfg(feature = "serve")]
+    pub(crate) fn no_method(method: &str, known: &[&str]) -> Failure {
+        let known = match known {
+            [] => {
+                "none that can be called: a deployment's methods are the public `async` ones of its type, with `&self`"
+                    .to_owned()
+            }
+            known => format!("`{}`", known.join("`, `")),
+        };
+        Failure::new(
+            TASK_ERROR_RETURNED,
+            "NoSuchMethod",
+            format!("the deployment has no method `{method}`; it has {known}"),
+        )
+    }
+
+    /// Makes the error of a task or request that was to end, and whose future was dropped.
     #[cfg(feature = "async")]
     pub(crate) fn cancelled() -> Failure {
         Failure::new(tracer_abi::TASK_ERROR_CANCELLED, "cancelled", "it was cancelled".into())
     }
 
-    /// The task returned `error`, which says `message`.
+    /// Makes the error of a task that returned `error`, which says `message`.
     pub fn returned<E: TaskFailure + ?Sized>(_error: &E, message: String) -> Failure {
         Failure::new(TASK_ERROR_RETURNED, type_name::<E>(), message)
     }
@@ -100,7 +117,7 @@ impl Phases {
 }
 
 impl<'a> Arguments<'a> {
-    /// The arguments of a call of `item`: one by one, or in a MessagePack array.
+    /// Returns the arguments of a call of `item`: one by one, or in a MessagePack array.
     ///
     /// # Safety
     ///
@@ -126,7 +143,7 @@ impl<'a> Arguments<'a> {
         Ok(arguments)
     }
 
-    /// The arguments of what makes a handler of requests: a MessagePack array.
+    /// Returns the arguments of what makes a handler of requests: a MessagePack array.
     #[cfg(feature = "serve")]
     pub(crate) fn of_creation(
         name: &'static str,
@@ -148,12 +165,12 @@ impl<'a> Arguments<'a> {
         Ok(Arguments { name, parameters, values, phases, part_taker: None, state: ptr::null_mut() })
     }
 
-    /// All arguments are decoded; the function runs from now on.
+    /// Notes that all arguments are decoded; the function runs from now on.
     pub fn begin_run(&self) {
         self.phases.begin(TASK_PHASE_RUN);
     }
 
-    /// The function has returned; what it returned is encoded from now on.
+    /// Notes that the function has returned; what it returned is encoded from now on.
     pub fn begin_encode(&self) {
         self.phases.begin(TASK_PHASE_ENCODE);
         PART_TAKER.set(self.part_taker);
@@ -224,13 +241,13 @@ thread_local! {
 }
 
 impl Drop for Arguments<'_> {
-    /// The call is over, whether or not there was a result to encode.
+    /// Notes that the call is over, whether or not there was a result to encode.
     fn drop(&mut self) {
         PART_TAKER.set(None);
     }
 }
 
-/// So many bytes are put together before they go to the host,
+/// Bytes that are put together before they go to the host,
 const PART: usize = 256 << 10;
 /// unless so many come at once.
 const WHOLE_PART: usize = 64 << 10;
@@ -296,7 +313,7 @@ pub struct ErrorProbe<'a, E: ?Sized>(pub &'a E);
 
 /// For boxed errors, which are not themselves errors.
 pub trait ViaBoxedError {
-    /// The message with all its causes.
+    /// Returns the message with all its causes.
     fn text(&self) -> String;
 }
 
@@ -314,7 +331,7 @@ impl ViaBoxedError for &&&ErrorProbe<'_, Box<dyn Error + Send + Sync>> {
 
 /// For errors, which know their causes.
 pub trait ViaError {
-    /// The message with all its causes.
+    /// Returns the message with all its causes.
     fn text(&self) -> String;
 }
 
@@ -326,7 +343,7 @@ impl<E: Error> ViaError for &&ErrorProbe<'_, E> {
 
 /// For everything else. The alternate form is where `anyhow` and its kin put the causes.
 pub trait ViaDisplay {
-    /// The message.
+    /// Returns the message.
     fn text(&self) -> String;
 }
 
@@ -336,7 +353,7 @@ impl<E: Display + ?Sized> ViaDisplay for &ErrorProbe<'_, E> {
     }
 }
 
-/// For what cannot be an error. [`Failure::returned`] says so; this keeps the compiler from saying it twice.
+/// Return types that cannot be an error. [`Failure::returned`] says so; this keeps the compiler from saying it twice.
 pub trait ViaNothing {
     /// Nothing.
     fn text(&self) -> String;
@@ -385,7 +402,7 @@ pub struct ReturnProbe<R>(pub R);
 
 /// For results.
 pub trait ViaResult {
-    /// The outcome.
+    /// Returns the outcome.
     fn outcome(self) -> Outcome;
 }
 
@@ -400,7 +417,7 @@ impl<T: Serialize, E: Display> ViaResult for ReturnProbe<Result<T, E>> {
 
 /// For values.
 pub trait ViaValue {
-    /// The outcome.
+    /// Returns the outcome.
     fn outcome(self) -> Outcome;
 }
 
@@ -419,9 +436,9 @@ impl<R: Serialize> ViaValue for &ReturnProbe<R> {
 pub trait TaskResult: Serialize {}
 impl<R: Serialize + ?Sized> TaskResult for R {}
 
-/// For what cannot be a result: the compiler says why.
+/// Return types that cannot be a result: the compiler says why.
 pub trait ViaUnserializable<R> {
-    /// The outcome.
+    /// Returns the outcome.
     fn outcome(self) -> Outcome
     where
         R: TaskResult;

@@ -18,7 +18,7 @@ const VALUE_LIMIT: usize = 256;
 /// Upper bound of members in a list.
 const MEMBERS_LIMIT: usize = 32;
 
-/// The members of `header` in a form that OpenTelemetry takes; `is_taken` says whether it takes one. What is not valid by level 2 either
+/// Returns the members of `header` in a form that OpenTelemetry takes; `is_taken` says whether it takes one. What is not valid by level 2 either
 /// is left out.
 pub(crate) fn escape(header: &str, is_taken: impl Fn(&str, &str) -> bool) -> Vec<(Cow<'_, str>, Cow<'_, str>)> {
     let mut escaped: Vec<(Cow<'_, str>, Cow<'_, str>)> = Vec::new();
@@ -44,7 +44,7 @@ pub(crate) fn escape(header: &str, is_taken: impl Fn(&str, &str) -> bool) -> Vec
     escaped
 }
 
-/// The header of a `TraceState`, with its members as they came.
+/// Returns the header of a `TraceState`, with its members as they came.
 pub(crate) fn unescape(header: String) -> String {
     if !header.contains(ESCAPED) {
         return header;

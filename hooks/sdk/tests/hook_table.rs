@@ -959,7 +959,7 @@ struct Unanswered {
 }
 
 impl Unanswered {
-    /// The exporter, what tells that an export has begun, and what answers.
+    /// Makes the exporter, what tells that an export has begun, and what answers.
     fn new() -> (Unanswered, Receiver<()>, Sender<()>) {
         let ((began, has_begun), (go, answer)) = (channel(), channel());
         (Unanswered { began, answer: Mutex::new(answer) }, has_begun, go)

@@ -1,4 +1,4 @@
-//! What the compiler says about mistakes: a program for each in `mistakes`, with the words beside it.
+//! Messages of the compiler about mistakes: a program for each in `mistakes`, with the words beside it.
 //!
 //! `TRYBUILD=overwrite cargo test -p tracer-sdk --test mistakes` writes the words anew; look at the difference before it
 //! is committed. The words of the compiler's own part may change with its version; ours may not.

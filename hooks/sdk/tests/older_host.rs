@@ -59,7 +59,7 @@ unsafe extern "C" fn task_id(ticket: u64) -> u64 {
 
 type Submit = unsafe extern "C" fn(*const Submission, *mut u64, *mut TextBuffer) -> u32;
 
-/// A host of a minor version: the size of its table, and how much of a submission it reads.
+/// Returns a host of a minor version: the size of its table, and how much of a submission it reads.
 fn host(minor: u32) -> Host {
     let (size, host_submit): (usize, Submit) = match minor {
         1 => (offset_of!(Host, host_find_actor), submit::<{ offset_of!(Submission, actor_id) }>),
@@ -130,8 +130,8 @@ fn what_a_submission_says_is_taken_by_a_host_that_knows_it_and_refused_for_an_ol
         let (host, _alone) = load(minor);
         let called = Call { host, is_recorded: false, ..Call::new(json!([])) }.run("submits");
         let say = |since: u32, lack: &str| if minor < since { refused(minor, lack, since) } else { TAKEN.into() };
-        let policy = say(2, "tasks cannot say what is done when those fail that they submit");
-        let demand = say(3, "tasks cannot say what those need that they submit");
+        let policy = say(2, "tasks cannot set the retries of tasks that they submit");
+        let demand = say(3, "tasks cannot set the resources of tasks that they submit");
         let option = |names: &str| say(6, &format!("a submission cannot say {names}"));
         let expected = json!([
             TAKEN,

@@ -577,7 +577,7 @@ fn the_record_describes_deployments() {
     assert_eq!((described.1.as_str(), described.2.as_str()), ("serve::hello", "hooks/sdk/tests/serve.rs"));
     assert_eq!((hello.parameter_count, hello.flags, hello.max_ongoing_requests), (0, 0, 0));
     let model = deployment_named("Model");
-    assert_eq!(model.flags, DEPLOYMENT_HEALTH | DEPLOYMENT_CONFIGURE);
+    assert_eq!(model.flags, DEPLOYMENT_HEALTH | DEPLOYMENT_CONFIGURE | DEPLOYMENT_CALL);
     assert_eq!((model.parameter_count, model.max_ongoing_requests), (2, 64));
     let names: Vec<_> = (0..2)
         .map(|at| unsafe { &**model.parameters.add(at) })

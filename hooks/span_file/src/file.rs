@@ -29,10 +29,10 @@ use crate::space::SpaceAhead;
 pub const SPANS_DIR_VARIABLE: &str = "TRACER_SPANS_DIR";
 
 const DEFAULT_DIR: &str = "/tmp/spans";
-/// Of the files whose lines [`write_line`](crate::write_line) makes.
+/// Extension of the files whose lines [`write_line`](crate::write_line) makes.
 const EXTENSION: &str = "json";
 
-/// The folder of the span files: what [`SPANS_DIR_VARIABLE`] says, else `/tmp/spans`. A relative path is resolved against
+/// Returns the folder of the span files: what [`SPANS_DIR_VARIABLE`] says, else `/tmp/spans`. A relative path is resolved against
 /// the current folder, so that a later change of that does not move the files.
 pub fn dir_from_env() -> PathBuf {
     dir_from(std::env::var_os(SPANS_DIR_VARIABLE).map(PathBuf::from))
@@ -108,7 +108,7 @@ enum DirProblem {
 }
 
 impl SpanDirError {
-    /// The folder.
+    /// Returns the folder.
     pub fn dir(&self) -> &Path {
         &self.dir
     }
@@ -155,7 +155,8 @@ impl Default for Rotation {
 pub const MAX_BYTES_VARIABLE: &str = "TRACER_SPANS_MAX_BYTES";
 
 impl Rotation {
-    /// The default, with the size that [`MAX_BYTES_VARIABLE`] says in bytes. What is no such number counts as not said; `tracer start` has refused it.
+    /// Returns the default, with the size that [`MAX_BYTES_VARIABLE`] says in bytes. What is no such number counts as not said; `tracer start`
+    /// has refused it.
     pub fn from_env() -> Rotation {
         let said = std::env::var(MAX_BYTES_VARIABLE).ok().and_then(|text| text.parse().ok());
         let default = Rotation::default();
@@ -225,12 +226,12 @@ impl SpanFile {
         })
     }
 
-    /// The path of the current file.
+    /// Returns the path of the current file.
     pub fn path(&self) -> PathBuf {
         self.dir.join(self.file_name(0))
     }
 
-    /// The pid in the name.
+    /// Returns the pid in the name.
     pub fn pid(&self) -> u32 {
         self.pid
     }
@@ -457,7 +458,7 @@ impl AppendError {
         self.consumed
     }
 
-    /// The file.
+    /// Returns the file.
     pub fn path(&self) -> &Path {
         &self.path
     }

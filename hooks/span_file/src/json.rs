@@ -69,7 +69,7 @@ pub fn write_byte_string(buffer: &mut Vec<u8>, text: &[u8]) {
     buffer.push(b'"');
 }
 
-/// True when every byte is ASCII and none of them needs an escape. Looks at eight bytes at a time.
+/// Returns whether every byte is ASCII and none of them needs an escape. Looks at eight bytes at a time.
 fn is_plain(bytes: &[u8]) -> bool {
     const ONES: u64 = 0x0101_0101_0101_0101;
     const HIGHS: u64 = 0x8080_8080_8080_8080;
@@ -232,7 +232,7 @@ fn render_second(second: u64) -> TimeText {
     text
 }
 
-/// The proleptic Gregorian date of a day counted from 1970-01-01. A `u64` of nanoseconds ends in the year 2554, so four
+/// Returns the proleptic Gregorian date of a day counted from 1970-01-01. A `u64` of nanoseconds ends in the year 2554, so four
 /// digits suffice for the year.
 ///
 /// The method counts years from March, so that the leap day is the last of a year, and eras of 400 years; it is

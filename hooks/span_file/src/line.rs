@@ -81,7 +81,7 @@ pub enum SpanKind {
 }
 
 impl SpanKind {
-    /// The kind with this number in OpenTelemetry's API (0 internal, 1 server, 2 client, 3 producer, 4 consumer), which is
+    /// Returns the kind with this number in OpenTelemetry's API (0 internal, 1 server, 2 client, 3 producer, 4 consumer), which is
     /// also the number in the contract with modules. Any other number is taken as internal.
     pub fn from_code(code: u32) -> SpanKind {
         match code {
@@ -148,12 +148,12 @@ pub trait Attributes {
     /// Returns how many there are.
     fn len(&self) -> usize;
 
-    /// True when there are none.
+    /// Returns whether there are none.
     fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// The key at `index`, which is less than [`len`](Self::len).
+    /// Returns the key at `index`, which is less than [`len`](Self::len).
     fn key(&self, index: usize) -> &str;
 
     /// Calls `read` with the value at `index`. A value of a type that the line has no form for is left out by not calling
@@ -364,7 +364,7 @@ fn write_ids(buffer: &mut Vec<u8>, trace_id: &[u8; 16], span_id: &[u8; 8], trace
     }
 }
 
-/// The text that Python makes of a tracestate: `str` of a list of strings, each in the form that `repr` gives it.
+/// Returns the text that Python makes of a tracestate: `str` of a list of strings, each in the form that `repr` gives it.
 #[cold]
 pub fn python_trace_state(header: &str) -> String {
     let mut text = String::from("[");

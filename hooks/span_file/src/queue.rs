@@ -31,7 +31,7 @@ const CAPACITY: usize = 8 << 20;
 const PATIENCE: Duration = Duration::from_secs(5);
 /// Limit of the bytes that are written at once, so that a slow disk makes room bit by bit for those who wait.
 const PIECE: usize = 1 << 20;
-/// While lines are dropped, every so many of them another attempt is made: perhaps nobody commits.
+/// Lines that are dropped between two attempts to write: perhaps nobody commits.
 const RETRY_EVERY: u64 = 1_024;
 
 /// Target that lines are appended to.
@@ -113,7 +113,7 @@ pub struct CommitError {
 }
 
 impl<S, W: LineSink> LineQueue<S, W> {
-    /// A queue of this process, before `sink`.
+    /// Makes a queue of this process, before `sink`.
     pub fn new(sink: W, state: S) -> LineQueue<S, W> {
         LineQueue::with_limits(sink, state, CAPACITY, PATIENCE)
     }
@@ -376,7 +376,7 @@ impl<S, W> Drop for Writer<'_, S, W> {
     }
 }
 
-/// The first lines, as many as are written at once.
+/// Returns the first lines, as many as are written at once.
 fn piece_of(lines: &[u8]) -> &[u8] {
     if lines.len() <= PIECE {
         return lines;

@@ -41,7 +41,7 @@ fn line(span: &Span<'_>) -> String {
     String::from_utf8(buffer).expect("a line is UTF-8")
 }
 
-/// The spans of `golden/make.py`, in its order.
+/// Returns the spans of `golden/make.py`, in its order.
 fn golden_lines() -> Vec<String> {
     let attributes = [
         ("bool", Value::Bool(true)),
@@ -115,7 +115,7 @@ fn lines_are_those_of_the_python_sdk_without_its_spaces() {
     }
 }
 
-/// A line without the spaces outside of its texts.
+/// Returns a line without the spaces outside of its texts.
 fn without_spaces(line: &str) -> String {
     let (mut text, mut is_inside, mut is_escaped) = (String::new(), false, false);
     for character in line.chars() {

@@ -35,7 +35,7 @@ pub(in crate::cli) struct Args {
     format: FormatArgs,
 }
 
-/// The command line that shows the undelivered spans of a place.
+/// Returns the command line that shows the undelivered spans of a place.
 pub(in crate::cli) fn command(temp_dir: &Path) -> String {
     format!("tracer hooks undelivered{}", PlaceArgs::flag(temp_dir))
 }
@@ -111,7 +111,7 @@ pub(in crate::cli) fn tell_heads<'f>(folders: impl IntoIterator<Item = &'f PathB
     }
 }
 
-/// The `handover` folder of a parcel, also of one that no hook of the session is to have.
+/// Returns the `handover` folder of a parcel, also of one that no hook of the session is to have.
 pub(in crate::cli) fn handover_of(parcel: &Parcel) -> PathBuf {
     let folder = parcel.path.parent().unwrap_or(Path::new(""));
     let is_foreign = folder.file_name().is_some_and(|name| name == owners::FOREIGN);

@@ -36,7 +36,7 @@ pub(super) struct FunctionSummary {
 /// All functions, with what the list leaves out.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub(super) struct Summary {
-    /// Those with the most tasks first.
+    /// The functions, that with the most tasks first.
     pub(super) functions: Vec<FunctionSummary>,
     /// Number of tasks that were not looked at.
     pub(super) left_out: usize,

@@ -73,7 +73,7 @@ fn check_cwd(deployment: &Deployment) -> Result<(), (&'static str, String)> {
     Err(("cwd", format!("expected a folder, found `{}`, {found}", folder.display())))
 }
 
-/// The libraries that the modules of a service are in, those built in left out.
+/// Returns the libraries that the modules of a service are in, those built in left out.
 pub(super) fn libraries(driver: &Driver, service: &Service) -> Vec<PathBuf> {
     let search = SearchPath { module_path: driver.welcome().module_folders.clone(), is_complete: true };
     let deployments = service.applications.iter().flat_map(|application| &application.deployments);
@@ -89,7 +89,7 @@ pub(super) fn libraries(driver: &Driver, service: &Service) -> Vec<PathBuf> {
     libraries
 }
 
-/// The version that the module of a deployment has now. A module that is given as a path becomes an absolute one.
+/// Returns the version that the module of a deployment has now. A module that is given as a path becomes an absolute one.
 fn version(
     search: &SearchPath,
     store: &ModuleStore,
@@ -99,7 +99,22 @@ fn version(
     let (version, found) = find(search, store, deployment, folder).map_err(|reason| ("import_path", reason))?;
     check_arguments(deployment, &found.parameters()).map_err(|reason| ("arguments", reason))?;
     deployment.authors_max_ongoing_requests = found.max_ongoing_requests();
+    if let Some((function, size)) = found.largest_batch() {
+        check_batch(deployment, &function, size).map_err(|reason| ("max_ongoing_requests", reason))?;
+    }
     Ok(version)
+}
+
+/// Checks that as many requests are let in as are collected into one batch.
+fn check_batch(deployment: &Deployment, function: &str, size: u32) -> Result<(), String> {
+    let limit = deployment.ongoing_limit();
+    if size <= limit {
+        return Ok(());
+    }
+    Err(format!(
+        "a replica handles {limit} requests at a time, and `{function}` collects up to {size} into a batch, which would never be full\n\
+         (hint: `max_ongoing_requests = {size}` or more, or a `max_size` of its `#[batch]` of at most {limit})"
+    ))
 }
 
 /// Loads the version of a deployment's module that there is now, and finds its handler there.

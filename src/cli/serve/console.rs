@@ -11,7 +11,7 @@ use crate::trace::{Span, Tail};
 /// The span files of a session, of which the spans of known processes are shown.
 pub(super) struct Console {
     tail: Tail,
-    /// What the lines of a process begin with, by pid.
+    /// Prefixes of the lines of processes, by pid.
     names: Arc<Mutex<HashMap<u32, String>>>,
 }
 

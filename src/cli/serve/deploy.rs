@@ -20,7 +20,7 @@ pub(super) struct Args {
     /// Do not wait until it is rolled out
     #[arg(long)]
     no_wait: bool,
-    /// Check everything, say what would be done, and do nothing
+    /// Check everything and print the steps, without taking them
     #[arg(long, conflicts_with = "no_wait")]
     dry_run: bool,
     #[command(flatten)]
@@ -38,7 +38,7 @@ struct Done<'a> {
     steps: &'a [String],
     reason: Option<&'a str>,
     url: Option<String>,
-    /// What a person should know of what is served now.
+    /// Warnings about the version that is served now, for people.
     warnings: &'a [String],
 }
 

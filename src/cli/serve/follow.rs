@@ -42,7 +42,7 @@ pub(super) fn talk_in(format: Format) -> impl FnMut(&ServiceEvent) {
     }
 }
 
-/// An event in words; none for those that are told otherwise.
+/// Returns an event in words; none for those that are told otherwise.
 pub(super) fn text(news: &ServiceNews) -> Option<String> {
     let with_pid = |pid: &Option<u32>| pid.map(|pid| format!(" (pid {pid})")).unwrap_or_default();
     Some(match news {

@@ -120,7 +120,7 @@ pub(in super::super) fn replicas_table(replicas: &[ReplicaReportRow]) -> String 
     report::table(REPLICA_COLUMNS, replicas.iter().map(replica_row))
 }
 
-/// A table of one service, whose name is above it.
+/// Returns a table of one service, whose name is above it.
 fn table_of_one(columns: [&str; 8], rows: impl Iterator<Item = [String; 8]>) -> String {
     let [_, columns @ ..] = columns;
     report::table(columns, rows.map(|[_, cells @ ..]| cells))

@@ -24,7 +24,8 @@ use crate::http_api::LoopbackAddress;
 use crate::protocol::{ServiceEvent, ServiceNews, ServiceQuery};
 use crate::serving::render::render;
 use crate::serving::service_file::{
-    Service, attribute_of, check_import_path, check_name, check_replicas, local_address, parse,
+    Service, attribute_of, check_command, check_import_path, check_name, check_replicas, local_address, parse,
+    program_name,
 };
 use crate::session::SessionError;
 
@@ -49,8 +50,16 @@ pub(super) struct Args {
 #[derive(Clone, Debug, clap::Args)]
 pub(super) struct ServiceOfArgs {
     /// The handler of requests: a deployment of a library, as `module:name`
-    #[arg(value_name = "MODULE:NAME", value_parser = |text: &str| check_import_path(text).map(|()| text.to_owned()))]
-    import_path: String,
+    #[arg(
+        value_name = "MODULE:NAME",
+        value_parser = |text: &str| check_import_path(text).map(|()| text.to_owned()),
+        required_unless_present = "command",
+        conflicts_with = "command"
+    )]
+    import_path: Option<String>,
+    /// A program that speaks HTTP, with its arguments: it listens at `{socket}`, a Unix socket, or `{port}`, which are among them
+    #[arg(last = true, value_name = "COMMAND")]
+    command: Vec<String>,
     /// Address to listen on, on this machine alone; port 0 for one that is free
     #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:8000", value_parser = parse_address)]
     address: LoopbackAddress,
@@ -73,17 +82,28 @@ fn parse_replicas(text: &str) -> Result<u32, String> {
 }
 
 impl ServiceOfArgs {
-    /// The service file that says the same.
+    /// Returns the service file that says the same.
     fn service(&self) -> Result<Service, CommandError> {
         let quoted = |text: &str| serde_json::to_string(text).unwrap_or_default();
-        let name = self.name.clone().unwrap_or_else(|| attribute_of(&self.import_path).to_owned());
+        let (own_name, ingress, handler) = match &self.import_path {
+            Some(path) => {
+                let line = format!("import_path = {}\n", quoted(path));
+                (attribute_of(path).to_owned(), line.clone(), line)
+            }
+            None => {
+                check_command(&self.command).map_err(|reason| CommandError::new(exit::USAGE, reason))?;
+                let words: Vec<_> = self.command.iter().map(|word| quoted(word)).collect();
+                let folder = std::env::current_dir()?;
+                let lines = format!("command = [{}]\ncwd = {}\n", words.join(", "), quoted(&folder.to_string_lossy()));
+                (program_name(&self.command[0]), String::new(), lines)
+            }
+        };
         let text = format!(
-            "name = {}\n[http]\naddress = {}\n[[applications]]\nimport_path = {path}\n\
-             [[applications.deployments]]\nimport_path = {path}\nnum_replicas = {}\n",
-            quoted(&name),
+            "name = {}\n[http]\naddress = {}\n[[applications]]\n{ingress}\
+             [[applications.deployments]]\n{handler}num_replicas = {}\n",
+            quoted(self.name.as_ref().unwrap_or(&own_name)),
             quoted(&self.address.to_string()),
             self.num_replicas,
-            path = quoted(&self.import_path),
         );
         // What is not fit for it was refused with its flag.
         parse(&text, Path::new("/")).map_err(|error| CommandError::new(exit::USAGE, error.to_string()))
@@ -190,14 +210,14 @@ fn address_of(url: &str) -> Option<SocketAddr> {
     url.strip_prefix("http://")?.strip_suffix('/')?.parse().ok()
 }
 
-/// The first signal shuts the service down, a second one ends this command at once.
+/// Shuts the service down at the first signal, and ends this command at once at the second one.
 fn end_on_signal(mut signals: UnixStream, place: PathBuf, service: String) {
     let end = move || {
         let mut byte = [0];
         if signals.read_exact(&mut byte).is_err() {
             return;
         }
-        report::talk("ending what is going on (Ctrl-C again ends it at once)");
+        report::talk("finishing requests in progress (Ctrl-C again ends the service at once)");
         std::thread::spawn(move || {
             let mut again = [0];
             if signals.read_exact(&mut again).is_ok() {
@@ -220,7 +240,7 @@ struct Output {
     folder: PathBuf,
     service: String,
     tails: Arc<Mutex<Tails>>,
-    /// What the processes are, by pid.
+    /// Names of the processes, by pid.
     names: Arc<Mutex<HashMap<u32, String>>>,
     has_ended: Arc<AtomicBool>,
     last_event: Mutex<u64>,

@@ -33,14 +33,14 @@ use crate::task::{Failure, FunctionSpec, Outcome, TaskId, TaskSpec};
 use crate::value::{self, JsonText};
 use tracer_core::hex::hex;
 
-/// How `--map` goes about it.
+/// Flags of `--map`.
 #[derive(clap::Args)]
 pub(super) struct MapArgs {
     /// Submit a task for each line of FILE, or of standard input for `-`
     ///
     /// A line holds arguments as they stand on the command line: JSON values, one after the other. They follow the ARGs given
     /// there. Empty lines are skipped. Each result is printed as one line, as soon as it is there. Exits with 1 if any task failed.
-    /// What the tasks write goes to the logs of their workers.
+    /// Output of the tasks goes to the logs of their workers.
     #[arg(long, value_name = "FILE", conflicts_with = "no_wait", help_heading = "Many tasks")]
     map: Option<PathBuf>,
     /// Take each line as one text, not as JSON
@@ -53,7 +53,7 @@ pub(super) struct MapArgs {
     /// Print results in the order of the lines
     #[arg(long, requires = "map", help_heading = "Many tasks")]
     keep_order: bool,
-    /// When to stop because tasks fail: `never`, `soon` (submit no more, wait for the others) or `now` (cancel the others too), with
+    /// Stop because tasks fail: `never`, `soon` (submit no more, wait for the others) or `now` (cancel the others too), with
     /// `,fail=N` after N failures
     #[arg(long, value_name = "WHEN", default_value = "never", requires = "map", help_heading = "Many tasks")]
     halt: Halt,
@@ -66,7 +66,7 @@ impl MapArgs {
     }
 }
 
-/// When a failure ends it all. The words are GNU parallel's.
+/// Condition under which failures end it all. The words are GNU parallel's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Halt {
     Never,
@@ -95,7 +95,7 @@ impl FromStr for Halt {
     }
 }
 
-/// What every task has in common.
+/// Parts that all tasks have in common.
 pub(super) struct Template<'a> {
     pub(super) module: &'a str,
     pub(super) function: &'a str,
@@ -191,7 +191,7 @@ struct Counts {
 }
 
 impl Counts {
-    /// Those without a result.
+    /// Returns the number of tasks without a result.
     fn unsuccessful(&self) -> u64 {
         self.failed + self.cancelled
     }
@@ -206,12 +206,12 @@ impl std::fmt::Display for Counts {
     }
 }
 
-/// Why no more lines are taken.
+/// Manner of a stop, after which no more lines are taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Stopped {
-    /// What was submitted goes on.
+    /// Submitted tasks go on.
     Soon,
-    /// What was submitted is cancelled; so many submissions were when that was done last.
+    /// Submitted tasks are cancelled; `cancelled` submissions were when that was done last.
     Now { cancelled: u64 },
 }
 
@@ -242,7 +242,7 @@ struct Map<'a> {
     progress: Progress,
 }
 
-/// Where a task comes from.
+/// Origin of a task.
 #[derive(Clone, Copy, Debug)]
 struct LineOrigin {
     /// The line in the input, from 1.
@@ -504,7 +504,7 @@ impl Map<'_> {
     }
 }
 
-/// The arguments of a line; none if it is empty.
+/// Returns the arguments of a line; none if it is empty.
 fn json_arguments(line: &[u8]) -> Result<Option<Vec<Vec<u8>>>, String> {
     let mut arguments = Vec::new();
     for argument in serde_json::Deserializer::from_slice(line).into_iter::<Box<serde_json::value::RawValue>>() {

@@ -11,12 +11,12 @@ use crate::config::{parse_duration, parse_size};
 /// The flags for options of `T` that a command has which submits `Of`.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Flags<T, Of = T> {
-    /// What the flags say.
+    /// The options that the flags set.
     pub(super) options: T,
     of: PhantomData<Of>,
 }
 
-/// What has options of which each is in a row.
+/// A set of options, each of which is in a row.
 pub(super) trait Rows: Default + 'static {
     const ROWS: &'static [Row<Self>];
 }
@@ -29,7 +29,7 @@ impl Rows for ActorOptions {
     const ROWS: &'static [Row<Self>] = ActorOptions::ROWS;
 }
 
-/// What a command submits, which says which options it has.
+/// Kind of a submission, which says which options it has.
 pub(super) trait Submits {
     fn has(scope: Scope) -> bool;
 }
@@ -68,12 +68,12 @@ impl Submits for ActorOptions {
     }
 }
 
-/// The rows of those options.
+/// Returns the rows of those options.
 fn rows<T: Rows, Of: Submits>() -> impl Iterator<Item = &'static Row<T>> {
     T::ROWS.iter().filter(|row| Of::has(row.face.scope))
 }
 
-/// The flag of an option.
+/// Returns the flag of an option.
 fn flag<T: Default>(row: &Row<T>) -> Arg {
     let paragraphs = row.paragraphs();
     // As clap takes a sentence from a doc comment.
@@ -117,7 +117,7 @@ fn flag<T: Default>(row: &Row<T>) -> Arg {
     }
 }
 
-/// The value of a flag; none where it was not given and has no default.
+/// Returns the value of a flag; none where it was not given and has no default.
 fn value(kind: Kind, name: &str, matches: &mut ArgMatches) -> Option<Value> {
     match kind {
         Kind::Flag => matches.remove_one::<bool>(name).map(Value::Flag),

@@ -44,7 +44,7 @@ fn height_of_queue(all: u16, workers: usize, queue: usize) -> u16 {
     left.max(wanted(queue).min(all / 2))
 }
 
-/// A colour, unless the user wants none.
+/// Returns a colour, unless the user wants none.
 fn colour(colour: Color) -> Style {
     let is_wanted = std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty());
     if is_wanted { Style::new().fg(colour) } else { Style::new() }
@@ -64,7 +64,7 @@ fn frame_of(model: &Model, table: Table, title: String) -> Block<'static> {
     Block::new().borders(Borders::TOP | Borders::BOTTOM).title(Span::styled(format!("{mark}{title}"), style))
 }
 
-/// The title of a table of which not all rows fit.
+/// Returns the title of a table of which not all rows fit.
 fn title(name: &str, shown: &std::ops::Range<usize>, rows: usize) -> String {
     if shown.len() == rows {
         format!("{name} ({rows})")

@@ -72,7 +72,7 @@ pub(super) struct Model {
 }
 
 impl Sample {
-    /// The oldest waiting task of each function, of those with the most tasks.
+    /// Returns the oldest waiting task of each function, of those with the most tasks.
     pub(super) fn oldest_of_each_function(&self) -> Vec<TaskId> {
         let mut functions: Vec<_> = self.waiting().into_iter().collect();
         functions.sort_by_key(|(target, tasks)| (std::cmp::Reverse(tasks.len()), *target));
@@ -161,7 +161,7 @@ impl Model {
         states.collect::<Vec<_>>().join(", ")
     }
 
-    /// The first lines of the head's warnings.
+    /// Returns the first lines of the head's warnings.
     pub(super) fn warnings(&self) -> impl Iterator<Item = &str> {
         self.sample.status.warnings.iter().filter_map(|warning| warning.lines().next())
     }
@@ -210,7 +210,7 @@ impl Model {
         rows
     }
 
-    /// Number of tasks that are not among those of the queue.
+    /// Returns the number of tasks that are not among those of the queue.
     pub(super) fn queue_left_out(&self) -> usize {
         self.sample.tasks_left_out
     }

@@ -14,7 +14,7 @@ use crate::task::TaskId;
 
 const NOW: u64 = 1_793_880_000_000_000_000;
 
-/// A head with so many workers, of which the first runs task 1, and these tasks: target, state, age in seconds. Ids go up from 1.
+/// Returns a head with so many workers, of which the first runs task 1, and these tasks: target, state, age in seconds. Ids go up from 1.
 fn sample(workers: u64, tasks: &[(&str, TaskState, u64)]) -> Sample {
     let worker = |id: u64| {
         let is_busy = id == 1 && !tasks.is_empty();
@@ -51,7 +51,7 @@ fn sample(workers: u64, tasks: &[(&str, TaskState, u64)]) -> Sample {
     }
 }
 
-/// What is on the screen, without blanks at the ends of lines.
+/// Returns the text on the screen, without blanks at the ends of lines.
 fn screen(model: &mut Model, columns: u16, rows: u16) -> Vec<String> {
     let mut terminal = Terminal::new(TestBackend::new(columns, rows)).expect("memory is a terminal");
     terminal.draw(|frame| draw::draw(frame, model)).expect("it can be drawn on");

@@ -29,7 +29,7 @@ pub(super) struct Args {
     /// Share by which the baseline may be exceeded
     #[arg(long, value_name = "PERCENT", value_parser = parse_percent, default_value = "20%", requires = "baseline")]
     tolerance: f64,
-    /// Which format
+    /// Format of the output
     #[arg(long, value_enum, value_name = "FORMAT", default_value = "text")]
     format: CheckFormat,
     #[command(flatten)]

@@ -14,13 +14,13 @@ use crate::trace::render::Details;
 use crate::trace::{Live, LoadError, Loaded, Notice, Span, SpanId, Tail, Trace, TraceId, render};
 use tracer_core::clock::now_unix_nano;
 
-/// How often it is looked for what is new.
+/// Interval at which new spans are looked for.
 const INTERVAL: Duration = Duration::from_millis(100);
 /// Asking the head takes at most this part of its time.
 const QUERY_SHARE: u32 = 10;
 
 /// Shows a trace until it is complete. Without a running head it is as complete as it will ever be.
-pub(super) fn run(source: &SourceArgs, trace: &str, details: &Details, format: Format) -> Result<(), CommandError> {
+pub(super) fn run(source: &SourceArgs, trace: &str, details: &Details<'_>, format: Format) -> Result<(), CommandError> {
     let failed = |error: LoadError| CommandError::new(exit::FAILED, error);
     let (folder, head) = source.folder_and_head();
     let mut live = head.map(|head| Live::new(&head.session_dir));
@@ -31,14 +31,11 @@ pub(super) fn run(source: &SourceArgs, trace: &str, details: &Details, format: F
     for notice in &notices {
         report::warning(&notice.to_string());
     }
-    let mut loaded = Loaded::new(&folder, written, Vec::new());
-    let written: HashSet<(TraceId, SpanId)> =
-        loaded.traces.iter().flat_map(|trace| &trace.spans).map(|span| (span.trace_id, span.span_id)).collect();
+    let mut loaded = Loaded::new(&folder, written.clone(), Vec::new());
     loaded.add(look.spans.into_iter().map(|live| live.span));
     let id = loaded.find(trace)?.id;
-    let Some(mut trace) = loaded.traces.into_iter().find(|trace| trace.id == id) else { return Ok(()) };
     // What was seen in a spool is seen anew each time.
-    trace.spans.retain(|span| written.contains(&(span.trace_id, span.span_id)));
+    let mut loaded = Loaded::new(&folder, written, Vec::new());
 
     let mut output = match format {
         Format::Text if report::is_terminal() => Output::Tree(report::Redrawn::default()),
@@ -51,8 +48,9 @@ pub(super) fn run(source: &SourceArgs, trace: &str, details: &Details, format: F
         let is_waited_for = live.is_some() && asker.has_unended_task(&temp_dir, id);
         let look = live.as_mut().map(|live| live.look(now_unix_nano(), |other| other == id)).unwrap_or_default();
         let (new, _) = read(&mut tail).map_err(failed)?;
-        trace.add(new.into_iter().filter(|span| span.trace_id == id));
-        let mut seen = trace.clone();
+        loaded.add(new);
+        let written = loaded.traces.iter().find(|trace| trace.id == id).cloned();
+        let mut seen = written.unwrap_or(Trace { id, spans: Vec::new(), duplicates: 0 });
         seen.add(look.spans.into_iter().map(|live| live.span));
         let is_complete = seen.running_count() == 0 && look.orphaned == 0 && !is_waited_for;
         output.show(&seen, details);
@@ -64,7 +62,7 @@ pub(super) fn run(source: &SourceArgs, trace: &str, details: &Details, format: F
     }
 }
 
-/// A folder that does not exist yet holds nothing yet.
+/// Reads the folder; one that does not exist yet holds nothing yet.
 fn read(tail: &mut Tail) -> Result<(Vec<Span>, Vec<Notice>), LoadError> {
     match tail.read() {
         Err(LoadError::Missing { .. }) => Ok(Default::default()),
@@ -88,7 +86,7 @@ fn is_head_there(live: &mut Option<Live>, source: &SourceArgs) -> bool {
 #[derive(Default)]
 struct Asker {
     driver: Option<Driver>,
-    /// What it said last, and from when on it is asked again.
+    /// The last answer, and the time from which it is asked again.
     last: Option<(bool, Instant)>,
 }
 
@@ -121,7 +119,7 @@ impl Asker {
     }
 }
 
-/// Where spans go as they come.
+/// Output of spans as they come.
 enum Output {
     /// To a terminal: the tree, drawn again.
     Tree(report::Redrawn),
@@ -130,7 +128,7 @@ enum Output {
 }
 
 impl Output {
-    fn show(&mut self, trace: &Trace, details: &Details) {
+    fn show(&mut self, trace: &Trace, details: &Details<'_>) {
         match self {
             Output::Tree(screen) => {
                 screen.draw(&render::show(trace, details, report::width(), report::colours_on_stdout()))
@@ -154,7 +152,7 @@ impl Output {
         }
     }
 
-    fn finish(self, trace: &Trace, details: &Details) {
+    fn finish(self, trace: &Trace, details: &Details<'_>) {
         if let Output::Tree(screen) = self {
             screen.finish(&render::show(trace, details, report::width(), report::colours_on_stdout()));
         }

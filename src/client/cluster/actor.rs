@@ -132,7 +132,7 @@ impl Cluster {
 
 impl Remote<'_> {
     fn create(mut self, options: &ActorOptions) -> Result<TaskHandle, RemoteError> {
-        self.what.target.to_mut().push_str(".new");
+        self.spec.target.to_mut().push_str(".new");
         self.submit_as(ActorRole::Create(options.into()))
     }
 

@@ -59,7 +59,7 @@ pub struct AsCompleted<T> {
     /// None without any task.
     inner: Option<Arc<Inner>>,
     ended: Arc<EndedTasks>,
-    /// Those that were not given yet, by their tags.
+    /// Tasks that were not given yet, by their tags.
     tasks: HashMap<u64, (usize, TaskHandle)>,
     total: usize,
     succeeded: usize,
@@ -76,22 +76,22 @@ pub struct Completed<T> {
     pub index: usize,
     /// The task's id; none when it got none, or that is not known any more.
     pub task_id: Option<u64>,
-    /// What came of it.
+    /// Its result, or the error for which it has none.
     pub result: Result<T, RemoteError>,
 }
 
-/// How far many tasks are.
+/// Counts of many tasks: all of them, and those that have ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Progress {
-    /// How many there are.
+    /// Number of tasks.
     pub total: usize,
-    /// Those that ended well and were given.
+    /// Number of tasks that ended well and were given.
     pub succeeded: usize,
-    /// Those that failed and were given.
+    /// Number of tasks that failed and were given.
     pub failed: usize,
-    /// Those that were cancelled and were given.
+    /// Number of tasks that were cancelled and were given.
     pub cancelled: usize,
-    /// Those that workers are running now.
+    /// Number of tasks that workers are running now.
     pub running: usize,
     /// Since it was begun to wait for them.
     pub elapsed: Duration,
@@ -139,7 +139,7 @@ impl<T: DeserializeOwned> AsCompleted<T> {
         !matches!(inner.connection.wait_for(deadline, look), Ok(None))
     }
 
-    /// As [`next`](Iterator::next), without blocking the thread.
+    /// Returns the next one as [`next`](Iterator::next) does, without blocking the thread.
     pub async fn next_async(&mut self) -> Option<Completed<T>> {
         let inner = Arc::clone(self.inner.as_ref().filter(|_| !self.tasks.is_empty())?);
         let ended = Arc::clone(&self.ended);

@@ -20,9 +20,9 @@ use tracer_ipc::start_report::Report;
 
 /// The environment variable that names the executable of tracer.
 pub const EXECUTABLE_VARIABLE: &str = "TRACER_EXECUTABLE";
-/// How long a head may take to end that nobody needs any more.
+/// Time within which a head must end that nobody needs any more.
 pub(super) const END_LIMIT: Duration = Duration::from_secs(10);
-/// What the executable is called.
+/// Name of the executable.
 const EXECUTABLE: &str = "tracer";
 
 /// A running head that ends with this program.
@@ -157,7 +157,7 @@ fn ends_until(child: &mut Child, deadline: Instant) -> bool {
     }
 }
 
-/// A folder that only this user can enter, and that nobody else has.
+/// Returns a folder that only this user can enter, and that nobody else has.
 fn make_place() -> io::Result<PathBuf> {
     loop {
         let name = tracer_host::hook::random::<8>().map(|byte| format!("{byte:02x}")).concat();

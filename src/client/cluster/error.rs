@@ -1,4 +1,4 @@
-//! Why a task has no result.
+//! Errors of tasks that have no result.
 
 use std::error::Error;
 use std::fmt;
@@ -8,7 +8,7 @@ use tracer_core::causes::{self, with_causes};
 use tracer_core::task::{AttemptReport, Failure, PastAttempts, TaskId};
 pub use tracer_options::RemoteErrorKind;
 
-/// Why a task that was submitted here has no result.
+/// The error of a task that was submitted here and has no result.
 ///
 /// It has the words of `tracer_sdk::RemoteError`, which is what a task gets of a task that it has submitted, and further ones.
 #[derive(Clone, PartialEq, Eq)]
@@ -64,7 +64,7 @@ impl RemoteError {
         }))
     }
 
-    /// The result came, and is of another type.
+    /// Makes the error of a result that came and is of another type.
     pub(super) fn other_type(task: TaskId, message: String) -> RemoteError {
         let mut error = RemoteError::submission(message).about(Some(task));
         error.0.kind = RemoteErrorKind::Result;
@@ -90,7 +90,7 @@ impl RemoteError {
         self.0.task_id.map(|id| id.0)
     }
 
-    /// The trace that the task is in, in hexadecimal; none for a task that is in no trace.
+    /// Returns the trace that the task is in, in hexadecimal; none for a task that is in no trace.
     pub fn trace_id(&self) -> Option<String> {
         let id = self.0.trace_id?;
         Some(id.iter().map(|byte| format!("{byte:02x}")).collect())
@@ -101,7 +101,7 @@ impl RemoteError {
         self.0.kind
     }
 
-    /// The type of the error in few words, as it is on the task's span: a type of the task's language, `panic`, `timeout`, `signal:9`.
+    /// Returns the type of the error in few words, as it is on the task's span: a type of the task's language, `panic`, `timeout`, `signal:9`.
     pub fn error_type(&self) -> &str {
         &self.0.error_type
     }
@@ -111,18 +111,18 @@ impl RemoteError {
         &self.0.message
     }
 
-    /// The stack where the task failed; empty when it was not captured.
+    /// Returns the stack where the task failed; empty when it was not captured.
     pub fn stacktrace(&self) -> &str {
         self.0.failure.as_ref().map_or("", Failure::stacktrace)
     }
 
-    /// The failure itself, with all that is known of it; none when the task did not fail, but could not be submitted, or its outcome not
+    /// Returns the failure itself, with all that is known of it; none when the task did not fail, but could not be submitted, or its outcome not
     /// be had.
     pub fn failure(&self) -> Option<&Failure> {
         self.0.failure.as_ref()
     }
 
-    /// The attempts before the one that the task failed with, oldest first.
+    /// Returns the attempts before the one that the task failed with, oldest first.
     pub fn past_attempts(&self) -> &[AttemptReport] {
         &self.0.past
     }

@@ -20,15 +20,15 @@ use tracer_ipc::environment;
 use tracer_ipc::protocol::{HookChoice, Welcome};
 use tracer_ipc::session::{self, SessionError};
 
-/// Whether a program has a head of its own.
+/// Choice between a running head and one of the program's own.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum EmbeddedHead {
-    /// If none runs in the place.
+    /// One of its own if none runs in the place.
     #[default]
     IfNoneRuns,
-    /// In any case. Several programs with heads of their own do not meet.
+    /// One of its own in any case. Several programs with heads of their own do not meet.
     Always,
-    /// In no case: it is an error when none runs.
+    /// A running one in any case: it is an error when none runs.
     Never,
 }
 
@@ -72,60 +72,60 @@ impl fmt::Debug for Init {
     }
 }
 
-/// Why there is no cluster.
+/// Failure to connect to a cluster or to start one.
 #[non_exhaustive]
 pub enum InitError {
     /// The head cannot be reached, or does not take this program.
     Head(DriverError),
     /// The executable of tracer, which the head is, was not found.
     NoExecutable {
-        /// Where it was looked for.
+        /// Files that were looked for.
         looked: Vec<PathBuf>,
     },
     /// There is no room for a head's files.
     Place {
-        /// What the operating system said.
+        /// The operating system's error.
         source: io::Error,
     },
     /// The head did not start.
     NotStarted {
-        /// What was run.
+        /// The executable that was run.
         executable: PathBuf,
-        /// Why it did not start.
+        /// Reason why it did not start.
         reason: String,
     },
     /// The cluster that runs, or this process, has other hooks than were asked for.
     OtherHooks {
-        /// What was asked for.
+        /// The hooks that were asked for.
         asked: Vec<String>,
-        /// What there is; empty for none.
+        /// The hooks that there are; empty for none.
         found: Vec<String>,
-        /// Where they are.
+        /// Place in which they are.
         place: HookPlace,
     },
     /// The cluster that runs has another setting than was asked for.
     OtherSetting {
         /// The option, as a method of [`Init`].
         option: &'static str,
-        /// What was asked for.
+        /// The value that was asked for.
         asked: String,
-        /// What the cluster has, if that can be told.
+        /// The value that the cluster has, if it can be told.
         found: Option<String>,
         /// Its place.
         temp_dir: PathBuf,
     },
     /// The hook failed in this process, and the cluster must not go on without it.
     Hook(HookError),
-    /// What everything is to be a child of is not a trace context.
+    /// The text that is to be the parent of everything is not a trace context.
     Parent {
-        /// Why not.
+        /// Description of the mistake.
         reason: String,
     },
-    /// A thread, a socket or a signal could not be had.
+    /// A thread, a socket or a signal handler of the driver could not be made.
     Io(io::Error),
 }
 
-/// Where hooks are that are not those that were asked for.
+/// Place of hooks that are not those that were asked for.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum HookPlace {
     /// In the cluster that runs in this folder.
@@ -140,7 +140,7 @@ impl fmt::Display for InitError {
             InitError::Head(error) => error.fmt(f),
             InitError::NoExecutable { looked } => {
                 f.write_str(
-                    "the executable `tracer`, which a head of this program's own would be, was not found; looked for ",
+                    "the executable `tracer`, from which a head of this program's own is started, was not found; looked for ",
                 )?;
                 for (index, path) in looked.iter().enumerate() {
                     write!(f, "{}`{}`", if index == 0 { "" } else { ", " }, path.display())?;
@@ -200,7 +200,7 @@ impl fmt::Display for InitError {
             }
             InitError::Hook(error) => write!(f, "the cluster's hook failed in this process: {error}"),
             InitError::Parent { reason } => write!(f, "the parent cannot be taken: {reason}"),
-            InitError::Io(_) => f.write_str("what a driver needs cannot be had"),
+            InitError::Io(_) => f.write_str("a thread, a socket or a signal handler of the driver cannot be made"),
         }
     }
 }
@@ -241,7 +241,7 @@ impl Init {
         Init::default()
     }
 
-    /// The place of the head to connect to, as `--temp-dir` of `tracer start`. Unless said it is what `TRACER_TEMP_DIR` says, else
+    /// Sets the place of the head to connect to, as `--temp-dir` of `tracer start`. Unless said it is what `TRACER_TEMP_DIR` says, else
     /// `/tmp/tracer-<uid>`.
     pub fn temp_dir(mut self, temp_dir: impl Into<PathBuf>) -> Init {
         self.temp_dir = Some(temp_dir.into());
@@ -257,7 +257,7 @@ impl Init {
         self
     }
 
-    /// The executable of tracer, for a head of this program's own. Unless said it is what `TRACER_EXECUTABLE` says, else a `tracer` beside
+    /// Sets the executable of tracer, for a head of this program's own. Unless said it is what `TRACER_EXECUTABLE` says, else a `tracer` beside
     /// this program or on the `PATH`.
     pub fn executable(mut self, executable: impl Into<PathBuf>) -> Init {
         self.executable = Some(executable.into());
@@ -271,7 +271,7 @@ impl Init {
         self
     }
 
-    /// The hook that sets up tracing in every process, this one included, as `module:attribute`; repeat it to send the spans to further
+    /// Sets the hook that sets up tracing in every process, this one included, as `module:attribute`; repeat it to send the spans to further
     /// hooks too. A cluster that runs already must have the same ones. Without it, a cluster's own hooks are used, and a head of this
     /// program's own has those that `TRACER_TRACING_STARTUP_HOOK` or `OTEL_TRACES_EXPORTER` name.
     pub fn tracing_startup_hook(mut self, hook: impl Into<String>) -> Init {
@@ -279,7 +279,7 @@ impl Init {
         self
     }
 
-    /// The exporter that says where spans go, as `module:attribute`; instead of a startup hook, and repeated like it.
+    /// Sets the exporter that says where spans go, as `module:attribute`; instead of a startup hook, and repeated like it.
     pub fn tracing_exporter(mut self, exporter: impl Into<String>) -> Init {
         self.exporters.push(exporter.into());
         self
@@ -291,13 +291,13 @@ impl Init {
         self
     }
 
-    /// A folder to look for modules in first; may be repeated. A cluster that runs already must have the same folders.
+    /// Adds a folder to look for modules in first; may be repeated. A cluster that runs already must have the same folders.
     pub fn module_path(mut self, folder: impl Into<PathBuf>) -> Init {
         self.module_path.push(folder.into());
         self
     }
 
-    /// A further argument of `tracer start`, for a head of this program's own, such as `--resources=gpu=2`; may be repeated. When a head runs
+    /// Adds a further argument of `tracer start`, for a head of this program's own, such as `--resources=gpu=2`; may be repeated. When a head runs
     /// already, it is an error.
     pub fn start_argument(mut self, argument: impl Into<OsString>) -> Init {
         self.start_arguments.push(argument.into());
@@ -325,7 +325,7 @@ impl Init {
         self
     }
 
-    /// As [`parent`](Self::parent), with all that travels beside it.
+    /// Sets the parent as [`parent`](Self::parent) does, with all that travels beside it.
     pub fn parent_context(mut self, carrier: Carrier) -> Init {
         self.parent = Some(Ok(carrier));
         self
@@ -392,6 +392,7 @@ impl Init {
             warnings,
             grace: self.grace.unwrap_or(tracer_core::task::DEFAULT_GRACE),
             embedded: Mutex::new(embedded),
+            calls: Mutex::default(),
             _watched: watched,
         });
         if let Some(listen) = listen {

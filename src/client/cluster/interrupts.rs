@@ -29,7 +29,7 @@ impl Drop for Watched {
     }
 }
 
-/// The first Ctrl-C cancels what the cluster has submitted, and the second one ends this program. `say` hears what is done.
+/// Cancels what the cluster has submitted at the first Ctrl-C, and ends this program at the second one. `say` hears what is done.
 pub(super) fn watch(say: Say) -> io::Result<(Watched, impl FnOnce(Weak<Inner>) -> io::Result<()>)> {
     let (signals, signal_tx) = UnixStream::pair()?;
     pipe::register(SIGINT, signal_tx)?;
@@ -54,7 +54,7 @@ fn listen(mut signals: UnixStream, inner: &Weak<Inner>, mut say: Say) {
                         let tasks = Count(tasks.len(), "task");
                         say(&format!("cancelling {tasks} (Ctrl-C again ends this program at once)"));
                     }
-                    Ok(_) => say("the head did not say what became of the request to cancel the tasks"),
+                    Ok(_) => say("the head gave no answer to the request to cancel the tasks"),
                     Err(error) => say(&format!("the tasks could not be cancelled: {error}")),
                 }
             }

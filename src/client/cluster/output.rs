@@ -1,4 +1,4 @@
-//! What tasks write, as a program follows it: lines, kept for whoever holds the handle until they are read.
+//! Output of tasks, for a program that follows it: lines, kept for the holder of the handle until they are read.
 
 use std::collections::VecDeque;
 use std::sync::{Mutex, MutexGuard, PoisonError, Weak};
@@ -17,7 +17,7 @@ const UNREAD_LIMIT: usize = 16 << 20;
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct OutputLine {
-    /// Where it wrote it to.
+    /// The stream that it was written to.
     pub stream: Stream,
     /// The process of the worker that runs it.
     pub worker_pid: u32,
@@ -25,11 +25,11 @@ pub struct OutputLine {
     pub text: String,
     /// True if other calls of the same actor ran in that process meanwhile, any of which may have written it.
     pub is_shared: bool,
-    /// How many bytes of lines before this one were let go, because more than 16 MiB waited to be read.
+    /// Number of bytes of lines before this one that were dropped, because more than 16 MiB waited to be read.
     pub lost_before: u64,
 }
 
-/// What a task has written and nobody has read.
+/// Lines of a task that nobody has read.
 #[derive(Debug, Default)]
 pub(super) struct Followed(Mutex<Unread>);
 
@@ -75,7 +75,7 @@ impl Followed {
         unread.waker.take().filter(|_| !unread.lines.is_empty())
     }
 
-    /// The next line; when the task has ended, also one without an end. Inside of none: nothing will come any more.
+    /// Returns the next line; when the task has ended, also one without an end. Inside of none: nothing will come any more.
     fn next(&self, has_ended: bool) -> Option<Option<OutputLine>> {
         let mut unread = self.lock();
         if has_ended && unread.lines.is_empty() && !unread.begun.is_empty() {
@@ -126,7 +126,7 @@ impl TaskHandle {
         Ok(line.flatten())
     }
 
-    /// As [`next_line`](Self::next_line), without blocking the thread.
+    /// Returns the next line as [`next_line`](Self::next_line) does, without blocking the thread.
     pub async fn next_line_async(&self) -> Result<Option<OutputLine>, RemoteError> {
         let (followed, tag) = (self.followed()?, self.tag());
         let line = std::future::poll_fn(|context| {
@@ -142,7 +142,7 @@ impl TaskHandle {
         line.await.map_err(|error| self.unknown(error))
     }
 
-    /// The lines that the task writes, as they come, until it has ended.
+    /// Returns the lines that the task writes, as they come, until it has ended.
     pub fn lines(&self) -> impl Iterator<Item = Result<OutputLine, RemoteError>> {
         let mut has_failed = false;
         std::iter::from_fn(move || {

@@ -22,14 +22,14 @@ use tracer_options::{HasOptions, NotesProblems};
 /// A submission that is being put together: of a function, which [`Cluster::remote`] begins, or of a command, which
 /// [`Cluster::command`] begins. What is wrong with it is said by [`submit`](Self::submit), so that calls can be written one after another.
 #[must_use = "nothing is submitted before `submit`"]
-pub struct Remote<'a, What = Function<'a>> {
+pub struct Remote<'a, Spec = Function<'a>> {
     pub(super) cluster: &'a Cluster,
-    pub(super) what: What,
+    pub(super) spec: Spec,
     /// The first thing that is wrong.
     failure: Option<RemoteError>,
     options: TaskOptions,
     wants_output: bool,
-    /// What it is a child of, if not of what everything here is.
+    /// Parent, if it is not the cluster's.
     parent: Option<Carrier>,
 }
 
@@ -39,7 +39,7 @@ pub struct Function<'a> {
     pub(super) target: Cow<'a, str>,
     arguments: Vec<Vec<u8>>,
     inputs: Vec<Input>,
-    /// Those of them that are in files.
+    /// Arguments that are in files.
     pending: Vec<Pending>,
 }
 
@@ -53,9 +53,9 @@ pub struct Command {
     directory: Option<PathBuf>,
 }
 
-/// What can be an argument of a task: a value that can be serialized, or a `&TaskHandle`, for the result of that task.
+/// A type whose values can be arguments of a task: one that can be serialized, or a `&TaskHandle`, for the result of that task.
 pub trait Argument {
-    /// The argument as it travels.
+    /// Returns the argument as it travels.
     #[doc(hidden)]
     fn encode(&self, cluster: &Cluster) -> Result<Encoded, RemoteError>;
 }
@@ -84,7 +84,7 @@ impl Argument for &TaskHandle {
     }
 }
 
-impl<What> HasOptions for Remote<'_, What> {
+impl<Spec> HasOptions for Remote<'_, Spec> {
     type Options = TaskOptions;
 
     fn options(&mut self) -> &mut TaskOptions {
@@ -92,21 +92,21 @@ impl<What> HasOptions for Remote<'_, What> {
     }
 }
 
-impl<What> NotesProblems for Remote<'_, What> {
+impl<Spec> NotesProblems for Remote<'_, Spec> {
     fn note(&mut self, problem: String) {
         self.failure.get_or_insert_with(|| RemoteError::submission(problem));
     }
 }
 
-impl<What> fmt::Debug for Remote<'_, What> {
+impl<Spec> fmt::Debug for Remote<'_, Spec> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Remote").field("name", &self.options.name).finish_non_exhaustive()
     }
 }
 
-impl<'a, What> Remote<'a, What> {
-    fn new(cluster: &'a Cluster, what: What) -> Remote<'a, What> {
-        Remote { cluster, what, failure: None, options: TaskOptions::default(), wants_output: false, parent: None }
+impl<'a, Spec> Remote<'a, Spec> {
+    fn new(cluster: &'a Cluster, spec: Spec) -> Remote<'a, Spec> {
+        Remote { cluster, spec, failure: None, options: TaskOptions::default(), wants_output: false, parent: None }
     }
 
     tracer_options::task_builder_methods!([later]);
@@ -143,7 +143,7 @@ impl<'a, What> Remote<'a, What> {
         self
     }
 
-    /// As [`parent`](Self::parent), with all that travels beside it.
+    /// Sets the parent as [`parent`](Self::parent) does, with all that travels beside it.
     pub fn parent_context(mut self, carrier: Carrier) -> Self {
         self.parent = Some(carrier);
         self
@@ -180,16 +180,16 @@ impl<'a> Remote<'a> {
     /// Adds the next argument: a value, or a handle, for the result of another task. A task with a handle among its arguments
     /// starts when that task has ended, and fails if that fails. The handle can still be waited for.
     pub fn arg(mut self, argument: impl Argument) -> Self {
-        let index = self.what.arguments.len();
+        let index = self.spec.arguments.len();
         match argument.encode(self.cluster) {
-            Ok(Encoded::Value(Written::Small(value))) => self.what.arguments.push(value),
+            Ok(Encoded::Value(Written::Small(value))) => self.spec.arguments.push(value),
             Ok(Encoded::Value(Written::Large(stored))) => {
-                self.what.pending.push(Pending::new(&self.cluster.0.values, &stored));
+                self.spec.pending.push(Pending::new(&self.cluster.0.values, &stored));
                 self.add_input(InputSource::Stored(stored));
             }
             Ok(Encoded::Task(task)) => self.add_input(InputSource::Task(task)),
             Err(reason) => {
-                let text = format!("argument {} of `{}`: {reason}", index + 1, self.what.target);
+                let text = format!("argument {} of `{}`: {reason}", index + 1, self.spec.target);
                 self.failure.get_or_insert(RemoteError::submission(text));
             }
         }
@@ -198,9 +198,9 @@ impl<'a> Remote<'a> {
 
     /// Adds an argument that does not come with the others; nil stands in its place.
     fn add_input(&mut self, source: InputSource) {
-        let argument = u32::try_from(self.what.arguments.len()).expect("arguments fit memory");
-        self.what.inputs.push(Input { argument, source });
-        self.what.arguments.push(vec![0xc0]);
+        let argument = u32::try_from(self.spec.arguments.len()).expect("arguments fit memory");
+        self.spec.inputs.push(Input { argument, source });
+        self.spec.arguments.push(vec![0xc0]);
     }
 
     /// Submits the task. It is on its way when this returns, and sent with the next batch: when [`BATCH`](crate::driver::BATCH) have come
@@ -216,10 +216,10 @@ impl<'a> Remote<'a> {
         if let Some(failure) = self.failure.take() {
             return Err(failure);
         }
-        let target = std::mem::take(&mut self.what.target);
+        let target = std::mem::take(&mut self.spec.target);
         let (module, function) = split_target(&target)?;
-        let arguments = value::array(&self.what.arguments);
-        let inputs = std::mem::take(&mut self.what.inputs);
+        let arguments = value::array(&self.spec.arguments);
+        let inputs = std::mem::take(&mut self.spec.inputs);
         // A path is relative to the folder of this process, not to the worker's.
         let module = if tracer_core::module_name::is_path(module) {
             let path = std::path::absolute(module).unwrap_or_else(|_| module.into());
@@ -228,7 +228,7 @@ impl<'a> Remote<'a> {
             Cow::Borrowed(module)
         };
         let function = FunctionSpec { actor, ..FunctionSpec::of_task(&module, function, &arguments) };
-        let pending = std::mem::take(&mut self.what.pending);
+        let pending = std::mem::take(&mut self.spec.pending);
         let task = self.send(&target, TaskSpec::Function(function), &inputs)?;
         pending.into_iter().for_each(Pending::keep);
         Ok(task)
@@ -243,26 +243,26 @@ impl<'a> Remote<'a, Command> {
 
     /// Adds the next argument. There is no shell, so it arrives as it is.
     pub fn arg(mut self, argument: impl AsRef<OsStr>) -> Self {
-        self.what.arguments.push(argument.as_ref().as_bytes().to_vec());
+        self.spec.arguments.push(argument.as_ref().as_bytes().to_vec());
         self
     }
 
     /// Adds arguments.
     pub fn args<S: AsRef<OsStr>>(mut self, arguments: impl IntoIterator<Item = S>) -> Self {
-        self.what.arguments.extend(arguments.into_iter().map(|argument| argument.as_ref().as_bytes().to_vec()));
+        self.spec.arguments.extend(arguments.into_iter().map(|argument| argument.as_ref().as_bytes().to_vec()));
         self
     }
 
     /// Sets a variable in its environment, which is that of the cluster otherwise, with `TRACEPARENT`, `TRACESTATE` and `BAGGAGE` of its own
     /// span.
     pub fn env(mut self, name: impl AsRef<OsStr>, value: impl AsRef<OsStr>) -> Self {
-        self.what.environment.push((name.as_ref().as_bytes().to_vec(), value.as_ref().as_bytes().to_vec()));
+        self.spec.environment.push((name.as_ref().as_bytes().to_vec(), value.as_ref().as_bytes().to_vec()));
         self
     }
 
-    /// The folder that it runs in; that of this process unless said.
+    /// Sets the folder that it runs in; that of this process unless said.
     pub fn current_dir(mut self, directory: impl AsRef<Path>) -> Self {
-        self.what.directory = Some(directory.as_ref().into());
+        self.spec.directory = Some(directory.as_ref().into());
         self
     }
 
@@ -274,7 +274,7 @@ impl<'a> Remote<'a, Command> {
             return Err(failure);
         }
         let empty = Command { program: Vec::new(), arguments: Vec::new(), environment: Vec::new(), directory: None };
-        let Command { program, arguments, environment, directory } = std::mem::replace(&mut self.what, empty);
+        let Command { program, arguments, environment, directory } = std::mem::replace(&mut self.spec, empty);
         let target = String::from_utf8_lossy(&program).into_owned();
         let directory = match directory {
             Some(directory) => std::path::absolute(&directory),

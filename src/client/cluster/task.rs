@@ -25,9 +25,9 @@ const SHOWN: usize = 100;
 pub struct TaskHandle {
     pub(super) inner: Arc<Inner>,
     ticket: Ticket,
-    /// As it was submitted: `module:function`, or a program.
+    /// Target that was submitted: `module:function`, or a program.
     target: Arc<str>,
-    /// Where its output comes, if it is followed.
+    /// Lines of its output, if it is followed.
     followed: Option<Arc<Followed>>,
     /// True if the outcome was taken, so that there is nothing to forget.
     is_taken: bool,
@@ -59,7 +59,7 @@ impl TaskHandle {
 
     pub(super) fn followed(&self) -> Result<&Followed, RemoteError> {
         self.followed.as_deref().ok_or_else(|| {
-            let text = "what it writes is not sent here\n(hint: submit it with `follow`)";
+            let text = "its output is not sent here\n(hint: submit it with `follow`)";
             self.name(RemoteError::submission(text))
         })
     }
@@ -68,12 +68,12 @@ impl TaskHandle {
         self.ticket.tag()
     }
 
-    /// The task's id, for people and other programs. Waits until the task is accepted; none when it was refused.
+    /// Returns the task's id, for people and other programs. Waits until the task is accepted; none when it was refused.
     pub fn id(&self) -> Option<u64> {
         self.task_id().ok().map(|id| id.0)
     }
 
-    /// The trace that the submission is in, in hexadecimal; none for one that is in no trace.
+    /// Returns the trace that the submission is in, in hexadecimal; none for one that is in no trace.
     pub fn trace_id(&self) -> Option<String> {
         Some(self.ticket.trace_id()?.iter().map(|byte| format!("{byte:02x}")).collect())
     }
@@ -101,8 +101,8 @@ impl TaskHandle {
         self.result(finished)
     }
 
-    /// As [`get`](Self::get), and returns the result as it came: a large one stays in its file, and what is [decoded](Value::decode) from it
-    /// may borrow from there.
+    /// Returns the result as it came, after waiting as [`get`](Self::get) does: a large one stays in its file, and what is
+    /// [decoded](Value::decode) from it may borrow from there.
     ///
     /// ```no_run
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -116,7 +116,7 @@ impl TaskHandle {
         self.value(finished)
     }
 
-    /// As [`get`](Self::get), if the task ends within `limit`; else gives the handle back.
+    /// Returns what [`get`](Self::get) does if the task ends within `limit`; else gives the handle back.
     pub fn get_within<T: DeserializeOwned>(mut self, limit: Duration) -> Result<Result<T, RemoteError>, TaskHandle> {
         match self.end(Some(limit)) {
             Ok(Some(finished)) => Ok(self.result(finished)),
@@ -145,7 +145,7 @@ impl TaskHandle {
         }
     }
 
-    /// Has the task ended, as `tracer cancel` does it: if it waits, it will not run; if it runs it is asked to end, then made to. Its
+    /// Ends the task, as `tracer cancel` does it: if it waits, it will not run; if it runs it is asked to end, then made to. Its
     /// outcome says that it was cancelled, unless it ends otherwise first.
     ///
     /// Blocks until the head has answered, which it does at once.
@@ -156,9 +156,7 @@ impl TaskHandle {
             Ok(Some(Reply::Cancelled(reports))) => {
                 Ok(reports.first().map_or(CancelReport::Unknown, |(_, report)| *report))
             }
-            Ok(_) => {
-                Err(self.name(RemoteError::submission("the head did not say what became of the request to cancel it")))
-            }
+            Ok(_) => Err(self.name(RemoteError::submission("the head gave no answer to the request to cancel it"))),
             Err(error) => Err(self.unknown(error)),
         }
     }
@@ -197,7 +195,7 @@ impl TaskHandle {
         value.map_err(|error| self.name(error))
     }
 
-    /// The outcome cannot be had.
+    /// Makes the error of an outcome that cannot be had.
     pub(super) fn unknown(&self, error: DriverError) -> RemoteError {
         let task = self.inner.connection.with(|exchange| exchange.id_of_tag(self.tag()));
         self.name(RemoteError::from(error).about(task))
@@ -208,7 +206,7 @@ impl TaskHandle {
     }
 }
 
-/// A value for people, as JSON and not all of it if it is long.
+/// Returns a value for people, as JSON and not all of it if it is long.
 fn shown(bytes: &[u8]) -> String {
     let Ok(json) = value::to_json(bytes) else { return "no value".into() };
     let json = json.to_string();

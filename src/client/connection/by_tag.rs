@@ -5,7 +5,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-/// How long the row may be, whatever is in it. It may be longer if a quarter of it is filled.
+/// Length that the row may have however little is in it. It may be longer if a quarter of it is filled.
 const ROW_LIMIT: u64 = 4096;
 
 /// A map from numbers that lie close together, mostly.
@@ -77,7 +77,7 @@ impl<T> ByTag<T> {
         self.remove(in_row.into_iter().chain(other).min()?)
     }
 
-    /// The one with this number.
+    /// Returns the one with this number.
     pub fn get(&self, tag: u64) -> Option<&T> {
         let in_row = self.place(tag).and_then(|place| self.row[place].as_ref());
         in_row.or_else(|| if self.others.is_empty() { None } else { self.others.get(&tag) })

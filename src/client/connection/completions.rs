@@ -11,7 +11,7 @@ use super::by_tag::ByTag;
 /// Set in the number for a task that is watched, and may not have been submitted here.
 const WATCHED: u64 = 1 << 63;
 
-/// The number under which the end of a task comes that is watched.
+/// Returns the number under which the end of a task comes that is watched.
 pub fn watched_tag(task: TaskId) -> u64 {
     WATCHED | task.0
 }
@@ -32,7 +32,7 @@ pub(super) struct Completions {
 }
 
 impl Completions {
-    /// A task was submitted.
+    /// Notes that a task was submitted.
     pub(super) fn submitted(&mut self) {
         self.open += 1;
     }
@@ -50,7 +50,7 @@ impl Completions {
         }
     }
 
-    /// The id that the submission with this tag got; none while it is not accepted, or when it was refused.
+    /// Returns the id that the submission with this tag got; none while it is not accepted, or when it was refused.
     pub(super) fn id_of_tag(&self, tag: u64) -> Option<TaskId> {
         let after = self.accepted.partition_point(|range| range.first_tag <= tag);
         let range = &self.accepted[after.checked_sub(1)?];
@@ -58,17 +58,17 @@ impl Completions {
         (offset < range.count.into()).then(|| TaskId(range.first_task.0 + offset))
     }
 
-    /// Nobody will ask for the ids of submissions before this one.
+    /// Notes that nobody will ask for the ids of submissions before this one.
     pub(super) fn forget_ids_before(&mut self, tag: u64) {
         self.accepted.retain(|range| range.first_tag + u64::from(range.count) > tag);
     }
 
-    /// A command that runs has used so much.
+    /// Notes that a command that runs has used so much.
     pub(super) fn used(&mut self, task: TaskId, usage: CommandUsage) {
         self.usages.insert(task, usage);
     }
 
-    /// A task has ended: adds what came before its end.
+    /// Notes that a task has ended: adds what came before its end.
     pub(super) fn complete(&mut self, finished: &mut Finished) {
         if !self.usages.is_empty() {
             finished.usage = self.usages.remove(&finished.task);
@@ -87,7 +87,7 @@ impl Completions {
         None
     }
 
-    /// Nobody will ask for this end. Returns it if it has come.
+    /// Notes that nobody will ask for this end. Returns it if it has come.
     pub(super) fn forget(&mut self, tag: u64) -> Option<Finished> {
         let finished = self.finished.remove(tag);
         if finished.is_none() {

@@ -43,12 +43,12 @@ pub struct Ticket {
 }
 
 impl Ticket {
-    /// The connection's own number for the task, which [`Finished::tag`] repeats.
+    /// Returns the connection's own number for the task, which [`Finished::tag`] repeats.
     pub fn tag(&self) -> u64 {
         self.tag
     }
 
-    /// The trace that the submission is in; none for none.
+    /// Returns the trace that the submission is in; none for none.
     pub fn trace_id(&self) -> Option<[u8; 16]> {
         Some(self.trace_id).filter(|id| *id != [0; 16])
     }
@@ -80,9 +80,9 @@ pub struct SubmittingTask {
 #[derive(Default)]
 struct Replies {
     next: u64,
-    /// Until whoever has asked takes them.
+    /// Replies that nobody has taken yet.
     arrived: FxHashMap<u64, Reply>,
-    /// Those who are told of the answer to their question as it comes.
+    /// Callbacks for replies, by the number of the question.
     asking: FxHashMap<u64, Box<dyn FnOnce(Reply) + Send>>,
 }
 
@@ -239,7 +239,7 @@ impl Exchange {
         number
     }
 
-    /// As [`ask`](Self::ask), with someone who is told of the answer. He is dropped if the connection breaks.
+    /// Sends a query as [`ask`](Self::ask) does, and calls `on_reply` with the answer. It is dropped if the connection breaks.
     pub(super) fn ask_for(&mut self, query: &Query, on_reply: Box<dyn FnOnce(Reply) + Send>) {
         let number = self.ask(query);
         self.replies.asking.insert(number, on_reply);
@@ -260,7 +260,7 @@ impl Exchange {
         tag
     }
 
-    /// As [`watch_task`](Self::watch_task), with someone who follows it.
+    /// Asks for a task's output as [`watch_task`](Self::watch_task) does, for a follower.
     pub fn follow_task(&mut self, task: TaskId, follower: Box<dyn Follower>) {
         let tag = self.watch_task(task);
         self.following.begin(tag, follower);
@@ -276,7 +276,7 @@ impl Exchange {
         put_frame(self.outbox.frames(), kind::GO_ON, |out| out.put_u64(number));
     }
 
-    /// Nobody will ask for the end of this task.
+    /// Notes that nobody will ask for the end of this task.
     pub fn forget(&mut self, tag: u64) {
         self.following.stop(tag, self.completions.id_of_tag(tag));
         self.watches.forget(tag, &mut self.woken);
@@ -285,14 +285,14 @@ impl Exchange {
         }
     }
 
-    /// Nobody asks for this result; its file, if it has one, need not be kept.
+    /// Notes that nobody asks for this result; its file, if it has one, need not be kept.
     fn drop_result(&mut self, finished: &Finished) {
         if let Outcome::Stored(_) = finished.outcome {
             self.forget_result(finished.task);
         }
     }
 
-    /// One submission was sent alone, or several.
+    /// Notes that one submission was sent alone, or several.
     pub(super) fn sent(&mut self, count: u64) {
         if count == 1 {
             self.spans.sent_single();
@@ -363,7 +363,7 @@ impl Exchange {
         self.watches.ended(tag, &mut self.woken);
     }
 
-    /// The head has not taken the oldest batch in that it had not answered: each of its tasks ends with that.
+    /// Notes that the head has not taken the oldest batch in that it had not answered: each of its tasks ends with that.
     fn take_refused(&mut self, refusal: Refusal) {
         let (first_tag, count) = self.outbox.take_oldest().unwrap_or_default();
         for tag in first_tag..first_tag + count {
@@ -387,7 +387,7 @@ impl Exchange {
 
     // ---- what is known -----------------------------------------------------------------------------------------------
 
-    /// The id that the submission with this tag got; none while it is not accepted, or when it was refused.
+    /// Returns the id that the submission with this tag got; none while it is not accepted, or when it was refused.
     pub fn id_of_tag(&self, tag: u64) -> Option<TaskId> {
         self.completions.id_of_tag(tag)
     }
@@ -407,12 +407,12 @@ impl Exchange {
         self.completions.finished().contains(tag)
     }
 
-    /// The end of the task with this tag, once.
+    /// Returns the end of the task with this tag, once.
     pub fn take_finished(&mut self, tag: u64) -> Option<Finished> {
         self.completions.finished_mut().remove(tag)
     }
 
-    /// An end that has arrived, if there is one; of several, that of the task that was submitted first.
+    /// Returns an end that has arrived, if there is one; of several, that of the task that was submitted first.
     pub fn pop_finished(&mut self) -> Option<Finished> {
         self.completions.finished_mut().pop_first()
     }
@@ -422,12 +422,12 @@ impl Exchange {
         self.refusal.take()
     }
 
-    /// The answer to the question of this number, once it has come.
+    /// Returns the answer to the question of this number, once it has come.
     pub(super) fn take_reply(&mut self, number: u64) -> Option<Reply> {
         self.replies.arrived.remove(&number)
     }
 
-    /// Nobody will ask for the ids of submissions that are answered.
+    /// Notes that nobody will ask for the ids of submissions that are answered.
     pub fn forget_settled_ids(&mut self) {
         self.completions.forget_ids_before(self.outbox.first_unanswered());
     }
@@ -457,7 +457,7 @@ impl Exchange {
         (!self.woken.is_empty()).then(|| std::mem::take(&mut self.woken))
     }
 
-    /// Nothing comes any more.
+    /// Notes that nothing comes any more.
     pub(super) fn break_off(&mut self) {
         self.watches.break_off(&mut self.woken);
         self.following.clear();
@@ -466,7 +466,7 @@ impl Exchange {
 
     // ---- how it is done ----------------------------------------------------------------------------------------------
 
-    /// From now on every module has the version that it has when a task of it is first submitted, whatever is built meanwhile. Otherwise a
+    /// Keeps for every module the version that it has when a task of it is first submitted, whatever is built meanwhile. Otherwise a
     /// library that has changed is used when no task of this connection is open.
     pub fn keep_module_versions(&mut self) {
         self.versions.is_pinned = true;

@@ -9,15 +9,15 @@ use tracer_ipc::protocol::{Accepted, Finished, Stream};
 /// A piece of what a task has written.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TaskOutput {
-    /// Which task.
+    /// The task.
     pub id: TaskId,
     /// The worker that runs it.
     pub worker_pid: u32,
-    /// Where it wrote it to.
+    /// The stream that it was written to.
     pub stream: Stream,
     /// True if other calls of the same actor ran in the process meanwhile, any of which may have written it.
     pub is_shared: bool,
-    /// What it wrote: of any encoding, and cut at any place.
+    /// The bytes: of any encoding, and cut at any place.
     pub bytes: Vec<u8>,
 }
 
@@ -26,18 +26,18 @@ pub struct TaskOutput {
 /// It is called by whichever thread has read it from the head, while the connection is locked. So the calls come in order; and they must
 /// neither block nor use the connection. A connection that breaks drops its followers.
 pub trait Follower: Send {
-    /// The submission is accepted as this task.
+    /// Notes that the submission is accepted as this task.
     fn accepted(&mut self, task: TaskId) {
         let _ = task;
     }
 
-    /// The task has written something. Returns who waits for it.
+    /// Notes that the task has written something. Returns who waits for it.
     fn output(&mut self, output: &TaskOutput) -> Option<Waker> {
         let _ = output;
         None
     }
 
-    /// The task has ended, or was refused. An end that is given back is kept until somebody asks for it.
+    /// Notes that the task has ended, or was refused. An end that is given back is kept until somebody asks for it.
     fn ended(self: Box<Self>, finished: Finished) -> Option<Finished> {
         Some(finished)
     }
@@ -91,7 +91,7 @@ impl Following {
         }
     }
 
-    /// Nobody follows this submission any more, which got this id if it has one.
+    /// Notes that nobody follows this submission any more, which got this id if it has one.
     pub(super) fn stop(&mut self, tag: u64, task: Option<TaskId>) {
         if !self.followers.is_empty() {
             self.remove(tag, task.unwrap_or(TaskId(0)));
@@ -109,7 +109,7 @@ impl Following {
         Some(follower)
     }
 
-    /// Nothing comes any more.
+    /// Notes that nothing comes any more.
     pub(super) fn clear(&mut self) {
         self.followers.clear();
         self.tags.clear();

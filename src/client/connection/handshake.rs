@@ -116,7 +116,7 @@ impl Patience {
         *self = Patience::new();
     }
 
-    /// The time to wait until the next [`check`](Self::check).
+    /// Returns the time to wait until the next [`check`](Self::check).
     pub(super) fn interval(&self) -> Duration {
         answer_limit().saturating_sub(self.since.elapsed()).min(ANSWER_LOOKS)
     }

@@ -20,15 +20,15 @@ const KEPT_BYTES: usize = 2 * BATCH_BYTES;
 /// A task to submit.
 #[derive(Clone, Debug)]
 pub struct SubmitRequest<'a> {
-    /// What to run.
+    /// Its function or command.
     pub spec: TaskSpec<'a>,
     /// Empty for none.
     pub name: &'a str,
     /// The longest an attempt may run; none for no limit.
     pub run_limit: Option<std::time::Duration>,
-    /// What is done when an attempt fails.
+    /// Policy for failed attempts.
     pub policy: Policy<'a>,
-    /// What it needs while it runs.
+    /// Resources that it needs while it runs.
     pub demand: Demand<'a>,
     /// True if a [`Follower`](super::Follower) gets what it writes. Such a task has its worker for itself.
     pub wants_output: bool,
@@ -103,18 +103,18 @@ impl Outbox {
         count
     }
 
-    /// The buffer of frames to write.
+    /// Returns the buffer of frames to write.
     pub(super) fn frames(&mut self) -> &mut Vec<u8> {
         &mut self.frames
     }
 
-    /// The frames are written.
+    /// Notes that the frames are written.
     pub(super) fn frames_written(&mut self) {
         self.frames.clear();
         self.frames.shrink_to(KEPT_BYTES);
     }
 
-    /// The first submissions of the oldest batch are answered: one with idempotency keys is answered in parts. False when that is not how
+    /// Notes that the first submissions of the oldest batch are answered: one with idempotency keys is answered in parts. False when that is not how
     /// they were sent.
     pub(super) fn answered(&mut self, answer: &Accepted) -> bool {
         let Some((first_tag, left)) = self.unanswered.front_mut() else { return false };
@@ -150,7 +150,7 @@ impl Outbox {
         self.batch.is_empty() && self.unanswered.is_empty()
     }
 
-    /// The lowest tag that may still be answered.
+    /// Returns the lowest tag that may still be answered.
     pub(super) fn first_unanswered(&self) -> u64 {
         self.unanswered.front().map_or(self.batch_first_tag, |(first_tag, _)| *first_tag)
     }

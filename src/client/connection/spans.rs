@@ -115,7 +115,7 @@ impl SubmissionSpans {
         self.producers.push_back((producer, is_creation));
     }
 
-    /// One submission was sent alone: its answer takes longer than a commit.
+    /// Notes that one submission was sent alone: its answer takes longer than a commit.
     pub(super) fn sent_single(&mut self) {
         self.commit_from(COMMIT_THRESHOLD_SINGLE);
     }

@@ -24,7 +24,7 @@ struct Head {
 }
 
 impl Head {
-    /// The next frame that the client has sent.
+    /// Returns the next frame that the client has sent.
     fn next(&mut self) -> (u8, Vec<u8>) {
         loop {
             if let Some((frame_kind, body)) = self.inbox.next_frame(FRAME_LIMIT).expect("clients send whole frames") {
@@ -35,7 +35,7 @@ impl Head {
         }
     }
 
-    /// The next batch: its first tag, and how many there are.
+    /// Returns the next batch: its first tag, and how many there are.
     fn next_batch(&mut self) -> (u64, u64) {
         let (frame_kind, body) = self.next();
         assert_eq!(frame_kind, kind::SUBMIT);
@@ -77,6 +77,7 @@ fn welcome() -> Welcome {
         module_path: Vec::new(),
         module_folders: Vec::new(),
         tracing: TracingSettings::untraced("/nowhere".into()),
+        output_nonce: None,
     }
 }
 

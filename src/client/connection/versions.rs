@@ -1,4 +1,4 @@
-//! Which version of a module a driver's submissions run.
+//! Choice of the version of a module that a driver's submissions run.
 //!
 //! A driver looks at a module's library when it first submits a task of it, and again when none of its tasks is open: so what is submitted
 //! together runs the same code. A command line keeps what it saw first. The tasks of a worker run, in the modules of their own, what they are
@@ -18,20 +18,20 @@ const LOOK_AGAIN_AFTER: Duration = Duration::from_millis(100);
 /// Modules that are remembered. Beyond it all are forgotten, so that ever new paths do not fill the memory.
 const KNOWN_LIMIT: usize = 256;
 
-/// What a driver knows of the versions of modules.
+/// Versions of modules that a driver knows.
 #[derive(Debug)]
 pub(super) struct Versions {
     store: ModuleStore,
-    /// Where the head's workers look for modules.
+    /// Folders in which the head's workers look for modules.
     folders: Vec<PathBuf>,
     known: Vec<Known>,
-    /// Where what was looked for last is among those.
+    /// Index among those of the last one that was looked up.
     last: usize,
     /// True if what was seen once is kept.
     pub(super) is_pinned: bool,
-    /// When libraries were looked at last that were known.
+    /// Time at which libraries that are known were looked at last.
     looked: Option<Instant>,
-    /// Since when what is known counts, as a number that grows.
+    /// Number of the current round, which grows: versions that were looked at in an earlier one count no more.
     round: u64,
     /// The job on whose behalf tasks submit.
     job: JobId,
@@ -50,7 +50,7 @@ impl Versions {
         Versions { store, folders, known: Vec::new(), last: 0, is_pinned: false, looked: None, round: 0, job: JobId(0) }
     }
 
-    /// The version that a submission runs, which `task` makes if it is no driver's. None where there is none, and where only a worker can
+    /// Returns the version that a submission runs, which `task` makes if it is no driver's. None where there is none, and where only a worker can
     /// find out.
     pub(super) fn of(
         &mut self,
@@ -99,7 +99,7 @@ impl Versions {
         Ok(version)
     }
 
-    /// What is known counts no more, if it was not looked at just now.
+    /// Begins a new round, in which libraries are looked at again, unless they were looked at just now.
     fn look_again(&mut self) {
         if self.known.is_empty() {
             return;

@@ -25,14 +25,14 @@ impl EndedTasks {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A task has ended. Returns who is to be woken.
+    /// Notes that a task has ended. Returns who is to be woken.
     pub(super) fn push(&self, tag: u64) -> Option<Waker> {
         let mut state = self.lock();
         state.tags.push_back(tag);
         state.waker.take()
     }
 
-    /// Has this waker woken by the next end.
+    /// Sets the waker that the next end wakes.
     pub fn wake(&self, waker: &Waker) {
         self.lock().waker = Some(waker.clone());
     }
@@ -42,7 +42,7 @@ impl EndedTasks {
         self.lock().tags.is_empty()
     }
 
-    /// The tag of a task that has ended, once.
+    /// Returns the tag of a task that has ended, once.
     pub fn pop(&self) -> Option<u64> {
         self.lock().tags.pop_front()
     }
@@ -105,14 +105,14 @@ impl Watches {
         self.settlements.insert(tag, callback);
     }
 
-    /// So many submissions from this one are accepted or refused.
+    /// Notes that so many submissions from this one on are accepted or refused.
     pub(super) fn settled(&mut self, first_tag: u64, count: u64, woken: &mut Woken) {
         if !self.settlements.is_empty() {
             woken.calls.extend((first_tag..first_tag + count).filter_map(|tag| self.settlements.remove(&tag)));
         }
     }
 
-    /// A task has ended.
+    /// Notes that a task has ended.
     pub(super) fn ended(&mut self, tag: u64, woken: &mut Woken) {
         if self.ends.is_empty() {
             return;
@@ -126,7 +126,7 @@ impl Watches {
         }
     }
 
-    /// Nobody will ask for the task with this tag: its callbacks are called all the same.
+    /// Notes that nobody will ask for the task with this tag: its callbacks are called all the same.
     pub(super) fn forget(&mut self, tag: u64, woken: &mut Woken) {
         self.settlements.remove(&tag);
         if self.ends.is_empty() {
@@ -142,7 +142,7 @@ impl Watches {
         }
     }
 
-    /// Nothing comes any more: wakes everybody.
+    /// Notes that nothing comes any more: wakes everybody.
     pub(super) fn break_off(&mut self, woken: &mut Woken) {
         woken.calls.extend(self.settlements.drain().map(|(_, call)| call));
         for watch in self.ends.drain().flat_map(|(_, watches)| watches) {

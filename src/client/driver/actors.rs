@@ -19,7 +19,7 @@ pub struct ActorHandle {
 }
 
 impl ActorHandle {
-    /// The actor's id, which is that of the task that creates it.
+    /// Returns the actor's id, which is that of the task that creates it.
     pub fn id(&self) -> TaskId {
         self.id
     }
@@ -29,7 +29,7 @@ impl ActorHandle {
         &self.target
     }
 
-    /// The actor of a row.
+    /// Returns the actor of a row.
     pub fn of(report: &ActorReport) -> ActorHandle {
         ActorHandle { id: report.id, target: format!("{}:{}", report.module, report.type_name) }
     }

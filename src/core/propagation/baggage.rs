@@ -111,7 +111,7 @@ impl Baggage {
         (baggage, errors)
     }
 
-    /// The members in order, decoded. A key that is there more than once comes more than once; the last one is meant.
+    /// Returns the members in order, decoded. A key that is there more than once comes more than once; the last one is meant.
     pub fn entries(&self) -> impl ExactSizeIterator<Item = BaggageEntry<'_>> {
         self.members.iter().map(|member| {
             let (pair, properties) = member.split_once(';').unwrap_or((member, ""));
@@ -124,7 +124,7 @@ impl Baggage {
         })
     }
 
-    /// The value of `key`, decoded.
+    /// Returns the value of `key`, decoded.
     pub fn get(&self, key: &str) -> Option<Cow<'_, str>> {
         self.entries().filter(|entry| entry.key == key).last().map(|entry| entry.value)
     }

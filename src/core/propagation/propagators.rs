@@ -1,4 +1,4 @@
-//! Which parts of a context are taken in and passed on at the edges of a session.
+//! Propagators: the parts of a context that are extracted and injected at the edges of a session.
 
 use std::ffi::OsString;
 use std::fmt;

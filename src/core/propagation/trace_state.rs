@@ -108,12 +108,12 @@ impl TraceState {
         Ok(TraceState { members })
     }
 
-    /// The members, newest first.
+    /// Returns the members, newest first.
     pub fn members(&self) -> impl ExactSizeIterator<Item = (&str, &str)> {
         self.members.iter().map(|(key, value)| (key.as_str(), value.as_str()))
     }
 
-    /// The value of `key`.
+    /// Returns the value of `key`.
     pub fn get(&self, key: &str) -> Option<&str> {
         self.members().find(|(known, _)| *known == key).map(|(_, value)| value)
     }
@@ -152,7 +152,7 @@ impl TraceState {
         before - self.members.len()
     }
 
-    /// The length of the header's value in characters.
+    /// Returns the length of the header's value in characters.
     fn len(&self) -> usize {
         let commas = self.members.len().saturating_sub(1);
         self.members.iter().map(member_len).sum::<usize>() + commas

@@ -31,7 +31,7 @@ pub struct AttemptReport {
 const MESSAGE_LIMIT: usize = 2048;
 
 impl AttemptReport {
-    /// The report of an attempt that is not the last: without stack traces, and with a message of bounded length, because there may
+    /// Returns the report of an attempt that is not the last: without stack traces, and with a message of bounded length, because there may
     /// be many.
     pub fn shortened(mut self) -> AttemptReport {
         if let Some(Failure::Error { message, stacktrace, .. } | Failure::Panic { message, stacktrace, .. }) =

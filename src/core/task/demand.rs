@@ -22,7 +22,7 @@ impl Default for Demand<'_> {
 }
 
 impl<'a> Demand<'a> {
-    /// The demand that the options of a task make, whose resources are [sorted](tracer_options::sort_resources).
+    /// Returns the demand that the options of a task make, whose resources are [sorted](tracer_options::sort_resources).
     pub fn of(options: &'a TaskOptions) -> Demand<'a> {
         Demand {
             num_cpus: options.num_cpus,
@@ -31,7 +31,7 @@ impl<'a> Demand<'a> {
         }
     }
 
-    /// The resources as people write them: `gpu=1,license=2`; empty for none.
+    /// Returns the resources as people write them: `gpu=1,license=2`; empty for none.
     pub fn resources_text(&self) -> String {
         Amounts(&self.resources).to_string()
     }

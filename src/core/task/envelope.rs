@@ -44,7 +44,7 @@ pub struct Envelope<'a> {
 pub struct EnvelopeHead<'a> {
     /// See [`Envelope::name`].
     pub name: &'a str,
-    /// Of [`Envelope::trace`]; all zero for none.
+    /// Trace id of [`Envelope::trace`]; all zero for none.
     pub trace_id: [u8; 16],
 }
 
@@ -67,7 +67,7 @@ pub enum InputSource {
 }
 
 impl Input {
-    /// The task whose result it is.
+    /// Returns the task whose result it is.
     pub fn task(&self) -> Option<TaskId> {
         match self.source {
             InputSource::Task(task) => Some(task),
@@ -233,6 +233,15 @@ pub struct TraceLink<'a> {
     pub trace_state: &'a str,
 }
 
+impl<'a> TraceLink<'a> {
+    /// Takes it from an encoded envelope with these flags.
+    fn take(flags: u16, take: &mut Take<'a>) -> Result<TraceLink<'a>, WireError> {
+        let (trace_id, span_id, trace_flags) = (take.array()?, take.array()?, take.u8()?);
+        let trace_state = if flags & HAS_TRACE_STATE != 0 { take.short_str()? } else { "" };
+        Ok(TraceLink { trace_id, span_id, trace_flags, trace_state })
+    }
+}
+
 const FUNCTION: u8 = 0;
 const COMMAND: u8 = 1;
 const CREATE: u8 = 2;
@@ -254,7 +263,7 @@ const HAS_BAGGAGE: u16 = 1024;
 const HAS_RUN_LIMIT: u16 = 2048;
 const HAS_MODULE_VERSION: u16 = 4096;
 const HAS_EXTRA: u16 = 8192;
-/// Those that there are.
+/// Flags that there are.
 const KNOWN: u16 = WANTS_OUTPUT
     | HAS_TRACE
     | HAS_SUBMITTER
@@ -344,12 +353,7 @@ impl<'a> Envelope<'a> {
         let has = |flag| flags & flag != 0;
         let text_if = |flag, take: &mut Take<'a>| if has(flag) { take.short_str() } else { Ok("") };
         let name = text_if(HAS_NAME, &mut take)?;
-        let trace = if has(HAS_TRACE) {
-            let (trace_id, span_id, trace_flags) = (take.array()?, take.array()?, take.u8()?);
-            Some(TraceLink { trace_id, span_id, trace_flags, trace_state: text_if(HAS_TRACE_STATE, &mut take)? })
-        } else {
-            None
-        };
+        let trace = if has(HAS_TRACE) { Some(TraceLink::take(flags, &mut take)?) } else { None };
         let baggage = text_if(HAS_BAGGAGE, &mut take)?;
         let run_limit = if has(HAS_RUN_LIMIT) { take_limit(&mut take)? } else { None };
         let submitter = has(HAS_SUBMITTER).then(|| take.u64().map(TaskId)).transpose()?;
@@ -379,6 +383,19 @@ impl<'a> Envelope<'a> {
         })
     }
 
+    /// Decodes the trace of an encoded envelope, without a look at what follows.
+    pub fn trace_of(bytes: &'a [u8]) -> Option<TraceLink<'a>> {
+        let mut take = Take::new(bytes);
+        let flags = u16::from_le_bytes(take.array().ok()?);
+        if flags & HAS_TRACE == 0 {
+            return None;
+        }
+        if flags & HAS_NAME != 0 {
+            take.short_str().ok()?;
+        }
+        TraceLink::take(flags, &mut take).ok()
+    }
+
     /// Decodes the beginning of an encoded envelope, without a look at the rest.
     pub fn head_of(bytes: &'a [u8]) -> Option<EnvelopeHead<'a>> {
         let mut take = Take::new(bytes);
@@ -404,7 +421,7 @@ fn take_inputs(take: &mut Take<'_>) -> Result<Vec<Input>, WireError> {
 }
 
 impl<'a> FunctionSpec<'a> {
-    /// A function that has nothing to do with an actor.
+    /// Returns a function that has nothing to do with an actor.
     pub fn of_task(module: &'a str, function: &'a str, arguments: &'a [u8]) -> FunctionSpec<'a> {
         FunctionSpec { module, function, arguments, actor: ActorRole::None }
     }
@@ -518,7 +535,7 @@ impl<'a> TaskSpec<'a> {
         }
     }
 
-    /// The short name that stands before lines of output.
+    /// Returns the short name that stands before lines of output.
     pub fn short_name(&self) -> String {
         match self {
             TaskSpec::Function(function) => function.function.into(),
@@ -691,6 +708,7 @@ mod tests {
             };
             let mut bytes = Vec::new();
             envelope.encode(&mut bytes);
+            prop_assert_eq!(Envelope::trace_of(&bytes), envelope.trace);
             prop_assert_eq!(Envelope::traces_runtime_of(&bytes), traces_runtime);
             let trace_id = envelope.trace.map_or([0; 16], |trace| trace.trace_id);
             prop_assert_eq!(Envelope::head_of(&bytes), Some(EnvelopeHead { name: &name, trace_id }));

@@ -10,12 +10,12 @@ use std::str::FromStr;
 pub struct ModuleVersion(NonZeroU64);
 
 impl ModuleVersion {
-    /// The version with this number; none for 0, which says that a version is not known.
+    /// Returns the version with this number; none for 0, which says that a version is not known.
     pub fn of_number(number: u64) -> Option<ModuleVersion> {
         NonZeroU64::new(number).map(ModuleVersion)
     }
 
-    /// Its number, which is never 0.
+    /// Returns its number, which is never 0.
     pub fn number(self) -> u64 {
         self.0.get()
     }

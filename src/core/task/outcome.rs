@@ -225,7 +225,7 @@ impl Failure {
         matches!(self, Failure::Cancelled | Failure::Abandoned { .. })
     }
 
-    /// The low-cardinality value of the span attribute `error.type`.
+    /// Returns the low-cardinality value of the span attribute `error.type`.
     pub fn error_type(&self) -> String {
         match self {
             Failure::Error { type_name, .. } => type_name.clone(),
@@ -252,7 +252,7 @@ impl Failure {
         }
     }
 
-    /// The stack at the time, where the task's language gave one.
+    /// Returns the stack at the time, where the task's language gave one.
     pub fn stacktrace(&self) -> &str {
         match self {
             Failure::Error { stacktrace, .. } | Failure::Panic { stacktrace, .. } => stacktrace,

@@ -78,7 +78,7 @@ pub enum Verdict {
 }
 
 impl<'a> Policy<'a> {
-    /// The policy that the options of a task make.
+    /// Returns the policy that the options of a task make.
     pub fn of(options: &'a TaskOptions) -> Policy<'a> {
         Policy {
             retries: options.retries,
@@ -122,7 +122,7 @@ impl<'a> Policy<'a> {
         )
     }
 
-    /// The wait doubles with each failure; between half of it and all of it is waited, so that tasks that failed together do not
+    /// Returns the wait before the next attempt, which doubles with each failure; between half of it and all of it is waited, so that tasks that failed together do not
     /// come back together.
     fn backoff_ns(&self, failures: u32, seed: u64) -> u64 {
         let first = u64::try_from(self.retry_backoff.as_nanos()).unwrap_or(u64::MAX);

@@ -1,5 +1,5 @@
-//! What is submitted, by the names that its spans carry. A process submits and runs the same few functions over and over, so
-//! their names are put together once.
+//! Names of spans, by the target that is submitted. A process submits and runs the same few functions over and over, so
+//! each name is put together once.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -14,11 +14,11 @@ const KNOWN_LIMIT: usize = 1024;
 /// The names of one target.
 #[derive(Debug, PartialEq, Eq)]
 pub struct SpanNames {
-    /// As [`TaskSpec::target`] has it.
+    /// Target in the form of [`TaskSpec::target`].
     pub target: String,
     /// The target and the suffix.
     pub span: String,
-    /// Of the functions of this process, from 1; 0 for a command.
+    /// Number among the functions of this process, from 1; 0 for a command.
     number: u32,
 }
 
@@ -45,7 +45,7 @@ impl SpanNames {
     }
 }
 
-/// The number of the next function; 0 when there are none left.
+/// Returns the number of the next function; 0 when there are none left.
 fn next_number() -> u32 {
     // From the first number that would come again on, there are none.
     let before = FUNCTIONS.fetch_update(Relaxed, Relaxed, |count| count.checked_add(1));
@@ -80,12 +80,12 @@ impl Last {
 }
 
 impl SpanNameTable {
-    /// A table of spans that are named after their target and end in `suffix`.
+    /// Makes a table of spans that are named after their target and end in `suffix`.
     pub fn new(suffix: &'static str) -> SpanNameTable {
         SpanNameTable { suffix, functions: HashMap::new(), len: 0, last: None }
     }
 
-    /// The names for a task.
+    /// Returns the names for a task.
     pub fn of(&mut self, spec: &TaskSpec<'_>) -> &Arc<SpanNames> {
         let function = match spec {
             TaskSpec::Function(function) => Some((function.module, function.function)),

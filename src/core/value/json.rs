@@ -27,7 +27,7 @@ pub struct Json {
 }
 
 impl Json {
-    /// The JSON of a MessagePack value.
+    /// Returns the JSON of a MessagePack value.
     pub fn of(value: &[u8]) -> Result<Json, ValueError> {
         let mut writer = Writer::default();
         let written = ValueWriter(&mut writer).deserialize(&mut deserializer(value, DEPTH_LIMIT));
@@ -35,12 +35,12 @@ impl Json {
         Ok(Json { text: writer.text, lost: writer.lost, lost_count: writer.lost_count })
     }
 
-    /// Of what has no value.
+    /// Returns the JSON of no value.
     pub fn null() -> Json {
         Json { text: "null".into(), lost: Vec::new(), lost_count: 0 }
     }
 
-    /// The text, in one line.
+    /// Returns the text, in one line.
     pub fn text(&self) -> &str {
         &self.text
     }
@@ -312,7 +312,7 @@ impl<'de> Deserialize<'de> for OwnBytes {
     }
 }
 
-/// A value that was written as JSON, as MessagePack. Integers of more than 64 bits keep all their digits, if they have at most 128 bits.
+/// Returns a value that was written as JSON, as MessagePack. Integers of more than 64 bits keep all their digits, if they have at most 128 bits.
 pub fn from_json(text: &RawValue) -> Result<Vec<u8>, ValueError> {
     let mut bytes = Vec::new();
     super::write(&Input(text), &mut bytes)?;

@@ -27,9 +27,9 @@ use crate::head::reactor::deployments::VERSION_LIMIT;
 use crate::head::reactor::{HISTORY_LIMIT, PastTask};
 use crate::task::{ActorRole, Envelope, Input, JobId, Outcome, TaskId};
 
-/// What may be left to copy when the head takes over from the thread.
+/// Limit on the bytes that are left to copy when the head takes over from the thread.
 const LEFT_TO_COPY: u64 = 256 << 10;
-/// How often the thread copies what came meanwhile, before it gives up and leaves it to the head.
+/// Limit on the rounds in which the thread copies what came meanwhile, before it leaves the rest to the head.
 const ROUNDS: usize = 16;
 
 /// A new file that holds what is worth keeping.
@@ -38,7 +38,7 @@ pub(super) struct Compacted {
     pub(super) file: File,
     /// Bytes in it.
     pub(super) length: u64,
-    /// Up to where it has what is in the old one.
+    /// Position in the old file up to which this one has its records.
     pub(super) copied_to: u64,
 }
 
@@ -114,14 +114,14 @@ impl Write for Counting {
     }
 }
 
-/// Which tasks are kept, and how.
+/// Tasks that are kept, and the form in which they are.
 #[derive(Debug)]
 struct LiveTasks {
     /// Every task that has ended, in the order of their ids.
     ended: Vec<u64>,
-    /// Those of them that are remembered.
+    /// Ended tasks that are remembered.
     remembered: HashSet<u64>,
-    /// Those of them that have made an actor which lives: they may be begun again.
+    /// Ended tasks that have made an actor which lives: they may be begun again.
     living: HashSet<u64>,
     /// The versions that are remembered of each service that is served, by name.
     services: HashMap<String, VecDeque<u64>>,

@@ -95,9 +95,9 @@ pub(super) struct Log<S> {
     next: Option<Tail<S>>,
     /// Bytes that were appended since it was opened.
     written: u64,
-    /// Those of them whose sync was asked for.
+    /// Number of bytes whose sync was asked for.
     wanted: u64,
-    /// Those of them that are on the disk.
+    /// Number of bytes that are on the disk.
     synced: u64,
     has_sync_failed: bool,
     /// True if a sync failed that was of the next file too.
@@ -105,7 +105,7 @@ pub(super) struct Log<S> {
 }
 
 impl<S: Storage> Log<S> {
-    /// A file with so many bytes of whole records, and nothing behind them.
+    /// Makes a file with so many bytes of whole records, and nothing behind them.
     pub(super) fn new(file: S, length: u64) -> Log<S> {
         Log {
             current: Tail { file, length, is_torn: false },
@@ -173,7 +173,7 @@ impl<S: Storage> Log<S> {
         self.next.is_some()
     }
 
-    /// The other file has taken the place. Whether it was synced as a whole before, with its name.
+    /// Notes that the other file has taken the place. Whether it was synced as a whole before, with its name.
     pub(super) fn end_change(&mut self, is_durable: bool) {
         let Some(next) = self.next.take() else { return };
         self.current = next;
@@ -186,7 +186,7 @@ impl<S: Storage> Log<S> {
         }
     }
 
-    /// The other file takes no place.
+    /// Notes that the other file takes no place.
     pub(super) fn abandon_change(&mut self) {
         self.next = None;
     }
@@ -201,7 +201,7 @@ impl<S: Storage> Log<S> {
         Some((std::iter::once(self.current.file.clone()).chain(next).collect(), self.written))
     }
 
-    /// A sync has ended. True if it is the first one that failed.
+    /// Notes that a sync has ended. True if it is the first one that failed.
     pub(super) fn on_synced(&mut self, synced: &io::Result<u64>) -> bool {
         match synced {
             // What the kernel could not write it may not try to write again, and says it once: a success after that says nothing.
@@ -237,7 +237,7 @@ mod tests {
 
     use super::*;
 
-    /// What becomes of an operation.
+    /// Outcome of an operation.
     #[derive(Clone, Copy, Debug, PartialEq)]
     enum Fate {
         Works,
@@ -249,9 +249,9 @@ mod tests {
 
     #[derive(Debug, Default)]
     struct Disk {
-        /// What a process that reads finds.
+        /// Bytes that a process reads.
         bytes: Vec<u8>,
-        /// What a loss of power leaves; none where nobody can say.
+        /// Bytes that are left after a loss of power; none where nobody can say.
         durable: Vec<u8>,
         /// After a failed sync the pages count as written, and are not.
         unwritten_from: Option<usize>,
@@ -314,7 +314,7 @@ mod tests {
 
     const RECORD: usize = 8;
 
-    /// A record that names itself: its number, four times.
+    /// Returns a record that names itself: its number, four times.
     fn record(number: u16) -> [u8; RECORD] {
         let mut record = [0; RECORD];
         record.chunks_mut(2).for_each(|chunk| chunk.copy_from_slice(&number.to_le_bytes()));
@@ -359,8 +359,8 @@ mod tests {
 
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(3000))]
-        /// Whatever fails in whichever order: what was accepted is read back by whoever comes after a crash, in its order, and what counts as
-        /// synced is read back after a loss of power.
+        /// Lets operations fail in any order: accepted records are read back by whoever comes after a crash, in their order, and synced ones
+        /// after a loss of power.
         #[test]
         fn what_was_accepted_is_found_whatever_fails(steps in steps(), of_first in fates(), of_others in fates()) {
             let first = Simulated::default();

@@ -25,14 +25,14 @@ const JUMP_LIMIT: u64 = 1 << 32;
 /// A submission takes more bytes.
 const SHORTEST_SUBMISSION: u64 = 33;
 
-/// What a journal holds.
+/// Result of scanning a journal.
 #[derive(Debug, Default)]
 pub(super) struct Scanned {
-    /// Where whole records are, one after another in each part.
+    /// Ranges of whole records, one after another in each.
     pub(super) parts: Vec<Range<u64>>,
-    /// How many times something else was between or behind them, or in their place.
+    /// Number of places with something else: between or behind records, or in their place.
     pub(super) damages: usize,
-    /// How many bytes that was.
+    /// Number of bytes in those.
     pub(super) lost: u64,
     /// Bytes at the end of the file that are the beginning of a record: whoever wrote it died, or was out of room.
     pub(super) torn: u64,
@@ -94,7 +94,7 @@ pub(super) fn for_each_record(
     Ok(())
 }
 
-/// What has been found so far.
+/// Result of the scan so far.
 #[derive(Debug, Default)]
 struct Found {
     parts: Vec<Range<u64>>,
@@ -110,7 +110,7 @@ struct Found {
     suspect: Option<(Range<u64>, u64, u64)>,
 }
 
-/// What of a record matters here.
+/// The facts of a record that count here.
 struct Noted {
     length: u64,
     task: u64,
@@ -140,7 +140,7 @@ impl Found {
         end
     }
 
-    /// Is the id of the suspect followed by one near it?
+    /// Decides whether the id of the suspect is right, by whether one near it follows.
     fn judge_suspect(&mut self, next: u64) {
         let Some((range, last_task, last_job)) = self.suspect.take() else { return };
         let is_followed = next >= self.last_task && next - self.last_task <= JUMP_LIMIT;
@@ -150,7 +150,7 @@ impl Found {
         }
     }
 
-    /// A record that was taken as whole is none.
+    /// Refuses a record that was taken as whole and is none.
     fn refuse(&mut self, range: Range<u64>) {
         let Some(index) = self.parts.iter().position(|part| part.contains(&range.start)) else { return };
         let part = self.parts.remove(index);
@@ -183,7 +183,7 @@ impl Found {
     }
 }
 
-/// The whole record at an offset.
+/// Returns the whole record at an offset.
 fn whole_record(window: &mut Window<'_>, at: u64) -> io::Result<Option<Noted>> {
     let Some(length) = record_length(window, at)? else { return Ok(None) };
     let length = RECORD_HEADER as u64 + length;
@@ -215,7 +215,7 @@ impl Noted {
     }
 }
 
-/// The length that the record at an offset says it has, if it can be that.
+/// Returns the length that the record at an offset says it has, if it can be that.
 fn record_length(window: &mut Window<'_>, at: u64) -> io::Result<Option<u64>> {
     if window.end.saturating_sub(at) < RECORD_HEADER as u64 + SHORTEST_RECORD {
         return Ok(None);
@@ -258,7 +258,7 @@ fn is_torn(window: &mut Window<'_>, at: u64) -> io::Result<bool> {
 
 /// Returns where the first whole record is from an offset on.
 fn find_record(window: &mut Window<'_>, sums: &mut Option<Sums>, from: u64) -> io::Result<Option<u64>> {
-    /// What is looked at before any checksum: length, checksum, kind and id.
+    /// Length of the part that is checked before any checksum: length, checksum, kind and id.
     const LOOK: u64 = RECORD_HEADER as u64 + SHORTEST_RECORD;
     let mut from = from;
     let mut candidates = Vec::new();
@@ -326,7 +326,7 @@ impl Sums {
         Ok(Sums { blocks })
     }
 
-    /// The checksum of everything up to an offset.
+    /// Returns the checksum of everything up to an offset.
     fn up_to(&self, file: &File, offset: u64) -> io::Result<u32> {
         let block = offset / Self::BLOCK;
         let mut rest = [0; Self::BLOCK as usize];
@@ -337,7 +337,7 @@ impl Sums {
         Ok(hasher.finalize())
     }
 
-    /// The checksum of a part of the file.
+    /// Returns the checksum of a part of the file.
     fn of(&self, window: &Window<'_>, part: Range<u64>) -> io::Result<u32> {
         let (before, with) = (self.up_to(window.file, part.start)?, self.up_to(window.file, part.end)?);
         // CRC(a + b) is CRC(a), moved by the length of b, xor CRC(b).

@@ -11,7 +11,7 @@ use super::Event;
 use crate::fault;
 use tracer_core::lock::lock;
 
-/// What is to be synced.
+/// Files to sync, and the position in the journal that is on the disk then.
 struct Wanted {
     files: Vec<Arc<File>>,
     position: u64,
@@ -48,7 +48,7 @@ impl Syncer {
         Ok(Syncer { shared, thread: Some(thread) })
     }
 
-    /// Everything up to this position is to be synced, in all of these files.
+    /// Asks for a sync of all of these files, up to this position.
     pub(super) fn want(&self, files: Vec<Arc<File>>, position: u64) {
         lock(&self.shared.wanted).0 = Some(Wanted { files, position });
         self.shared.changed.notify_one();
@@ -80,7 +80,7 @@ impl Drop for Syncer {
     }
 }
 
-/// What threads tell the head, each with a wake-up.
+/// Channel of the threads' messages to the head, each with a wake-up.
 pub(super) struct Events {
     sender: Sender<Event>,
     receiver: Receiver<Event>,

@@ -6,15 +6,17 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use serde::Serialize;
 use serde::de::DeserializeOwned;
+use tracer_ipc::calling::CallerOrder;
 use tracer_ipc::control;
 use tracer_ipc::serving::{ProxyOrder, ReplicaOrder};
 
-/// An order to a process of a service.
+/// An order to a process of a service, or to a caller of its deployments.
 #[derive(Debug, Serialize)]
 #[serde(untagged)]
 pub(super) enum Order {
     Proxy(ProxyOrder),
     Replica(ReplicaOrder),
+    Caller(CallerOrder),
 }
 
 /// A control socket, with the orders that have not gone yet.
@@ -33,7 +35,12 @@ impl Control {
     pub(super) fn pair() -> io::Result<(Control, OwnedFd)> {
         let (socket, other) = control::pair()?;
         rustix::io::ioctl_fionbio(&socket, true)?;
-        Ok((Control { socket, waiting: VecDeque::new(), is_deaf: false, is_closed: false }, other))
+        Ok((Control::of(socket), other))
+    }
+
+    /// Wraps a socket that does not block.
+    pub(super) fn of(socket: OwnedFd) -> Control {
+        Control { socket, waiting: VecDeque::new(), is_deaf: false, is_closed: false }
     }
 
     /// Sends an order when there is room. Files go along and are the head's no longer.

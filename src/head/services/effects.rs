@@ -2,7 +2,7 @@
 
 use std::io;
 use std::net::SocketAddr;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, OwnedFd};
 use std::path::PathBuf;
 
 use rustix::event::{EventfdFlags, eventfd};
@@ -17,7 +17,7 @@ use tracer_ipc::serving::{
 
 use super::control::{Control, Order};
 use super::listeners::Listeners;
-use super::{ServiceProcess, ServiceTable, What};
+use super::{ProcessKind, ServiceProcess, ServiceTable};
 use crate::config::LOG_SIZE_LEAST;
 use crate::head::io::{HeadIo, Source};
 use crate::head::memory::Bound;
@@ -33,8 +33,8 @@ use crate::task::WorkerId;
 
 /// Spans that the spool of a proxy has room for.
 const PROXY_SLOTS: usize = 32_768;
-/// Callers that a table has room for: the threads of proxies that live, end and begin.
-const CALLERS: usize = 64;
+/// Callers that a table has room for: the threads of proxies that live, end and begin, and processes whose code calls deployments.
+pub(super) const CALLERS: usize = 512;
 /// The share of the session's logs that a proxy's may take.
 const LOG_SHARE: u64 = 8;
 /// Hook of a service in a session without one.
@@ -141,7 +141,7 @@ impl Acting<'_> {
         let worker = WorkerProcess::spawn_for_service(command).map_err(|error| error.to_string())?;
         let pid = worker.pid();
         worker.claims.set_worker(pid, new.tracing.hook.is_some());
-        if let (Some(limit), Some(pid)) = (&self.io.open_files, i32::try_from(pid).ok().and_then(Pid::from_raw))
+        if let (Some(limit), Some(pid)) = (&self.io.workers.open_files, i32::try_from(pid).ok().and_then(Pid::from_raw))
             && new.deployment.is_some()
         {
             // It runs nothing of a user's before it has its first order. At worst it may open more files.
@@ -152,7 +152,7 @@ impl Acting<'_> {
             control,
             service: new.service.into(),
             spool: new.spool,
-            what: new.what,
+            kind: new.kind,
             log: None,
             last_output: Vec::new(),
             was_killed: false,
@@ -208,7 +208,7 @@ struct NewProcess<'a> {
     slots: usize,
     /// None for a proxy.
     deployment: Option<&'a Deployment>,
-    what: What,
+    kind: ProcessKind,
 }
 
 impl ServiceEffects for Acting<'_> {
@@ -222,6 +222,7 @@ impl ServiceEffects for Acting<'_> {
         }
         let folder = self.io.session_dir.join("logs/serve/spans");
         std::fs::create_dir_all(folder).map_err(|error| system("the folder of its logs cannot be made", &error))?;
+        self.io.open_for_callers().map_err(|error| system("the socket for callers cannot be made", &error))?;
         let capacity = Capacity { replicas: PLACES as usize, callers: CALLERS, deployments: INDICES as usize };
         let (table, file) =
             ReplicaTable::create(capacity).map_err(|error| system("the table of replicas cannot be made", &error))?;
@@ -231,6 +232,7 @@ impl ServiceEffects for Acting<'_> {
     }
 
     fn close_service(&mut self, service: &str) {
+        self.io.tell_callers_of_end(service);
         self.io.services.tables.remove(service);
     }
 
@@ -275,7 +277,7 @@ impl ServiceEffects for Acting<'_> {
             spool,
             slots: SLOT_COUNT,
             deployment: Some(start.deployment),
-            what: What::Replica { name: start.name.into() },
+            kind: ProcessKind::Replica { name: start.name.into() },
         };
         let pid = self.start(process, new)?;
         self.order(process, Order::Replica(ReplicaOrder::Begin), vec![file]);
@@ -290,7 +292,7 @@ impl ServiceEffects for Acting<'_> {
         let log_limit = (self.io.settings.max_log_size / LOG_SHARE).max(LOG_SIZE_LEAST / LOG_SHARE);
         let Some(entry) = self.io.services.tables.get_mut(name) else { return Err("it has no table".into()) };
         let open = entry.listeners.iter().find(|open| open.address == start.service.http.address);
-        let Some(open) = open else { return Err("nobody listens for it".into()) };
+        let Some(open) = open else { return Err("its address has no listener".into()) };
         let mut files = vec![entry.file.try_clone().map_err(text)?];
         for socket in &open.sockets {
             files.push(socket.try_clone().map_err(text)?);
@@ -330,7 +332,7 @@ impl ServiceEffects for Acting<'_> {
             spool,
             slots: PROXY_SLOTS,
             deployment: None,
-            what: What::Proxy { callers: numbers.clone() },
+            kind: ProcessKind::Proxy { callers: numbers.clone() },
         };
         let started = self.start(process, new);
         if started.is_err() {
@@ -338,12 +340,15 @@ impl ServiceEffects for Acting<'_> {
         } else {
             self.order(process, Order::Proxy(ProxyOrder::Begin(Box::new(begin))), files);
             self.tell_of_callers(process, name);
+            self.tell_proxy_of_callers(process, name);
+            numbers.iter().for_each(|number| self.tell_all_of(name, *number, None));
         }
         started
     }
 
     fn give_lanes(&mut self, proxy: WorkerId, replica: WorkerId, place: u32, name: &str) {
-        let Some(ServiceProcess { what: What::Proxy { callers }, .. }) = self.io.services.processes.get(&proxy) else {
+        let Some(ServiceProcess { kind: ProcessKind::Proxy { callers }, .. }) = self.io.services.processes.get(&proxy)
+        else {
             return;
         };
         let mut of_proxy = Vec::new();
@@ -398,6 +403,7 @@ impl ServiceEffects for Acting<'_> {
     }
 
     fn publish(&mut self, service: &str, place: u32, index: u32, limit: u32) {
+        self.io.services.callers.note_change(service);
         self.at(service, place, |table, place| {
             if let Some(deployment) = table.deployment(index as usize) {
                 table.add_replica(place, deployment, limit);
@@ -406,14 +412,17 @@ impl ServiceEffects for Acting<'_> {
     }
 
     fn set_draining(&mut self, service: &str, place: u32) {
+        self.io.services.callers.note_change(service);
         self.at(service, place, |table, place| table.set_state(place, ReplicaState::Draining));
     }
 
     fn set_gone(&mut self, service: &str, place: u32) {
+        self.io.services.callers.note_change(service);
         self.at(service, place, |table, place| table.set_state(place, ReplicaState::Gone));
     }
 
     fn set_limit(&mut self, service: &str, place: u32, limit: u32) {
+        self.io.services.callers.note_change(service);
         self.at(service, place, |table, place| table.set_limit(place, limit));
     }
 
@@ -436,11 +445,11 @@ impl ServiceEffects for Acting<'_> {
     }
 
     fn journal_deployed(&mut self, version: u64, deployed_unix_nano: u64, service: &Service) {
-        self.io.journal.service_deployed(version, deployed_unix_nano, service);
+        self.io.kept.journal.service_deployed(version, deployed_unix_nano, service);
     }
 
     fn journal_shut_down(&mut self, service: &str, unix_nano: u64) {
-        self.io.journal.service_shut_down(service, unix_nano);
+        self.io.kept.journal.service_shut_down(service, unix_nano);
     }
 
     fn log(&mut self, line: String) {
@@ -451,8 +460,8 @@ impl ServiceEffects for Acting<'_> {
 impl Acting<'_> {
     /// Tells the proxies of a service of each other's threads, so that one can wake another's.
     fn tell_of_callers(&mut self, new: WorkerId, service: &str) {
-        let of_service = |(id, process): (&WorkerId, &ServiceProcess)| match &process.what {
-            What::Proxy { callers } if process.service == service => Some((*id, callers.clone())),
+        let of_service = |(id, process): (&WorkerId, &ServiceProcess)| match &process.kind {
+            ProcessKind::Proxy { callers } if process.service == service => Some((*id, callers.clone())),
             _ => None,
         };
         let proxies: Vec<_> = self.io.services.processes.iter().filter_map(of_service).collect();
@@ -465,15 +474,14 @@ impl Acting<'_> {
     }
 
     fn tell_of_caller(&mut self, service: &str, caller: u32, to: WorkerId) {
-        let waker = self.io.services.tables.get(service).and_then(|entry| entry.wakers.get(&caller));
-        if let Some(Ok(waker)) = waker.map(|waker: &OwnedFd| BorrowedFd::try_clone_to_owned(&waker.as_fd())) {
+        if let Some(waker) = self.waker(service, caller) {
             self.order(to, Order::Proxy(ProxyOrder::Caller { caller }), vec![waker]);
         }
     }
 }
 
 /// Both ends of a lane, and the file of its claims.
-fn lane() -> io::Result<(OwnedFd, OwnedFd, OwnedFd)> {
+pub(super) fn lane() -> io::Result<(OwnedFd, OwnedFd, OwnedFd)> {
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     let (own, other) = socketpair(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
     let (_claims, file) = SharedClaims::create()?;

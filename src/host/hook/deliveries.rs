@@ -9,6 +9,7 @@
 
 use std::cell::Cell;
 use std::ffi::c_void;
+use std::io;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -19,7 +20,7 @@ use tracer_abi as abi;
 use tracer_ipc::spool::otlp::export_request;
 use tracer_ipc::spool::{Arrival, PARCEL_SPANS, Parcel, Pause, SlotIndex, SpanStory, Spool, hooks};
 
-/// How long a span waits for others that go the same way.
+/// Longest time that a span waits for others that go the same way.
 const LINGER: Duration = Duration::from_millis(100);
 /// Batches that an additional hook may have at once, and that all of them share. They keep their slots in the spool, which are needed for
 /// others too.
@@ -27,7 +28,7 @@ const BATCHES_LIMIT: usize = 3;
 const BATCHES_OF_ALL: usize = 4;
 
 thread_local! {
-    /// Whether this thread gives spans to hooks now, which may make spans in their turn.
+    /// True while this thread gives spans to hooks, which may make spans in their turn.
     static IS_GIVING: Cell<bool> = const { Cell::new(false) };
 }
 
@@ -51,7 +52,7 @@ unsafe impl Send for Sink {}
 unsafe impl Sync for Sink {}
 
 impl Sink {
-    /// The sink of a table, if it has one.
+    /// Returns the sink of a table, if it has one.
     pub(super) fn of(table: &abi::Tracing, hook: u32, wanted: u32) -> Option<Sink> {
         let can_hand_back = table.hand_back.is_some();
         Some(Sink { data: table.data, sink_export: table.sink_export?, hook, wanted, can_hand_back })
@@ -83,7 +84,7 @@ impl Sink {
 
 /// Waiter for the outcome of spans.
 struct Sunk {
-    /// How many were refused, so far as was told.
+    /// Number of spans that were refused, as far as was told.
     refused: u64,
     on_done: Box<dyn FnOnce(u32, u64) + Send>,
 }
@@ -105,11 +106,11 @@ struct Listening {
     spool: &'static Spool,
     /// The bit of the hook that tells.
     hook: u32,
-    /// Where pauses are kept.
+    /// Folder in which pauses are kept.
     folder: Option<PathBuf>,
 }
 
-/// The listener for a hook: what the exporters of the first say goes to the spool, and pauses of receivers to all processes of the
+/// Returns the listener for a hook: what the exporters of the first say goes to the spool, and pauses of receivers to all processes of the
 /// session. It lives as long as the process.
 pub(super) fn listener(spool: &'static Spool, hook: u32, quiet: Duration) -> &'static abi::DeliveryListener {
     let folder = tracer_ipc::session::handover_of_spool(spool.path());
@@ -281,14 +282,27 @@ impl Deliveries {
 
     /// Puts spans where the head finds them.
     fn put_aside(&self, spans: &[SlotIndex], hooks: u32, request: &[u8]) {
-        let number = self.parcels.fetch_add(1, Ordering::Relaxed);
-        let stem = self.spool.path().file_stem().and_then(|stem| stem.to_str()).unwrap_or("spool");
-        let whence = format!("{stem}-{}-{number}-aside", std::process::id());
+        let whence = format!("{}-aside", self.next_name());
         if Parcel::write(&self.folder, &whence, hooks, self.mark, spans.len(), request).is_err() {
             // A full disk: there is nowhere else, and the slots are needed.
             self.spool.count_given_up(spans.len() as u64);
         }
         self.spool.settled(spans, hooks);
+    }
+
+    /// Puts spans of others than this process where the head finds them.
+    pub(super) fn hand_on(&self, request: &[u8], spans: u64) -> io::Result<()> {
+        let hooks = self.spool.hooks() & hooks::SINKS;
+        let whence = format!("{}-received", self.next_name());
+        let spans = usize::try_from(spans).unwrap_or(usize::MAX);
+        Parcel::write(&self.folder, &whence, hooks, self.mark, spans, request).map(drop)
+    }
+
+    /// Returns what the names of a new parcel begin with.
+    fn next_name(&self) -> String {
+        let number = self.parcels.fetch_add(1, Ordering::Relaxed);
+        let stem = self.spool.path().file_stem().and_then(|stem| stem.to_str()).unwrap_or("spool");
+        format!("{stem}-{}-{number}", std::process::id())
     }
 
     /// Gives spans to every additional hook.

@@ -1,4 +1,4 @@
-//! Why a module or a hook is refused: one variant for each step of the loading staircase.
+//! Errors of modules and hooks that are refused: one variant for each step of the loading staircase.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -31,7 +31,7 @@ pub enum ModuleError {
     Unloadable {
         /// The file.
         path: PathBuf,
-        /// What the loader said, without the path.
+        /// The loader's message, without the path.
         reason: String,
     },
     /// The library does not export the one symbol of a tracer module.
@@ -52,7 +52,7 @@ pub enum ModuleError {
         major: u32,
         /// The minor version.
         minor: u32,
-        /// What built it, as it says itself; empty when it does not say.
+        /// The program that built it, as it says itself; empty when it does not say.
         producer: String,
     },
     /// The module has no hook of that name.
@@ -112,7 +112,7 @@ pub enum ModuleError {
     LoadFailed {
         /// Place of the module: its library's path, or `built in`.
         place: String,
-        /// What it said.
+        /// The module's message.
         reason: String,
     },
 }
@@ -234,7 +234,7 @@ fn list(f: &mut fmt::Formatter<'_>, items: impl Iterator<Item = String>) -> fmt:
 pub enum HookError {
     /// The text is not `module:attribute`.
     ImportString {
-        /// What was given instead.
+        /// The text that was given instead.
         given: String,
     },
     /// Its module cannot be used.
@@ -245,7 +245,7 @@ pub enum HookError {
         hook: String,
         /// Place of the module: its library's path, or `built in`.
         place: String,
-        /// What it is.
+        /// Its contract.
         contract: HookContract,
     },
     /// The hook returned an error.
@@ -254,7 +254,7 @@ pub enum HookError {
         hook: String,
         /// Place of the module: its library's path, or `built in`.
         place: String,
-        /// What it said.
+        /// The hook's message.
         reason: String,
     },
     /// The hook panicked.
@@ -263,16 +263,16 @@ pub enum HookError {
         hook: String,
         /// Place of the module: its library's path, or `built in`.
         place: String,
-        /// What the panic said, with its place where that is known.
+        /// Message of the panic, with its place where that is known.
         reason: String,
     },
     /// The hook did not return in time.
     TimedOut {
         /// The hook, as `module:attribute`.
         hook: String,
-        /// Where the module is, or, when it was tried out, the process that was ended.
+        /// Place of the module, or, when it was tried out, the process that was ended.
         place: String,
-        /// How long it was given.
+        /// Time that it was given.
         limit: Duration,
     },
     /// It was named after another, and takes no finished spans.
@@ -286,7 +286,7 @@ pub enum HookError {
     Died {
         /// The hook, as `module:attribute`.
         hook: String,
-        /// How the process ended, in words that fit after "it".
+        /// A clause that fits after "it", on the end of the process.
         cause: String,
     },
 }

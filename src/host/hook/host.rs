@@ -27,15 +27,15 @@ pub trait TaskHost: Sync {
     fn submit(&self, submission: &TaskSubmission<'_>) -> Result<u64, String>;
     /// Waits until `wanted` of the tasks have ended. Returns which have; fewer when time was up.
     fn wait(&self, tickets: &[u64], wanted: usize, timeout: Option<Duration>) -> Result<Waited, String>;
-    /// The outcome of a task that has ended, once.
+    /// Returns the outcome of a task that has ended, once.
     fn take(&self, ticket: u64) -> Result<Option<Outcome>, String>;
     /// Calls `on_ended` when the task has ended or is forgotten, from any thread.
     fn watch(&self, ticket: u64, on_ended: Box<dyn FnOnce() + Send>) -> Result<(), String>;
-    /// The id of a task, once it is accepted; none when it was refused.
+    /// Returns the id of a task, once it is accepted; none when it was refused.
     fn task_id(&self, ticket: u64) -> Option<TaskId>;
-    /// Nobody will ask for this task any more.
+    /// Notes that nobody will ask for this task any more.
     fn forget(&self, ticket: u64);
-    /// An actor, by its name or its id.
+    /// Returns an actor, by its name or its id.
     fn find_actor(&self, wanted: &str) -> Result<ActorReport, String>;
     /// Ends an actor.
     fn end_actor(&self, actor: TaskId, grace: Duration) -> Result<(), String>;
@@ -65,7 +65,7 @@ pub struct TaskSubmission<'a> {
     pub references: Vec<(u32, u64)>,
     /// The options; resources are sorted.
     pub options: TaskOptions,
-    /// What it has to do with an actor.
+    /// Its relation to an actor.
     pub actor: ActorRole<'a>,
     /// The span that is current where it is submitted, and its baggage; none for the attempt's.
     pub parent: Option<(TraceContext, &'a str)>,
@@ -78,7 +78,7 @@ pub fn offer_tasks(host: &'static dyn TaskHost) {
     let _ = TASK_HOST.set(host);
 }
 
-/// The entries of the host's table; those for tracing and the log are left empty.
+/// Returns the entries of the host's table; those for tracing, the log, log records and metrics are left empty.
 pub(super) fn entries() -> abi::Host {
     abi::Host {
         size: size_of::<abi::Host>(),
@@ -95,6 +95,16 @@ pub(super) fn entries() -> abi::Host {
         host_is_cancelled: Some(super::task::host_is_cancelled),
         host_find_actor: Some(host_find_actor),
         host_end_actor: Some(host_end_actor),
+        host_log_record: None,
+        log_severity: 0,
+        log_events: 0,
+        host_call: Some(super::calls::host_call),
+        host_call_consumed: Some(super::calls::host_call_consumed),
+        host_call_cancel: Some(super::calls::host_call_cancel),
+        host_instrument: None,
+        host_measure: None,
+        host_exemplar: None,
+        host_observe: None,
     }
 }
 
@@ -111,7 +121,7 @@ fn host() -> Result<&'static dyn TaskHost, String> {
 /// # Safety
 ///
 /// `error` is null or lent for the call.
-unsafe fn guard(error: *mut abi::TextBuffer, body: impl FnOnce() -> Result<u32, String>) -> u32 {
+pub(super) unsafe fn guard(error: *mut abi::TextBuffer, body: impl FnOnce() -> Result<u32, String>) -> u32 {
     match catch_unwind(AssertUnwindSafe(body)) {
         Ok(Ok(status)) => status,
         Ok(Err(reason)) => {
@@ -129,7 +139,7 @@ unsafe fn guard(error: *mut abi::TextBuffer, body: impl FnOnce() -> Result<u32, 
 /// # Safety
 ///
 /// The text is borrowed for the call.
-unsafe fn utf8<'a>(text: abi::Str, what: &str) -> Result<&'a str, String> {
+pub(super) unsafe fn utf8<'a>(text: abi::Str, what: &str) -> Result<&'a str, String> {
     // SAFETY: promised by the caller.
     std::str::from_utf8(unsafe { text.as_bytes() }).map_err(|_| format!("the {what} is not UTF-8"))
 }
@@ -158,7 +168,7 @@ unsafe fn actor_role<'a>(submission: &abi::Submission) -> Result<ActorRole<'a>, 
     }))
 }
 
-/// The options of a submission: what its structs say, and over it what is encoded.
+/// Returns the options of a submission: what its structs say, and over it what is encoded.
 ///
 /// # Safety
 ///
@@ -217,7 +227,7 @@ unsafe fn options(submission: &abi::Submission) -> Result<TaskOptions, String> {
     Ok(options)
 }
 
-/// A limit in milliseconds; 0 for none.
+/// Returns a limit in milliseconds; 0 for none.
 fn limit(ms: u64) -> Option<Duration> {
     Some(ms).filter(|&ms| ms != 0).map(Duration::from_millis)
 }

@@ -15,7 +15,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 static HAS_STANDARD_ERROR: AtomicBool = AtomicBool::new(false);
 /// The folder of the session that this process traces in.
 static SESSION: Mutex<Option<PathBuf>> = Mutex::new(None);
-/// What a program's log takes at most.
+/// Limit on the bytes of a program's log.
 const MAX_BYTES: u64 = 1 << 20;
 
 /// Makes standard error the log, as it is in the processes of the `tracer` command.

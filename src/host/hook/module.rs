@@ -47,12 +47,12 @@ pub struct ModuleDescription {
     pub build_id: String,
     /// The version of the ABI that it speaks, `major.minor`.
     pub abi: String,
-    /// What built it, as it says itself; empty when it does not say.
+    /// The program that built it, as it says itself; empty when it does not say.
     pub producer: String,
     /// Versions of OpenTelemetry that it holds and its SDK does not serve: spans made with them are lost.
     #[serde(default)]
     pub unserved_opentelemetry: Vec<OtelVersion>,
-    /// Why others could change the library, and what helps; none if only root and this user can.
+    /// A sentence on those who could change the library, and on what helps; none if only root and this user can.
     #[serde(default)]
     pub changeable_by_others: Option<String>,
     /// Its hooks, in its own order.
@@ -71,11 +71,11 @@ pub struct ActorDescription {
     pub name: String,
     /// Its documentation; empty for none.
     pub doc: String,
-    /// How many calls of concurrent methods run at a time.
+    /// Number of calls of concurrent methods that run at a time.
     pub max_concurrency: u32,
-    /// What makes one; its name is `Type.new`.
+    /// The function that makes one; its name is `Type.new`.
     pub creation: Option<TaskDescription>,
-    /// What can be called; their names are `Type.method`.
+    /// The methods that can be called; their names are `Type.method`.
     pub methods: Vec<TaskDescription>,
 }
 
@@ -86,7 +86,7 @@ pub struct HookDescription {
     pub name: String,
     /// Its documentation; empty for none.
     pub doc: String,
-    /// What it promises.
+    /// The contract that it promises to keep.
     pub contract: HookContract,
 }
 
@@ -99,10 +99,10 @@ pub struct TaskDescription {
     pub doc: String,
     /// True if the function is asynchronous. The call blocks the worker all the same.
     pub is_async: bool,
-    /// Of an actor's method: whether calls of it may run beside each other.
+    /// True for an actor's method whose calls may run beside each other.
     #[serde(default)]
     pub is_concurrent: bool,
-    /// What it takes, in the order of the arguments.
+    /// Its parameters, in the order of the arguments.
     pub parameters: Vec<ParameterDescription>,
     /// The type of its result, as its language writes it; empty when it does not say.
     pub result_type: String,
@@ -191,12 +191,12 @@ impl Module {
         Ok(module)
     }
 
-    /// The name or the path that it was asked for by.
+    /// Returns the name or the path that it was asked for by.
     pub fn name(&self) -> &'static str {
         self.name
     }
 
-    /// The library's path; none for a built-in module.
+    /// Returns the library's path; none for a built-in module.
     pub fn path(&self) -> Option<&'static std::path::Path> {
         self.path
     }
@@ -211,7 +211,7 @@ impl Module {
         }
     }
 
-    /// The hook of that name.
+    /// Returns the hook of that name.
     pub(super) fn hook(&self, attribute: &str) -> Result<Record<abi::Hook>, ModuleError> {
         let hooks = self.hooks();
         hooks.iter().find(|hook| text(hook.name) == attribute).copied().ok_or_else(|| ModuleError::NoSuchHook {
@@ -222,7 +222,7 @@ impl Module {
         })
     }
 
-    /// The task of that name.
+    /// Returns the task of that name.
     pub(super) fn task(&self, function: &str) -> Result<Record<abi::Task>, ModuleError> {
         let tasks = self.tasks();
         tasks.iter().find(|task| text(task.name) == function).copied().ok_or_else(|| ModuleError::NoSuchTask {
@@ -233,7 +233,7 @@ impl Module {
         })
     }
 
-    /// The type of actors of that name.
+    /// Returns the type of actors of that name.
     pub(super) fn actor(&self, type_name: &str) -> Result<Record<abi::Actor>, ModuleError> {
         let actors = self.actors();
         actors.iter().find(|actor| text(actor.name) == type_name).copied().ok_or_else(|| ModuleError::NoSuchActor {
@@ -244,7 +244,7 @@ impl Module {
         })
     }
 
-    /// The deployment of that name.
+    /// Returns the deployment of that name.
     pub(super) fn deployment(&self, name: &str) -> Result<Record<abi::Deployment>, ModuleError> {
         let deployments = self.deployments();
         let found = deployments.iter().find(|deployment| text(deployment.name) == name).copied();
@@ -269,14 +269,19 @@ impl Module {
         if tracing.is_some() {
             self.tell_of_lost_spans();
         }
-        let host = Box::leak(Box::new(abi::Host {
+        let mut host = Box::new(abi::Host {
             size: size_of::<abi::Host>(),
             abi_major: abi::ABI_MAJOR,
             abi_minor: abi::ABI_MINOR,
             tracing: tracing.map_or(std::ptr::null(), Recorder::table),
             host_log: Some(host_log),
             ..super::host::entries()
-        }));
+        });
+        if tracing.is_some() {
+            super::logs::tell(&mut host);
+        }
+        super::metrics::tell(&mut host);
+        let host = Box::leak(host);
         let mut reason = [0; 4096];
         let mut error = abi::TextBuffer::new(&mut reason);
         // SAFETY: the entry passed the staircase; `host` lives as long as the process.
@@ -297,7 +302,7 @@ impl Module {
         self.record.abi_minor
     }
 
-    /// Everything the module says of itself.
+    /// Returns the module's own description.
     pub fn describe(&self) -> ModuleDescription {
         ModuleDescription {
             name: self.name.into(),
@@ -379,7 +384,7 @@ impl Module {
     }
 }
 
-/// The methods of a type of actors.
+/// Returns the methods of a type of actors.
 pub(super) fn methods(actor: &abi::Actor) -> Vec<Record<abi::Task>> {
     // SAFETY: the record passed the staircase, so the pointers are what the ABI says, and live for ever.
     unsafe { slice(actor.methods, actor.method_count) }.iter().map(|&method| keep(method)).collect()
@@ -414,7 +419,7 @@ pub(super) fn describe_task(task: &abi::Task) -> TaskDescription {
     }
 }
 
-/// The parameters of a record that passed the staircase.
+/// Returns the parameters of a record that passed the staircase.
 pub(super) fn describe_parameters(parameters: *const *const abi::Parameter, count: usize) -> Vec<ParameterDescription> {
     // SAFETY: of such a record.
     let parameters = unsafe { slice(parameters, count) };
@@ -430,7 +435,7 @@ pub(super) fn describe_parameters(parameters: *const *const abi::Parameter, coun
     parameters.iter().map(describe).collect()
 }
 
-/// The modules that were loaded from where they were found, with what the system said of the file.
+/// Returns the modules that were loaded from where they were found, with what the system said of the file.
 fn lock_opened() -> std::sync::MutexGuard<'static, Vec<(FileState, Module)>> {
     static OPENED: Mutex<Vec<(FileState, Module)>> = Mutex::new(Vec::new());
     // What the lock guards is whole after every statement.
@@ -497,7 +502,7 @@ fn open(path: &std::path::Path, shown: &std::path::Path) -> Result<*const abi::M
     Ok(unsafe { entry() })
 }
 
-/// The loader's reason without the path it begins with, which the message names already.
+/// Returns the loader's reason without the path it begins with, which the message names already.
 fn loader_reason(reason: &str, path: &std::path::Path) -> String {
     reason.strip_prefix(&format!("{}: ", path.display())).unwrap_or(reason).into()
 }

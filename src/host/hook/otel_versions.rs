@@ -1,4 +1,4 @@
-//! Which versions of the crate `opentelemetry` a library holds.
+//! Versions of the crate `opentelemetry` that a library holds.
 //!
 //! Each version is a crate of its own, with globals of its own, and the SDK's proxy serves those that its features name. Spans of another one
 //! go nowhere, and neither the compiler nor the module's own record can tell. But the crate's sources are named in the texts of its panics,
@@ -36,7 +36,7 @@ const CHUNK: usize = 1 << 20;
 /// Longer than any name of the folder with its version and `/src/`.
 const OVERLAP: usize = 64;
 
-/// The versions of OpenTelemetry that are in a library and not among those that its SDK serves, as its `producer` says. Empty
+/// Returns the versions of OpenTelemetry that are in a library and not among those that its SDK serves, as its `producer` says. Empty
 /// for a library that does not say what it serves, as one in C.
 pub(super) fn unserved(library: &Path, producer: &str) -> Vec<OtelVersion> {
     let served: BTreeSet<OtelVersion> = producer
@@ -81,7 +81,7 @@ pub fn advice(unserved: &[OtelVersion], producer: &str) -> String {
 /// The versions for which the SDK has a feature, the newest first.
 const SERVABLE: [&str; 3] = ["0.33", "0.32", "0.31"];
 
-/// The versions that the read-only parts of a library name.
+/// Returns the versions that the read-only parts of a library name.
 fn held(library: &Path) -> io::Result<BTreeSet<OtelVersion>> {
     let file = File::open(library)?;
     let mut versions = BTreeSet::new();

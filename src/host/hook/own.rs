@@ -9,12 +9,12 @@ use std::path::Path;
 use std::ptr;
 
 use tracer_abi as abi;
-use tracer_otel_env::{DEFAULT_COUNT_LIMIT, Limits, Reader};
+use tracer_otel_env::{DEFAULT_COUNT_LIMIT, DEFAULT_LINK_LIMIT, Limits, Reader};
 use tracer_span_file::{LineQueue, ResourceJson, Rotation, SpanDirError, SpanFile};
 
 use super::module::read_sized;
-use tracer_core::SamplingRatio;
 use tracer_core::clock::now_unix_nano;
+use tracer_core::{LogSettings, SamplingRatio};
 use tracer_ipc::protocol::TracingSettings;
 use tracer_ipc::spool::record::{EventRecord, LinkRecord, OwnedValue, SpanRecord, own_attribute, slice};
 
@@ -25,12 +25,14 @@ pub struct OwnSettings<'a> {
     pub spans_dir: &'a Path,
     /// The share of new traces that are sampled, unless `OTEL_TRACES_SAMPLER` says otherwise.
     pub sampling_ratio: SamplingRatio,
+    /// Log records of modules: which events become some.
+    pub logs: LogSettings,
 }
 
 impl<'a> OwnSettings<'a> {
     /// Takes those of a session.
     pub fn of_session(tracing: &'a TracingSettings) -> OwnSettings<'a> {
-        OwnSettings { spans_dir: &tracing.spans_dir, sampling_ratio: tracing.sampling_ratio }
+        OwnSettings { spans_dir: &tracing.spans_dir, sampling_ratio: tracing.sampling_ratio, logs: tracing.logs }
     }
 }
 
@@ -136,6 +138,7 @@ impl OwnTracing {
             span_end_and_release: None,
             hand_back: None,
             lost: Some(lost),
+            log_export: None,
         })))
     }
 }
@@ -328,7 +331,7 @@ unsafe extern "C" fn span_end(span: *mut c_void, end_time_unix_nano: u64) {
 fn limit(record: &mut SpanRecord, limits: &Limits) {
     let count = |limit: Option<usize>| limit.unwrap_or(DEFAULT_COUNT_LIMIT);
     record.events.truncate(count(limits.span_events));
-    record.links.truncate(count(limits.span_links));
+    record.links.truncate(limits.span_links.unwrap_or(DEFAULT_LINK_LIMIT));
     limit_attributes(&mut record.attributes, count(limits.span_attributes), limits.span_value_length);
     for event in &mut record.events {
         limit_attributes(&mut event.attributes, count(limits.event_attributes), limits.other_value_length);

@@ -6,6 +6,7 @@ use std::borrow::Cow;
 use std::cell::{Cell, RefCell};
 use std::ffi::c_void;
 use std::fmt;
+use std::io;
 use std::mem::ManuallyDrop;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::ptr::{self, NonNull};
@@ -19,6 +20,7 @@ use tracer_abi as abi;
 
 use super::deliveries::{self, Deliveries, Sink};
 use super::log::log;
+use super::logs::LogSink;
 use super::module::{read_sized, text};
 use tracer_core::clock::now_unix_nano;
 use tracer_core::lock::lock;
@@ -32,18 +34,18 @@ use tracer_ipc::spool::{Additions, Committing, Prefix, SlotIndex, SpanOpening, S
 ///
 /// Threads: any. Lives as long as the process, because modules keep pointers to its table.
 pub struct Recorder {
-    /// What is lent. Its `data` is this recorder.
+    /// The table that is lent. Its `data` is this recorder.
     lent: abi::Tracing,
     hook: abi::Tracing,
     /// None only in processes that have nowhere to put one; their spans do not survive them.
     spool: Option<&'static Spool>,
-    /// Where finished spans of other processes can be brought to.
+    /// Sinks that finished spans of other processes can be brought to.
     sinks: Vec<Sink>,
     /// The additional hooks, which get finished spans and make none.
     further: Vec<abi::Tracing>,
-    /// What brings spans to them, and gives back those that exporters do not take.
+    /// The thread that brings spans to them, and gives back those that exporters do not take.
     deliveries: Option<&'static Deliveries>,
-    /// What tells the hooks of this session from those of another.
+    /// Fingerprint of this session's hooks, which tells them from those of another.
     mark: u32,
     /// The hook's tracer for the spans that tracer itself makes.
     own_tracer: AtomicPtr<c_void>,
@@ -53,11 +55,11 @@ pub struct Recorder {
     has_running_task: AtomicBool,
     /// True if somebody commits because many spans have ended.
     is_committing: AtomicBool,
-    /// Why such a commit failed, for the next that somebody asks for.
+    /// Reason why such a commit failed, for the next that somebody asks for.
     uncommitted: Mutex<Option<String>>,
     /// Spans that the hook has given up, as it has told.
     lost: AtomicU64,
-    /// How many of them somebody who asked for a commit was told of.
+    /// Number of them that somebody who asked for a commit was told of.
     lost_told: AtomicU64,
 }
 
@@ -80,15 +82,15 @@ struct RecordedSpan {
     recorder: &'static Recorder,
     slot: Option<SlotIndex>,
     is_sampled: bool,
-    /// When it started, in nanoseconds since the Unix epoch, and whether that is when it was made.
+    /// Time of its start, in nanoseconds since the Unix epoch; the flag is true if that is when it was made.
     start_unix_nano: u64,
     starts_when_made: bool,
-    /// When it was made, by the [coarse](monotonic_ns) monotonic clock.
+    /// Time at which it was made, by the [coarse](monotonic_ns) monotonic clock.
     made_ns: u64,
     /// True if it was to have a slot, and there was none. Then `context` says which span it is.
     is_without_slot: bool,
     state: Mutex<SpanState>,
-    /// What follows is said of tracer's own spans only. What to propagate.
+    /// Context to propagate. This and the fields after it are set for tracer's own spans only.
     context: TraceContext,
     /// True if attributes are kept.
     is_recording: bool,
@@ -113,7 +115,7 @@ thread_local! {
     static SPARES: RefCell<Vec<Box<RecordedSpan>>> = const { RefCell::new(Vec::new()) };
 }
 
-/// How many of them a thread keeps: as many as a driver waits for to be accepted, and some.
+/// Number of them that a thread keeps: as many as a driver waits for to be accepted, and some.
 const KEPT: usize = 1024;
 
 /// The task that a process runs.
@@ -121,7 +123,7 @@ const KEPT: usize = 1024;
 pub struct RunningTask {
     /// The task's id.
     pub task: TaskId,
-    /// Which attempt at it, from 1.
+    /// Number of the attempt, from 1.
     pub attempt: u32,
     /// The actor that it makes, or is a method of.
     pub actor: Option<TaskId>,
@@ -150,7 +152,7 @@ pub struct SpanRequest<'a> {
     pub start_time_unix_nano: u64,
     /// The first of the attributes that it starts with, so that a sampler sees them.
     pub prefix: AttributePrefix<'a>,
-    /// Those that come after them.
+    /// Attributes that come after those of the prefix.
     pub attributes: &'a [(&'a str, Attribute<'a>)],
     /// A span that it is linked to from the start.
     pub link: Option<SpanLink>,
@@ -329,6 +331,8 @@ impl Recorder {
             hand_back: None,
             // What the hook loses, the host counts.
             lost: None,
+            // Log records go to the host.
+            log_export: None,
         };
         let recorder = Box::leak(Box::new(Recorder {
             lent,
@@ -356,7 +360,12 @@ impl Recorder {
         recorder
     }
 
-    /// The table for modules.
+    /// Returns the hooks that take log records.
+    pub(super) fn log_sinks(&self) -> Vec<LogSink> {
+        std::iter::once(&self.hook).chain(&self.further).filter_map(LogSink::of).collect()
+    }
+
+    /// Returns the table for modules.
     pub fn table(&self) -> *const abi::Tracing {
         &raw const self.lent
     }
@@ -380,12 +389,12 @@ impl Recorder {
         RUNNING_HERE.set(task);
     }
 
-    /// The task that was said to run on this thread.
+    /// Returns the task that was said to run on this thread.
     pub fn running_here() -> Option<RunningTask> {
         RUNNING_HERE.try_with(Cell::get).ok().flatten()
     }
 
-    /// The task that runs.
+    /// Returns the task that runs.
     pub fn running_task(&self) -> Option<RunningTask> {
         let elsewhere = || self.has_running_task.load(Acquire).then(|| *lock(&self.running_task)).flatten();
         Recorder::running_here().or_else(elsewhere)
@@ -459,7 +468,10 @@ impl Recorder {
 
     /// Puts every span that has ended where a SIGKILL of this process cannot reach it: the spool has it already, and
     /// the span file gets it if the hook writes one.
+    ///
+    /// Log records are written then too.
     pub fn commit(&self) -> Result<(), String> {
+        super::logs::write_out();
         let committed = self.commit_ended();
         let earlier = lock(&self.uncommitted).take();
         let lost = self.lost.load(Relaxed);
@@ -629,6 +641,17 @@ impl Recorder {
         self.has_sinks() && self.spool.is_some()
     }
 
+    /// Returns whether spans go to exporters or additional hooks, and not to files alone.
+    pub fn hands_on(&self) -> bool {
+        self.deliveries.is_some()
+    }
+
+    /// Puts finished spans of programs without a hook, a request of OTLP, where the head finds them, for the exporters and additional hooks of
+    /// the session.
+    pub fn hand_on(&self, request: &[u8], spans: u64) -> io::Result<()> {
+        self.deliveries.map_or(Ok(()), |deliveries| deliveries.hand_on(request, spans))
+    }
+
     /// Returns whether finished spans of other processes can be brought to this one.
     pub fn has_sinks(&self) -> bool {
         !self.sinks.is_empty()
@@ -791,7 +814,7 @@ impl Recorder {
     }
 }
 
-/// Of what two hooks say of the same spans, what is to become of those: they are given up only if nobody may still take them.
+/// Combines the outcomes of two hooks for the same spans: those are given up only if nobody may still take them.
 fn worse(first: Option<u32>, second: u32) -> u32 {
     match first {
         Some(first) if second == abi::STATUS_REFUSED => first,
@@ -811,7 +834,7 @@ impl Table<'_> {
 // SAFETY: the tables may be used from any thread by contract, and the pointers in them live as long as the process.
 unsafe impl Send for Table<'_> {}
 
-/// Who waits until the last of several hooks has said what became of some spans.
+/// Collector of answers: calls `on_done` when the last of several hooks has said what became of some spans.
 struct Done<F> {
     left: usize,
     failed: u32,
@@ -868,7 +891,7 @@ fn keeps_files(hook: &abi::Tracing) -> bool {
 }
 
 impl RecordedSpan {
-    /// One that is no more than a context, in the memory of one that this thread has released, or in new one.
+    /// Returns one that is no more than a context, in the memory of one that this thread has released, or in new one.
     fn unrecorded(recorder: &'static Recorder) -> Box<RecordedSpan> {
         let spare = SPARES.try_with(|spares| spares.borrow_mut().pop()).ok().flatten();
         let mut span = spare.unwrap_or_else(|| RecordedSpan::empty(recorder));
@@ -1069,7 +1092,7 @@ impl ActiveSpan {
         self.recorded().is_recording
     }
 
-    /// The handle to lend to a module; null when nothing is recorded.
+    /// Returns the handle to lend to a module; null when nothing is recorded.
     pub(super) fn handle(&self) -> *mut c_void {
         if self.recorded().is_recorded { self.span.as_ptr().cast() } else { ptr::null_mut() }
     }
@@ -1138,7 +1161,7 @@ impl Drop for ActiveSpan {
     }
 }
 
-/// Those attributes that have a key, as OpenTelemetry wants it: an empty one is none. That some have none is said once.
+/// Returns the attributes that have a key, as OpenTelemetry wants it: an empty one is none. That some have none is said once.
 ///
 /// # Safety
 ///
@@ -1159,7 +1182,7 @@ unsafe fn with_keys(attributes: &[abi::KeyValue]) -> Cow<'_, [abi::KeyValue]> {
 /// The links of a span that starts, without their attributes that have no key.
 struct LinksWithKeys<'a> {
     pointers: Vec<*const abi::Link>,
-    /// What the pointers lead to.
+    /// Targets of the pointers.
     _links: Vec<(Box<abi::Link>, Cow<'a, [abi::KeyValue]>)>,
 }
 
@@ -1198,7 +1221,7 @@ fn monotonic_ns() -> u64 {
     now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
 }
 
-/// How many prefixes a thread remembers; a power of two. Each takes the place of another one now and then.
+/// Number of prefixes that a thread remembers; a power of two. Each takes the place of another one now and then.
 const ROOMS: usize = 8;
 
 thread_local! {
@@ -1210,9 +1233,9 @@ thread_local! {
 struct Room {
     prefix_id: u64,
     prefix_count: usize,
-    /// At least as many as there are; the others mean nothing.
+    /// Attributes: those of the prefix first. There may be more than are in use; the others mean nothing.
     attributes: Vec<abi::KeyValue>,
-    /// What those of the prefix point to. Not boxes, which may be pointed to only until they are moved.
+    /// Texts that those of the prefix point to. Not boxes, which may be pointed to only until they are moved.
     texts: Vec<Rc<str>>,
 }
 
@@ -1687,10 +1710,11 @@ mod tests {
     use tracer_ipc::spool::record::OwnedValue;
     use tracer_ipc::spool::{SLOT_COUNT, Story};
 
-    /// A recorder with the default hook's format, all of whose files are in `folder`.
+    /// Returns a recorder with the default hook's format, all of whose files are in `folder`.
     fn recorder(folder: &Path) -> &'static Recorder {
         let spans_dir = folder.join("spans");
-        let settings = OwnSettings { spans_dir: &spans_dir, sampling_ratio: Default::default() };
+        let settings =
+            OwnSettings { spans_dir: &spans_dir, sampling_ratio: Default::default(), logs: Default::default() };
         let hook = OwnTracing::table(settings).unwrap();
         let spool: &'static Spool = Box::leak(Box::new(Spool::create(&folder.join("test.spool"), SLOT_COUNT).unwrap()));
         // SAFETY: a table that lives as long as the process.

@@ -1,4 +1,4 @@
-//! Where a module name is looked for.
+//! Search for the library of a module name.
 
 use std::collections::HashSet;
 use std::path::{Path, PathBuf};
@@ -16,7 +16,7 @@ pub struct SearchPath {
     pub is_complete: bool,
 }
 
-/// Where a module is.
+/// Place of a module.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Located {
     /// In this file. The path is absolute where the system could resolve it.
@@ -40,7 +40,7 @@ impl SearchPath {
         Err(ModuleError::NotFound { module: module.into(), searched: folders, known })
     }
 
-    /// Every place that is looked at, each once.
+    /// Returns every place that is looked at, each once.
     pub fn folders(&self) -> Vec<PathBuf> {
         let mut folders = self.all_folders();
         let mut seen = HashSet::new();
@@ -63,7 +63,7 @@ impl SearchPath {
         folders
     }
 
-    /// The names of the libraries in those places, whether or not they are modules.
+    /// Returns the names of the libraries in those places, whether or not they are modules.
     pub fn libraries(&self) -> Vec<String> {
         let mut names: Vec<_> = self
             .folders()

@@ -50,7 +50,7 @@ pub struct ServingSettings {
 
 /// Host side of the functions of the table. They are called from any thread, [`take_events`](Self::take_events) from one at a time.
 pub trait RequestHost: Sync {
-    /// The handler is made.
+    /// Notes that the handler is made.
     fn ready(&self);
     /// Adds the events that there are.
     fn take_events(&self, events: &mut RequestEvents);
@@ -58,13 +58,13 @@ pub trait RequestHost: Sync {
     fn respond(&self, request: u64, response: &ModuleResponse<'_>) -> Answered;
     /// Takes the next piece of a response's body, or gives it back.
     fn send(&self, request: u64, piece: ModulePiece) -> Result<(), (Answered, ModulePiece)>;
-    /// The request has ended in good order. Its span is no longer lent.
+    /// Notes that the request has ended in good order. Its span is no longer lent.
     fn end(&self, request: u64, trailers: ModuleHeaders<'_>, span: Option<ActiveSpan>) -> Answered;
-    /// The request has ended without a whole response. Its span is no longer lent.
+    /// Notes that the request has ended without a whole response. Its span is no longer lent.
     fn fail(&self, request: u64, failure: Failure, span: Option<ActiveSpan>);
-    /// So many bytes of a request's body were used.
+    /// Notes that so many bytes of a request's body were used.
     fn consumed(&self, request: u64, bytes: usize);
-    /// The handler has found a route.
+    /// Notes that the handler has found a route.
     fn set_route(&self, request: u64, route: &str);
     /// The answer to an order.
     fn answer(&self, order: u64, outcome: Result<(), String>);
@@ -183,22 +183,33 @@ impl LoadedDeployment {
         self.deployment.flags & abi::DEPLOYMENT_CONFIGURE != 0
     }
 
+    /// Returns whether its methods can be called.
+    pub fn takes_calls(&self) -> bool {
+        self.deployment.flags & abi::DEPLOYMENT_CALL != 0
+    }
+
     /// Returns whether it can be asked if it is healthy.
     pub fn has_health(&self) -> bool {
         self.deployment.flags & abi::DEPLOYMENT_HEALTH != 0
     }
 
-    /// Number of requests that a replica handles at a time, if its author says so.
+    /// Returns the number of requests that a replica handles at a time, if its author says so.
     pub fn max_ongoing_requests(&self) -> Option<u32> {
         Some(self.deployment.max_ongoing_requests).filter(|limit| *limit > 0)
     }
 
-    /// The arguments of its creation.
+    /// Returns the function with the largest batches, and the number of requests in one; none if it collects none.
+    pub fn largest_batch(&self) -> Option<(String, u32)> {
+        let abi::Deployment { batch_function, max_batch_size, .. } = *self.deployment;
+        (max_batch_size > 0).then(|| (text(batch_function), max_batch_size))
+    }
+
+    /// Returns the arguments of its creation.
     pub fn parameters(&self) -> Vec<ParameterDescription> {
         describe_parameters(self.deployment.parameters, self.deployment.parameter_count)
     }
 
-    /// The qualified name of the function or type, its file and its line.
+    /// Returns the qualified name of the function or type, its file and its line.
     pub fn code(&self) -> (String, String, u32) {
         let abi::Deployment { code_function_name, code_file_path, code_line_number, .. } = *self.deployment;
         (text(code_function_name), text(code_file_path), code_line_number)

@@ -15,9 +15,9 @@ use tracer_ipc::spool::{Owners, Spool};
 pub struct HookRun {
     /// The process's tracing; none when the hook failed and tracer cannot write spans itself either.
     pub recorder: Option<&'static Recorder>,
-    /// Why the first hook failed.
+    /// Failure of the first hook.
     pub failure: Option<HookError>,
-    /// Why additional hooks failed. They get this process's spans through another one.
+    /// Failures of additional hooks. They get this process's spans through another one.
     pub further_failures: Vec<HookError>,
 }
 
@@ -54,6 +54,9 @@ pub fn run_hook(hook: &HookChoice, own: OwnSettings<'_>, spool: Option<&'static 
     let mark = if failure.is_some() && further.is_empty() { 0 } else { mark };
     // SAFETY: tables that hooks returned keep the contract of the ABI, and tracer's own is made for it.
     let recorder = table.map(|table| unsafe { Recorder::install(table, &further, mark, spool, quiet) });
+    if let Some(recorder) = recorder {
+        super::logs::take_from(own.logs, own.spans_dir, spool, recorder.log_sinks());
+    }
     HookRun { recorder, failure, further_failures }
 }
 
@@ -67,18 +70,18 @@ pub fn owners(hook: &HookChoice) -> Owners {
 /// Result of trying a hook out.
 #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct HookCheck {
-    /// Where the module is; none for a built-in one.
+    /// The library of the module; none for a built-in one.
     pub library: Option<std::path::PathBuf>,
-    /// What it promises.
+    /// The contract that it promises to keep.
     pub contract: HookContract,
-    /// Who built it.
+    /// The program that built it.
     pub producer: String,
-    /// What it does with spans.
+    /// The hook's description of what it does with spans.
     pub description: String,
-    /// What is to be said of versions of OpenTelemetry whose spans are lost, if the library holds any.
+    /// Warning of versions of OpenTelemetry whose spans are lost, if the library holds any.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub opentelemetry: Option<String>,
-    /// Why others could change the library, and what helps; none if only root and this user can.
+    /// A sentence on those who could change the library, and on what helps; none if only root and this user can.
     #[serde(default)]
     pub changeable_by_others: Option<String>,
     /// True if it takes finished spans, so that it may be an additional hook.
@@ -125,7 +128,7 @@ fn set_up(
     call_hook(module, hook, &import, limit)
 }
 
-/// The hook, if it keeps the contract that is wanted; none means that any will do.
+/// Returns the hook, if it keeps the contract that is wanted; none means that any will do.
 fn hook_of(
     module: &Module,
     import: &ImportString,
@@ -173,7 +176,7 @@ fn call(hook: Record<abi::Hook>, place: &str, name: &str) -> Result<Table, HookE
     let status = unsafe { on_setup(hook.original(), &mut table, &mut error) };
     let filled = error.filled();
     let reason = match String::from_utf8_lossy(&reason[..filled]).into_owned() {
-        silence if silence.trim().is_empty() => "it did not say why".to_owned(),
+        silence if silence.trim().is_empty() => "it gave no reason".to_owned(),
         reason => reason,
     };
     match status {

@@ -13,7 +13,7 @@ pub struct AttributeList<'a, const N: usize> {
 }
 
 impl<'a, const N: usize> AttributeList<'a, N> {
-    /// An empty list.
+    /// Makes an empty list.
     #[inline]
     pub fn new() -> Self {
         AttributeList { all: [("", Attribute::Bool(false)); N], count: 0 }

@@ -18,7 +18,7 @@ use tracer_ipc::stored::ValueWriter;
 #[derive(Clone, Copy, Debug)]
 pub struct LoadedTask {
     task: Record<abi::Task>,
-    /// Of the module that it is in.
+    /// Minor version of the ABI of the module that it is in.
     abi_minor: u32,
 }
 
@@ -26,7 +26,7 @@ pub struct LoadedTask {
 #[derive(Clone, Copy, Debug)]
 pub struct LoadedActor {
     actor: Record<abi::Actor>,
-    /// Of the module that it is in.
+    /// Minor version of the ABI of the module that it is in.
     abi_minor: u32,
 }
 
@@ -68,7 +68,7 @@ impl LoadedActor {
         })
     }
 
-    /// The method of that name, which is `Type.method`.
+    /// Returns the method of that name, which is `Type.method`.
     pub fn method(&self, name: &str) -> Result<LoadedTask, ModuleError> {
         let methods = super::module::methods(&self.actor);
         let found = methods.iter().find(|method| text(method.name) == name);
@@ -82,7 +82,7 @@ impl LoadedActor {
         })
     }
 
-    /// The names, which are `Type.method`, of the methods whose calls may run beside each other.
+    /// Returns the names, which are `Type.method`, of the methods whose calls may run beside each other.
     pub fn concurrent_methods(&self) -> Vec<String> {
         let methods = super::module::methods(&self.actor);
         let concurrent = methods.iter().filter(|method| method.flags & abi::TASK_CONCURRENT != 0);
@@ -108,7 +108,7 @@ impl LoadedActor {
 pub struct ActorState(*mut c_void);
 
 impl ActorState {
-    /// Of an actor that is about to be made.
+    /// State of an actor that is about to be made.
     pub const NONE: ActorState = ActorState(std::ptr::null_mut());
 }
 
@@ -124,7 +124,7 @@ const ABI_MINOR_OF_VALUES: u32 = 3;
 pub struct TaskContext<'a> {
     /// The task's id.
     pub task: TaskId,
-    /// Which attempt at the task this is, from 1.
+    /// Number of the attempt at the task, from 1.
     pub attempt: u32,
     /// The actor that it makes, or is a method of.
     pub actor: Option<TaskId>,
@@ -150,12 +150,12 @@ pub struct TaskContext<'a> {
     pub keep: &'a dyn Fn(ValueWriter<'_>) -> Outcome,
 }
 
-/// What the callbacks of a call get back.
+/// Target of the `data` that the callbacks of a call get.
 struct CallData<'a> {
     outcome: Option<Outcome>,
     phases: Option<&'a Phases>,
     on_wait: Option<&'a dyn Fn()>,
-    /// Until it is an outcome.
+    /// Writer of the result, until it is an outcome.
     result: Option<ValueWriter<'a>>,
     keep: &'a dyn Fn(ValueWriter<'_>) -> Outcome,
 }
@@ -168,12 +168,12 @@ impl LoadedTask {
         Ok(LoadedTask { task, abi_minor: module.abi_minor() })
     }
 
-    /// The qualified name of the function, its file and its line.
+    /// Returns the qualified name of the function, its file and its line.
     pub fn code(&self) -> (String, String, u32) {
         (text(self.task.code_function_name), text(self.task.code_file_path), self.task.code_line_number)
     }
 
-    /// The names of its parameters, in order.
+    /// Returns the names of its parameters, in order.
     pub fn parameters(&self) -> Vec<String> {
         super::module::describe_task(&self.task).parameters.into_iter().map(|parameter| parameter.name).collect()
     }
@@ -255,7 +255,7 @@ impl LoadedTask {
     }
 }
 
-/// Where the head says which attempt is to end.
+/// The spool in which the head marks attempts that are to end.
 static STOPS: OnceLock<&'static Spool> = OnceLock::new();
 
 /// Lets tasks ask whether they are to end. For the process whose spool this is.

@@ -1,4 +1,4 @@
-//! Whether others could change a library that is to be loaded.
+//! Check of whether others could change a library that is to be loaded.
 //!
 //! A library runs with the rights of whoever loads it. It is safe from others if it and every folder on the way to it belong to root or to this user, and
 //! nobody else may write to them. In a folder with the sticky bit, such as `/tmp`, others may add files but not replace the user's own.
@@ -7,7 +7,7 @@ use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-/// Whoever is allowed to change what a path leads to, besides root and this user, as a sentence with a hint; none if nobody is.
+/// Returns a sentence, with a hint, on those who may change what a path leads to, besides root and this user; none if nobody may.
 pub fn changeable_by_others(path: &Path) -> Option<String> {
     let path = std::path::absolute(path).ok()?;
     // Links on the way may be replaced, and so may what they lead to.
@@ -33,7 +33,7 @@ struct Found {
     is_folder: bool,
 }
 
-/// Who else may change it.
+/// Way in which others may change it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Weakness {
     Owner(u32),

@@ -14,13 +14,13 @@ pub(super) struct Library {
     pub(super) build_id: String,
     /// The names of the libraries that it needs.
     pub(super) needed: Vec<String>,
-    /// Where the loader looks for them, in `DT_RUNPATH`, or else in `DT_RPATH`.
+    /// Folders in which the loader looks for them: `DT_RUNPATH`, or else `DT_RPATH`.
     pub(super) search: Vec<String>,
     /// True if that is also where what those libraries need is looked for: so it is with `DT_RPATH`.
     pub(super) is_inherited: bool,
 }
 
-/// Why a file says nothing.
+/// Reason why a file cannot be read as a library.
 #[derive(Debug)]
 pub(super) enum ElfError {
     /// It is no library of this system.
@@ -176,7 +176,7 @@ impl Library {
     }
 }
 
-/// The build id among notes.
+/// Returns the build id among notes.
 fn build_id(mut notes: &[u8]) -> Option<&[u8]> {
     let padded = |size: u32| (size as usize).next_multiple_of(4);
     while notes.len() >= 12 {

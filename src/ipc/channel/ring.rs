@@ -11,7 +11,7 @@ use super::sync::{AtomicU64, fence};
 // Words of a header. Those of the sender and those of the receiver are two cache lines apart, because processors fetch them in pairs.
 /// Number of words were put into the ring, ever.
 pub(super) const TAIL: usize = 0;
-/// Up to where the stream is committed to the socket, in bytes.
+/// Position up to which the stream is committed to the socket, in bytes.
 pub(super) const COMMITTED: usize = 1;
 /// The core that the sender ran on when it sent last, from 1 on; 0 when it does not say.
 pub(super) const SENDER_CORE: usize = 2;
@@ -43,10 +43,10 @@ pub(super) trait Memory {
     /// Words of a ring.
     const RING_WORDS: usize;
 
-    /// A word of the ring's header.
+    /// Returns a word of the ring's header.
     fn header(&self, way: Way, word: usize) -> &AtomicU64;
 
-    /// A word of the ring itself, by an index below [`RING_WORDS`](Self::RING_WORDS).
+    /// Returns a word of the ring itself, by an index below [`RING_WORDS`](Self::RING_WORDS).
     fn word(&self, way: Way, index: usize) -> &AtomicU64;
 }
 
@@ -62,7 +62,7 @@ impl<M: Memory> Ring<M> {
         self.memory.header(self.way, word)
     }
 
-    /// The word that is so many words after the first one ever.
+    /// Returns the word that is so many words after the first one ever.
     fn word(&self, index: u64) -> &AtomicU64 {
         self.memory.word(self.way, index as usize % M::RING_WORDS)
     }
@@ -77,7 +77,7 @@ fn words_of_piece(length: usize) -> usize {
 }
 
 pub(super) fn nonsense() -> io::Error {
-    io::Error::new(ErrorKind::InvalidData, "the other end's ring holds what no ring holds")
+    io::Error::new(ErrorKind::InvalidData, "the other end's ring has invalid contents")
 }
 
 /// The sending end of a ring.
@@ -157,7 +157,7 @@ impl<M: Memory> RingReceiver<M> {
         RingReceiver { ring, head: 0, is_awake: false }
     }
 
-    /// Up to where the stream is committed to the socket, as the other end says; none when it says nothing.
+    /// Returns the position up to which the stream is committed to the socket, as the other end says; none when it says nothing.
     pub(super) fn committed(&self) -> Option<u64> {
         Some(self.ring.header(COMMITTED).load(Acquire)).filter(|committed| *committed != UNMAPPED)
     }
@@ -175,7 +175,7 @@ impl<M: Memory> RingReceiver<M> {
         Ok(if end > position { Next::Socket(end - position) } else { Next::Nothing })
     }
 
-    /// The place in the stream of the first piece in the ring.
+    /// Returns the place in the stream of the first piece in the ring.
     pub(super) fn front(&mut self) -> io::Result<Option<u64>> {
         let ring = &self.ring;
         loop {
@@ -226,7 +226,7 @@ impl<M: Memory> RingReceiver<M> {
         }
     }
 
-    /// It looks into the ring no more, once it has taken what is there now.
+    /// Stops looking into the ring, once it has taken what is there now.
     pub(super) fn fall_asleep(&mut self) {
         if self.is_awake {
             self.is_awake = false;

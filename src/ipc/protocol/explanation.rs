@@ -1,4 +1,4 @@
-//! Why a task waits, what it is at, or why it ended as it did.
+//! Explanation of a task: the reason why it waits, the state of its attempt, or the reason of its end.
 
 use std::fmt;
 
@@ -96,7 +96,7 @@ pub enum Reason {
     },
     /// Results of other tasks are arguments of it.
     NeedsResults {
-        /// Those that have not ended.
+        /// Tasks that have not ended.
         tasks: Vec<OtherTask>,
     },
     /// A worker has it and has not begun it.
@@ -112,7 +112,7 @@ pub enum Reason {
     Running(RunningTask),
     /// It waits for tasks that it has submitted, and has given its slot back.
     AwaitsTasks {
-        /// Those that have not ended.
+        /// Tasks that have not ended.
         tasks: Vec<OtherTask>,
     },
     /// It makes an actor, which has a process for itself, and as many run as may.
@@ -171,7 +171,7 @@ pub struct RunningTask {
     pub worker_id: WorkerId,
     /// Process id of that worker.
     pub worker_pid: u32,
-    /// Since when, in nanoseconds since the Unix epoch.
+    /// Time of its beginning, in nanoseconds since the Unix epoch.
     pub since_unix_nano: u64,
 }
 
@@ -291,7 +291,7 @@ impl fmt::Display for Reason {
                 if more > 0 { write!(f, "; and {more} more") } else { Ok(()) }
             }
             Reason::KeptFor { task } => {
-                write!(f, "what is free is kept for task {task}, which needs more and has waited longer")
+                write!(f, "the free part is reserved for task {task}, which needs more and has waited longer")
             }
             Reason::NeverHere { why } => {
                 write!(f, "{why}; it waits for a head that is started in this place with enough")

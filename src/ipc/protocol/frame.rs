@@ -69,7 +69,7 @@ pub struct FrameBuffer {
 }
 
 impl FrameBuffer {
-    /// A buffer without memory of its own until something is read.
+    /// Makes a buffer without memory of its own until something is read.
     pub fn new() -> FrameBuffer {
         FrameBuffer::default()
     }
@@ -104,7 +104,7 @@ impl FrameBuffer {
         Ok(Some((self.bytes[start], &self.bytes[start + 1..start + length])))
     }
 
-    /// The kind of the next frame, as soon as it has arrived, whether or not the frame is whole.
+    /// Returns the kind of the next frame, as soon as it has arrived, whether or not the frame is whole.
     pub fn next_kind(&self) -> Option<u8> {
         self.bytes[self.start..self.end].get(HEADER).copied()
     }

@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use super::frame::put_frame;
 use super::wire::{Put, Take, WireError};
 use super::{Explanation, FurtherHook, Metrics, PROTOCOL_VERSION, ServiceQuery, ServiceReply, TracingSettings};
+use crate::task_output::Nonce;
 use tracer_core::HookContract;
 use tracer_core::SamplingRatio;
 use tracer_core::task::{AttemptReport, Envelope, JobId, Outcome, Refusal, SpanLink, TaskId, WorkerId};
@@ -68,6 +69,8 @@ pub mod kind {
     /// Head, to a driver: what an attempt of a command has used ([`CommandUsage`](super::CommandUsage)), behind the task's id. It comes before the
     /// task's end, to whoever wants its output.
     pub const USAGE: u8 = 43;
+    /// Head, to a worker: whether it marks its output ([`Marking`](crate::task_output::Marking)), one or more.
+    pub const MARKING: u8 = 44;
 }
 
 /// Appends a frame of kind [`kind::REFUSED`].
@@ -173,6 +176,9 @@ pub struct Welcome {
     pub module_folders: Vec<PathBuf>,
     /// Settings of the session's tracing.
     pub tracing: TracingSettings,
+    /// The nonce of the marks in a worker's output; none for who is no worker.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub output_nonce: Option<Nonce>,
 }
 
 /// A request that is answered by a [`Reply`] with the same number.
@@ -274,7 +280,7 @@ pub enum Reply {
 /// Selection of ended tasks to forget: those that one of the limits does not leave.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PruneWhich {
-    /// Those that ended longer ago, in nanoseconds.
+    /// Least time since the end, in nanoseconds.
     pub older_than_ns: Option<u64>,
     /// The oldest, until so many are left.
     pub max_tasks: Option<u64>,
@@ -295,7 +301,7 @@ pub struct PruneReport {
     pub kept: u64,
     /// Bytes of those.
     pub kept_bytes: u64,
-    /// Those of the kept ones that are in use.
+    /// Number of kept ones that are in use.
     pub in_use: u64,
 }
 
@@ -376,12 +382,18 @@ pub struct HttpReport {
     pub url: String,
     /// The file with the token that clients have to show.
     pub token_path: PathBuf,
-    /// True if it answers `GET /metrics` and nothing else.
+    /// True if it does not serve the API itself, but `GET /metrics`, and OTLP if that is received.
     #[serde(default)]
     pub is_metrics_only: bool,
     /// The file with the token that is enough for `GET /metrics`; the same under every head of the place.
     #[serde(default)]
     pub metrics_token_path: PathBuf,
+    /// True if it receives OTLP, at `v1/traces`, `v1/logs` and `v1/metrics` below the URL.
+    #[serde(default)]
+    pub receives_otlp: bool,
+    /// The file with the token that senders of OTLP show; the same under every head of the place.
+    #[serde(default)]
+    pub otlp_token_path: PathBuf,
     /// True if commands are taken, and not only functions.
     pub allows_commands: bool,
     /// The process that serves it; none while it is started again.
@@ -469,7 +481,7 @@ pub struct TaskCounts {
     pub waiting: usize,
     /// Leased to a worker, running or about to run.
     pub leased: usize,
-    /// Those of them that were asked to end, or are being made to.
+    /// Number of those that were asked to end, or are being made to.
     pub ending: usize,
     /// Ended well since the head was started, the forgotten ones included.
     pub succeeded: u64,
@@ -735,7 +747,7 @@ impl TaskState {
         TaskState::Cancelled,
     ];
 
-    /// Its name, for people and programs.
+    /// Returns its name, for people and programs.
     pub const fn name(self) -> &'static str {
         match self {
             TaskState::Waiting => "waiting",
@@ -1109,7 +1121,7 @@ impl Finished {
         Finished::put_parts(out, self.tag, self.task, self.attempt, &self.outcome, self.ended_unix_nano, &self.past);
     }
 
-    /// As [`put`](Self::put), borrowing the outcome.
+    /// Appends the frame as [`put`](Self::put) does, borrowing the outcome.
     pub fn put_parts(
         out: &mut Vec<u8>,
         tag: u64,
@@ -1223,7 +1235,7 @@ pub struct Wait {
     /// The task whose attempt blocks its own thread until then, with no limit; none for a wait in a future, on another thread, or with a
     /// limit, beside which the attempt may go on.
     pub blocked: Option<TaskId>,
-    /// For which tasks.
+    /// The tasks that it waits for.
     pub tasks: Vec<TaskId>,
 }
 
@@ -1278,7 +1290,7 @@ pub struct Lease<'a> {
     pub previous: Option<SpanLink>,
     /// The task's [`Envelope`](tracer_core::task::Envelope), as the driver encoded it.
     pub envelope: &'a [u8],
-    /// From when the task waited in the queue until when it was leased; only for a task that traces the runtime.
+    /// Period in which the task waited in the queue, until it was leased; only for a task that traces the runtime.
     pub queued: Option<Period>,
     /// The values of the envelope's [inputs](tracer_core::task::Input): for each its argument, one of [`LEASED_VALUE`] and [`LEASED_FILE`], and what
     /// follows that.
@@ -1405,13 +1417,15 @@ mod tests {
             module_path: vec!["/p".into()],
             module_folders: vec!["/p".into(), "/q".into()],
             tracing: TracingSettings::untraced("/f".into()),
+            output_nonce: None,
         };
         let mut bytes = Vec::new();
         put_value(&mut bytes, kind::WELCOME, &welcome);
-        let expected = b"\xee\x00\x00\x00\x20\x88\xa7version\xa11\xa8head_pid\x02\xa7node_id\xa1n\xa6job_id\x03\xabsession_dir\xa2/s\
-            \xabmodule_path\x91\xa2/p\xaemodule_folders\x92\xa2/p\xa2/q\xa7tracing\x88\xa8revision\x01\xa9spans_dir\xa2/f\
+        let expected = b"\x0b\x01\x00\x00\x20\x88\xa7version\xa11\xa8head_pid\x02\xa7node_id\xa1n\xa6job_id\x03\xabsession_dir\xa2/s\
+            \xabmodule_path\x91\xa2/p\xaemodule_folders\x92\xa2/p\xa2/q\xa7tracing\x89\xa8revision\x01\xa9spans_dir\xa2/f\
             \xa4hook\xc0\xaesampling_ratio\xcb\x3f\xf0\x00\x00\x00\x00\x00\x00\xabpropagators\x82\xadtrace_context\xc3\
-            \xa7baggage\xc3\xadtrace_runtime\xc2\xb0record_arguments\xc2\xabenvironment\x90";
+            \xa7baggage\xc3\xadtrace_runtime\xc2\xb0record_arguments\xc2\xabenvironment\x90\
+            \xa4logs\x82\xa6events\xa4both\xa5level\xa4info";
         assert_eq!(bytes.escape_ascii().to_string(), expected.escape_ascii().to_string());
         assert_eq!(take_value::<Welcome>(&expected[5..]).unwrap(), welcome);
     }

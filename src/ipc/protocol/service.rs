@@ -120,7 +120,7 @@ impl ServiceRefusalCode {
         ServiceRefusalCode::System,
     ];
 
-    /// As programs read it.
+    /// Returns the name that programs read.
     pub fn name(self) -> &'static str {
         match self {
             ServiceRefusalCode::Stopping => "stopping",
@@ -329,7 +329,7 @@ impl ServiceState {
         ServiceState::Failed,
     ];
 
-    /// As people and programs read it.
+    /// Returns the name that people and programs read.
     pub fn name(self) -> &'static str {
         match self {
             ServiceState::Running => "running",

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 use tracer_core::propagation::Propagators;
-use tracer_core::{HookContract, SamplingRatio};
+use tracer_core::{HookContract, LogSettings, SamplingRatio};
 
 use crate::environment::{SAMPLING_RATIO_VARIABLE, SPANS_DIR_VARIABLE};
 
@@ -35,6 +35,9 @@ pub struct TracingSettings {
     /// says something else. A worker has them already, and gets none.
     #[serde(default)]
     pub environment: Vec<(String, String)>,
+    /// Log records of modules: which events become some.
+    #[serde(default)]
+    pub logs: LogSettings,
 }
 
 impl TracingSettings {
@@ -49,6 +52,7 @@ impl TracingSettings {
             trace_runtime: false,
             record_arguments: false,
             environment: Vec::new(),
+            logs: LogSettings::default(),
         }
     }
 
@@ -64,7 +68,7 @@ impl TracingSettings {
 /// The hook that every process of the session runs.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct HookChoice {
-    /// As given: `module:attribute`.
+    /// Text that was given: `module:attribute`.
     pub import_string: String,
     /// Contract that it was named for.
     pub contract: HookContract,
@@ -81,7 +85,7 @@ pub struct HookChoice {
 /// A hook beside the one that makes the spans.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FurtherHook {
-    /// As given: `module:attribute`.
+    /// Text that was given: `module:attribute`.
     pub import_string: String,
     /// Contract that it was named for.
     pub contract: HookContract,
@@ -117,8 +121,8 @@ mod tests {
     #[test]
     fn tracing_settings_have_golden_bytes() {
         let bytes = rmp_serde::to_vec_named(&half()).unwrap();
-        // A map of eight: each name before its value.
-        let expected = "88 \
+        // A map of nine: each name before its value.
+        let expected = "89 \
              a87265766973696f6e 02 \
              a97370616e735f646972 a22f73 \
              a4686f6f6b 86 \
@@ -132,7 +136,8 @@ mod tests {
              ab70726f70616761746f7273 82 ad74726163655f636f6e74657874 c3 a762616767616765 c3 \
              ad74726163655f72756e74696d65 c2 \
              b07265636f72645f617267756d656e7473 c2 \
-             ab656e7669726f6e6d656e74 91 92 a64f54454c5f41 a162";
+             ab656e7669726f6e6d656e74 91 92 a64f54454c5f41 a162 \
+             a46c6f6773 82 a66576656e7473 a4626f7468 a56c6576656c a4696e666f";
         assert_eq!(hex(&bytes), expected.replace(' ', ""));
     }
 

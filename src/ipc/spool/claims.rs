@@ -81,11 +81,17 @@ impl ClaimRing {
 }
 
 impl ClaimRing {
-    /// The lease that the worker is running, and since when in nanoseconds since the Unix epoch.
+    /// Returns the lease that the worker is running, and since when in nanoseconds since the Unix epoch.
     pub fn running(&self) -> Option<(u64, u64)> {
         let header = self.mapping.header();
         let lease = header.running_lease.load(Acquire).checked_sub(1)?;
         Some((lease, header.running_since.load(Acquire)))
+    }
+
+    /// Returns the attempt that the worker has begun last, whether or not it has ended: the task and the number of the attempt.
+    pub fn last_attempt(&self) -> Option<(u64, u32)> {
+        let begun = self.grants.leases().filter(|&(lease, ..)| self.state(lease) == ClaimState::Claimed);
+        begun.max_by_key(|&(lease, ..)| lease).map(|(_, task, attempt)| (task, attempt))
     }
 
     /// Tells the worker that an attempt is to end, and why.
@@ -96,7 +102,7 @@ impl ClaimRing {
         header.stop_task.store(task, Release);
     }
 
-    /// The process group of the command that the worker runs, if its leader is the very process that was started.
+    /// Returns the process group of the command that the worker runs, if its leader is the very process that was started.
     pub fn command_group(&self) -> Option<u32> {
         let header = self.mapping.header();
         // 1 would stand for every process there is.
@@ -156,7 +162,7 @@ fn state(mapping: &Mapping, grants: &Grants, lease: u64) -> ClaimState {
     })
 }
 
-/// The tasks that a worker has begun and which attempts at them these were, whether or not they have ended; of those whose entries were
+/// Returns the tasks that a worker has begun and which attempts at them these were, whether or not they have ended; of those whose entries were
 /// not used again.
 pub(super) fn claimed_tasks(mapping: &Mapping, grants: &Grants) -> Vec<(u64, u32)> {
     let leases = grants.leases().filter(|&(lease, _, _)| state(mapping, grants, lease) == ClaimState::Claimed);
@@ -174,7 +180,7 @@ pub(super) fn claimed_tasks_without_spool(grants: &Grants) -> Vec<(u64, u32)> {
     leases.map(|(_, task, attempt)| (task, attempt)).chain(grants.inline()).collect()
 }
 
-/// The tasks on record that began while others waited, and which attempts at them these were. None when something else has written there.
+/// Returns the tasks on record that began while others waited, and which attempts at them these were. None when something else has written there.
 fn begun_inline(mapping: &Mapping) -> Option<impl Iterator<Item = (u64, u32)>> {
     let header = mapping.header();
     let entries = header.inline_tasks.iter().zip(&header.inline_attempts).zip(&header.inline_seals);
@@ -240,9 +246,9 @@ mod tests {
             assert_eq!(ring.state(lease), ClaimState::Granted);
         }
         assert!(spool.claim(0, 70));
-        assert_eq!(ring.running(), Some((0, 70)));
+        assert_eq!((ring.running(), ring.last_attempt()), (Some((0, 70)), Some((100, 3))));
         spool.attempt_ended();
-        assert_eq!(ring.running(), None);
+        assert_eq!((ring.running(), ring.last_attempt()), (None, Some((100, 3))));
         assert!(!ring.revoke(0), "a claimed lease stays claimed");
         assert_eq!(super::super::Story::open(&path).unwrap().claimed_tasks(), [(100, 3)]);
         assert!(ring.revoke(1));

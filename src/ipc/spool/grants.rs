@@ -52,7 +52,7 @@ struct Progress {
     seal: AtomicU64,
 }
 
-/// The file of grants beside a spool.
+/// Returns the file of grants beside a spool.
 pub(super) fn path_of(spool: &Path) -> PathBuf {
     spool.with_extension("grants")
 }
@@ -124,7 +124,7 @@ impl Grants {
         self.granted().pid.store(pid, Release);
     }
 
-    /// The worker, and whether its attempts have spans; none when it was not started.
+    /// Returns the worker, and whether its attempts have spans; none when it was not started.
     pub(super) fn worker(&self) -> Option<(u32, bool)> {
         let pid = Some(self.granted().pid.load(Acquire)).filter(|&pid| pid != 0)?;
         Some((pid, self.granted().is_traced.load(Relaxed) != 0))
@@ -140,7 +140,7 @@ impl Grants {
         granted.leases[entry].store(lease + 1, Release);
     }
 
-    /// A lease was taken back.
+    /// Notes that a lease was taken back.
     pub(super) fn revoke(&self, lease: u64) {
         self.granted().leases[entry(lease)].store(0, Release);
     }
@@ -154,7 +154,7 @@ impl Grants {
         granted.inline_tasks[entry].store(task, Release);
     }
 
-    /// The leases on record that were not taken back: lease, task and attempt.
+    /// Returns the leases on record that were not taken back: lease, task and attempt.
     pub(super) fn leases(&self) -> impl Iterator<Item = (u64, u64, u32)> {
         let granted = self.granted();
         let entries = granted.leases.iter().zip(&granted.tasks).zip(&granted.attempts);
@@ -163,7 +163,7 @@ impl Grants {
         })
     }
 
-    /// The tasks on record that were sent to run inside of others, with their attempts.
+    /// Returns the tasks on record that were sent to run inside of others, with their attempts.
     pub(super) fn inline(&self) -> impl Iterator<Item = (u64, u32)> {
         let sent = self.granted().inline_tasks.iter().zip(&self.granted().inline_attempts);
         sent.map(|(task, attempt)| (task.load(Acquire), attempt.load(Acquire))).filter(|&(task, _)| task != 0)

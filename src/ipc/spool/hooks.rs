@@ -5,12 +5,12 @@ pub const FILE: u32 = 1;
 /// The exporters of the first hook, which tell of what they deliver.
 pub const EXPORTERS: u32 = 2;
 
-/// An additional hook, from 0.
+/// Returns an additional hook, from 0.
 pub const fn further(index: usize) -> u32 {
     4 << index
 }
 
-/// The bit of the hook at this place among those of a session, from 0: that of the first is for its exporters.
+/// Returns the bit of the hook at this place among those of a session, from 0: that of the first is for its exporters.
 pub const fn at(index: usize) -> u32 {
     EXPORTERS << index
 }

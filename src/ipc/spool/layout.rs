@@ -1,4 +1,4 @@
-//! Where things are in a spool file, and the mapping itself.
+//! Layout of a spool file, and its mapping.
 
 use std::fs::{File, OpenOptions};
 use std::io;
@@ -96,7 +96,7 @@ pub(super) struct Header {
     /// The lease that is being run, plus 1; 0 for none. Set before the claim and cleared when the attempt has ended, so a claimed
     /// lease that is not here has ended.
     pub(super) running_lease: AtomicU64,
-    /// Since when, in nanoseconds since the Unix epoch.
+    /// Time since which it is run, in nanoseconds since the Unix epoch.
     pub(super) running_since: AtomicU64,
     /// The task whose attempt is to end; 0 for none. Written last by the head, after the two below.
     pub(super) stop_task: AtomicU64,
@@ -129,7 +129,7 @@ pub(super) struct Header {
     pub(super) hooks: AtomicU32,
     /// Mark that tells these hooks from those of another session.
     pub(super) hooks_mark: AtomicU32,
-    /// In which form the owner keeps its spans in its span file: one of `tracer_abi::SPAN_FILE_*`; 0 when it does not say.
+    /// Form in which the owner keeps its spans in its span file: one of `tracer_abi::SPAN_FILE_*`; 0 when it does not say.
     pub(super) span_file_format: AtomicU32,
     /// Bytes of `span_file` that hold its path.
     pub(super) span_file_len: AtomicU32,
@@ -330,14 +330,14 @@ impl Mapping {
         Ok(backed + count)
     }
 
-    /// The slot's header. `index` is below [`slots_backed`](Self::slots_backed).
+    /// Returns the slot's header. `index` is below [`slots_backed`](Self::slots_backed).
     pub(super) fn slot(&self, index: usize) -> &SlotHeader {
         assert!(index < self.slot_count, "slot {index} is not in the spool");
         // SAFETY: within the mapping by the assertion, aligned by the assertion on SLOT_SIZE, and atomics.
         unsafe { self.pages.base().add(SLOTS_OFFSET + index * SLOT_SIZE).cast::<SlotHeader>().as_ref() }
     }
 
-    /// The slot's bytes for entries.
+    /// Returns the slot's bytes for entries.
     pub(super) fn entries(&self, index: usize) -> NonNull<[u8]> {
         assert!(index < self.slot_count, "slot {index} is not in the spool");
         // SAFETY: within the mapping by the assertion.
@@ -345,13 +345,13 @@ impl Mapping {
         NonNull::slice_from_raw_parts(start, ENTRIES_SIZE)
     }
 
-    /// The bytes for the path of the span file.
+    /// Returns the bytes for the path of the span file.
     pub(super) fn span_file(&self) -> NonNull<[u8]> {
         let start = NonNull::from(&self.header().span_file).cast::<u8>();
         NonNull::slice_from_raw_parts(start, PATH_SIZE)
     }
 
-    /// The bytes for the resource.
+    /// Returns the bytes for the resource.
     pub(super) fn resource(&self) -> NonNull<[u8]> {
         let start = NonNull::from(&self.header().resource).cast::<u8>();
         NonNull::slice_from_raw_parts(start, RESOURCE_SIZE)
@@ -392,7 +392,7 @@ pub(super) fn inline_seal(task: u64, attempt: u32) -> u64 {
     seal(task ^ u64::from(attempt).rotate_left(32))
 }
 
-/// A number that no bytes but those of `value` are likely to be beside.
+/// Returns a number that no bytes but those of `value` are likely to be beside.
 pub(super) fn seal(value: u64) -> u64 {
     (value ^ MAGIC).wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(29) ^ MAGIC
 }

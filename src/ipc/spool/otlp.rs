@@ -91,12 +91,12 @@ fn span(record: SpanRecord) -> proto::Span {
     }
 }
 
-/// The flags of a span with a parent that is remote or not, or of a link to such a span.
+/// Returns the flags of a span with a parent that is remote or not, or of a link to such a span.
 fn flags(trace_flags: u8, is_remote: bool) -> u32 {
     u32::from(trace_flags) | KNOWS_REMOTE | if is_remote { IS_REMOTE } else { 0 }
 }
 
-fn attributes(attributes: Vec<(String, OwnedValue)>) -> Vec<KeyValue> {
+pub(super) fn attributes(attributes: Vec<(String, OwnedValue)>) -> Vec<KeyValue> {
     let pair = |(key, value)| KeyValue { key, value: Some(any(value)), ..KeyValue::default() };
     attributes.into_iter().map(pair).collect()
 }

@@ -265,7 +265,7 @@ impl Spool {
         self.mapping.slot_count()
     }
 
-    /// Its file.
+    /// Returns its file.
     pub fn path(&self) -> &Path {
         &self.path
     }
@@ -277,7 +277,8 @@ impl Spool {
         self.mapping.header().hooks.store(hooks, Release);
     }
 
-    fn hooks(&self) -> u32 {
+    /// Returns the [hooks](super::hooks) that the spans of this process are for.
+    pub fn hooks(&self) -> u32 {
         self.mapping.header().hooks.load(Relaxed)
     }
 
@@ -383,7 +384,7 @@ impl Spool {
         self.open_with(opening, |_, _| ())
     }
 
-    /// As [`open`](Self::open), and records with `begin` what else the span begins with. Nobody sees the span without that,
+    /// Opens a span as [`open`](Self::open) does, and records with `begin` what else it begins with. Nobody sees the span without that,
     /// whenever this process dies.
     pub fn open_with(&self, opening: &SpanOpening<'_>, begin: impl FnOnce(&Spool, SlotIndex)) -> Option<SlotIndex> {
         if fork::is_copy() {
@@ -769,7 +770,7 @@ impl Spool {
         spans.iter().filter_map(|index| story::span(&self.mapping, index.0 as usize)).collect()
     }
 
-    /// The resource of this process's spans.
+    /// Returns the resource of this process's spans.
     pub fn resource(&self) -> Vec<(String, OwnedValue)> {
         story::resource(&self.mapping)
     }
@@ -834,6 +835,7 @@ impl Spool {
         }
         // A file that stays is drained and removed by the head.
         let _ = std::fs::remove_file(&self.path);
+        let _ = std::fs::remove_file(super::logs::path_of(&self.path));
     }
 
     #[inline]

@@ -52,17 +52,17 @@ impl Owners {
         Ok(())
     }
 
-    /// The name of the hook with this [bit](super::hooks).
+    /// Returns the name of the hook with this [bit](super::hooks).
     pub fn name(&self, hook: u32) -> Option<&str> {
         (0..self.names.len()).find(|&index| hooks::at(index) == hook).map(|index| self.names[index].as_str())
     }
 
-    /// The bit of the hook with this name.
+    /// Returns the bit of the hook with this name.
     pub fn hook(&self, name: &str) -> Option<u32> {
         self.names.iter().position(|known| known == name).map(hooks::at)
     }
 
-    /// The bits of these hooks that are those of a parcel with the bits `of`, and the bits of the parcel that none of these has.
+    /// Returns the bits of these hooks that are those of a parcel with the bits `of`, and the bits of the parcel that none of these has.
     pub fn translate(&self, hooks: u32, of: Option<&Owners>) -> (u32, u32) {
         let (mut own, mut foreign) = (0, 0);
         for hook in bits(hooks) {
@@ -75,7 +75,7 @@ impl Owners {
     }
 }
 
-/// The single bits of span sinks among these.
+/// Returns the single bits of span sinks among these.
 pub fn bits(hooks: u32) -> impl Iterator<Item = u32> {
     (0..u32::BITS).map(|bit| 1 << bit).filter(move |bit| hooks & hooks::SINKS & bit != 0)
 }
@@ -84,12 +84,12 @@ fn path(folder: &Path, mark: u32) -> PathBuf {
     folder.join(format!("{PREFIX}{mark:08x}"))
 }
 
-/// The folder for parcels that no hook of the session is to have.
+/// Returns the folder for parcels that no hook of the session is to have.
 pub fn foreign_dir(folder: &Path) -> PathBuf {
     folder.join(FOREIGN)
 }
 
-/// The parcels of a `handover` folder, also those that no hook of the session is to have.
+/// Returns the parcels of a `handover` folder, also those that no hook of the session is to have.
 pub fn all_parcels(folder: &Path) -> Vec<Parcel> {
     let mut parcels = Parcel::list(folder);
     parcels.extend(Parcel::list(&foreign_dir(folder)));

@@ -66,7 +66,7 @@ impl Parcel {
         Some(Parcel { path, hooks, mark, spans, bytes })
     }
 
-    /// The parcels in a folder, the oldest first.
+    /// Returns the parcels in a folder, the oldest first.
     pub fn list(folder: &Path) -> Vec<Parcel> {
         let files = folder.read_dir().into_iter().flatten().filter_map(|entry| Some(entry.ok()?.path()));
         let mut parcels: Vec<_> = files.filter_map(Parcel::of_file).collect();

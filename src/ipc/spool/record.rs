@@ -147,7 +147,7 @@ impl<'a> EntryWriter<'a> {
         }
     }
 
-    /// As [`room_of_entry`](Self::room_of_entry), for the value of an attribute.
+    /// Makes room as [`room_of_entry`](Self::room_of_entry) does, for the value of an attribute.
     #[inline]
     fn room_of_value(&mut self, key: &[u8], value_tag: u32, value_len: usize) -> Option<&mut [u8]> {
         let room = self.room_of_entry(ENTRY_ATTRIBUTE, 4 + key.len() + 1 + value_len)?;
@@ -272,7 +272,7 @@ fn copy_short(room: &mut [u8], bytes: &[u8]) {
     }
 }
 
-/// The whole entries of a record, one after another, each with its head.
+/// Returns the whole entries of a record, one after another, each with its head.
 pub(super) fn entries_of(mut entries: &[u8]) -> impl Iterator<Item = &[u8]> {
     std::iter::from_fn(move || {
         let (&[_, a, b, c, d], _) = entries.split_first_chunk::<HEAD>()?;
@@ -280,6 +280,57 @@ pub(super) fn entries_of(mut entries: &[u8]) -> impl Iterator<Item = &[u8]> {
         entries = rest;
         Some(entry)
     })
+}
+
+/// An entry of a log record, borrowed.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Field<'a> {
+    Name(&'a [u8]),
+    Scope(&'a [u8]),
+    StatusDescription(&'a [u8]),
+    /// Its payload.
+    Attribute(&'a [u8]),
+    Other,
+}
+
+/// Returns what a whole entry holds.
+pub(super) fn field_of(entry: &[u8]) -> Option<Field<'_>> {
+    let (head, payload) = entry.split_first_chunk::<HEAD>()?;
+    Some(match head[0] {
+        ENTRY_NAME => Field::Name(payload),
+        ENTRY_SCOPE => Field::Scope(payload),
+        ENTRY_STATUS_DESCRIPTION => Field::StatusDescription(payload),
+        ENTRY_ATTRIBUTE => Field::Attribute(payload),
+        _ => Field::Other,
+    })
+}
+
+/// Appends the attribute of an entry as OTLP's `KeyValue` in JSON. None for one that is not whole, of which a part may have been appended.
+pub(super) fn write_attribute_json(line: &mut Vec<u8>, payload: &[u8]) -> Option<()> {
+    let mut reader = EntryReader { rest: payload };
+    let length = reader.u32()? as usize;
+    let key = reader.take(length)?;
+    line.extend_from_slice(br#"{"key":"#);
+    span_file::json::write_byte_string(line, key);
+    line.extend_from_slice(br#","value":"#);
+    match u32::from(*reader.rest.first()?) {
+        abi::VALUE_I64 => {
+            reader.u8()?;
+            line.extend_from_slice(br#"{"intValue":""#);
+            span_file::json::write_i64(line, i64::from_le_bytes(reader.array()?));
+            line.extend_from_slice(br#""}"#);
+        }
+        abi::VALUE_STR => {
+            reader.u8()?;
+            let length = reader.u32()? as usize;
+            line.extend_from_slice(br#"{"stringValue":"#);
+            span_file::json::write_byte_string(line, reader.take(length)?);
+            line.push(b'}');
+        }
+        _ => super::logs::write_value(line, &reader.value()?),
+    }
+    line.push(b'}');
+    Some(())
 }
 
 /// # Safety
@@ -581,7 +632,11 @@ impl<'a> EntryReader<'a> {
 
     fn attribute(&mut self) -> Option<(String, OwnedValue)> {
         let key = self.text()?;
-        let value = match u32::from(self.u8()?) {
+        Some((key, self.value()?))
+    }
+
+    fn value(&mut self) -> Option<OwnedValue> {
+        Some(match u32::from(self.u8()?) {
             abi::VALUE_BOOL => OwnedValue::Bool(self.u8()? != 0),
             abi::VALUE_I64 => OwnedValue::I64(i64::from_le_bytes(self.array()?)),
             abi::VALUE_F64 => OwnedValue::F64(f64::from_le_bytes(self.array()?)),
@@ -591,8 +646,7 @@ impl<'a> EntryReader<'a> {
             abi::VALUE_F64_ARRAY => OwnedValue::F64Array(self.many(|it| Some(f64::from_le_bytes(it.array()?)))?),
             abi::VALUE_STR_ARRAY => OwnedValue::StrArray(self.many(Self::text)?),
             _ => return None,
-        };
-        Some((key, value))
+        })
     }
 
     fn many<T>(&mut self, mut item: impl FnMut(&mut Self) -> Option<T>) -> Option<Vec<T>> {

@@ -13,7 +13,7 @@ use super::sync::{AtomicBool, AtomicU32};
 /// owner, [`collect`](Self::collect) for whoever has the lock of the slots, under which the owner refills too.
 #[derive(Debug)]
 pub(super) struct SlotCache<const ROOM: usize> {
-    /// Those up to `free_len` are free, and the owner's. Only it changes them, or, once it is gone, whoever collects.
+    /// Free slots: those up to `free_len` are the owner's. Only it changes them, or, once it is gone, whoever collects.
     free: [AtomicU32; ROOM],
     free_len: AtomicU32,
     /// Count of slots given the last time. Changed under the lock.
@@ -100,7 +100,7 @@ impl<const ROOM: usize> SlotCache<ROOM> {
         self.collected.store(collected, Release);
     }
 
-    /// The owner uses it no more.
+    /// Notes that the owner uses it no more.
     pub(super) fn abandon(&self) {
         self.is_abandoned.store(true, Release);
     }

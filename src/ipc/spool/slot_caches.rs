@@ -130,7 +130,7 @@ mod tests {
 
     use super::*;
 
-    /// A number that no other test has.
+    /// Returns a number that no other test has.
     fn number() -> u64 {
         use std::sync::atomic::AtomicU64;
         use std::sync::atomic::Ordering::Relaxed;
@@ -243,7 +243,7 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever a thread does, no slot is lost and none is twice.
+        /// Takes and returns slots in random steps: no slot is lost and none is twice.
         #[test]
         fn every_slot_is_in_one_place(steps in prop::collection::vec(0..4u8, 0..400)) {
             let (spool, mut caches) = (number(), SlotCaches::default());

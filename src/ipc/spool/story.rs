@@ -15,6 +15,7 @@ use super::layout::{
     ENTRIES_SIZE, Header, Mapping, PARENT_IS_REMOTE, SLOT_ENDED, SLOT_OPEN, SLOT_SIZE, SLOTS_OFFSET, SlotHeader,
     SpoolError, check_start,
 };
+use super::logs;
 use super::record::{OwnedValue, SpanRecord, read_attributes};
 use crate::identity::BirthWindow;
 use crate::pages::FileExt;
@@ -69,7 +70,7 @@ pub struct SpoolCounts {
 }
 
 impl SpoolCounts {
-    /// Those of a process that lives.
+    /// Returns the counts of a process that lives.
     pub(super) fn of(mapping: &Mapping) -> SpoolCounts {
         let counts = SpoolCounts::of_dead(mapping);
         let dropped_since = mapping.header().dropped_since.load(Relaxed);
@@ -86,7 +87,7 @@ impl SpoolCounts {
         SpoolCounts { dropped, at_risk: counts.at_risk.saturating_sub(in_neither), ..counts }
     }
 
-    /// Those of a process that has died. What its hook has dropped since it wrote last is in a slot, or among those that were at risk.
+    /// Returns the counts of a process that has died. What its hook has dropped since it wrote last is in a slot, or among those that were at risk.
     pub(super) fn of_dead(mapping: &Mapping) -> SpoolCounts {
         let header = mapping.header();
         if !mapping.is_sound() {
@@ -120,7 +121,7 @@ impl Story {
         Story::of_file(File::open(path).map_err(io)?, path)
     }
 
-    /// The story in a file that is open already and was, or is, at this path.
+    /// Returns the story in a file that is open already and was, or is, at this path.
     pub(super) fn of_file(file: File, path: &Path) -> Result<Story, SpoolError> {
         let io = |source| SpoolError::Io { path: path.into(), source };
         let length = file.metadata().map_err(io)?.len();
@@ -147,7 +148,7 @@ impl Story {
         self.is_cut || !self.copy.is_sound()
     }
 
-    /// The process that owns the spool; none when no process has attached to it.
+    /// Returns the process that owns the spool; none when no process has attached to it.
     pub fn pid(&self) -> Option<u32> {
         let of_worker = self.grants.as_ref().and_then(Grants::worker).map(|(pid, _)| pid);
         of_worker.or_else(|| Some(self.header().pid.load(Acquire)).filter(|&pid| pid != 0))
@@ -159,7 +160,7 @@ impl Story {
         self.pid().is_some_and(|pid| crate::identity::is_alive(pid, birth))
     }
 
-    /// The process group of the command that was running, if its leader still is the very process that was started.
+    /// Returns the process group of the command that was running, if its leader still is the very process that was started.
     pub fn identified_command_group(&self) -> Option<u32> {
         let header = self.header();
         let window = header.command_birth.load(Relaxed);
@@ -168,7 +169,7 @@ impl Story {
         BirthWindow::is_of(window, group).then_some(group)
     }
 
-    /// The tasks that the process had claimed and which attempts at them these were, whether or not they have ended; those
+    /// Returns the tasks that the process had claimed and which attempts at them these were, whether or not they have ended; those
     /// claimed long ago are not among them.
     pub fn claimed_tasks(&self) -> Vec<(u64, u32)> {
         self.header();
@@ -181,7 +182,7 @@ impl Story {
         Some((grants.worker()?.0, claims::claimed_tasks_without_spool(&grants)))
     }
 
-    /// The worker whose spool this was, and whether its attempts have spans, as the head has noted it beside the spool.
+    /// Returns the worker whose spool this was, and whether its attempts have spans, as the head has noted it beside the spool.
     pub fn noted_worker(spool: &Path) -> Option<(u32, bool)> {
         Grants::read(spool)?.worker()
     }
@@ -189,7 +190,8 @@ impl Story {
     /// Removes a spool with what is beside it.
     pub fn remove(spool: &Path) -> io::Result<()> {
         let of_grants = remove_if_there(&grants::path_of(spool));
-        remove_if_there(spool).and(of_grants)
+        let of_logs = remove_if_there(&logs::path_of(spool));
+        remove_if_there(spool).and(of_grants).and(of_logs)
     }
 
     /// Returns what the process has lost, and what it would lose if it died now.
@@ -209,7 +211,7 @@ impl Story {
         SpoolCounts::of_dead(&self.copy)
     }
 
-    /// The process's [hooks](super::hooks), and what tells them from those of another session.
+    /// Returns the process's [hooks](super::hooks), and what tells them from those of another session.
     pub fn hooks(&self) -> (u32, u32) {
         let header = self.header();
         // A process that has not come as far as its hook: whatever it began is for the span file.
@@ -217,7 +219,7 @@ impl Story {
         (hooks, header.hooks_mark.load(Relaxed))
     }
 
-    /// The file in which the process's hook keeps its spans, and in which form, one of `tracer_abi::SPAN_FILE_*`; none when the hook
+    /// Returns the file in which the process's hook keeps its spans, and in which form, one of `tracer_abi::SPAN_FILE_*`; none when the hook
     /// does not say.
     pub fn span_file(&self) -> Option<(PathBuf, u32)> {
         let header = self.header();
@@ -228,13 +230,13 @@ impl Story {
         Some((std::str::from_utf8(bytes).ok()?.into(), format))
     }
 
-    /// The resource of the process's spans.
+    /// Returns the resource of the process's spans.
     pub fn resource(&self) -> Vec<(String, OwnedValue)> {
         self.header();
         resource(&self.copy)
     }
 
-    /// The spans that are open, or have ended and are not known to be written, in order of their start.
+    /// Returns the spans that are open, or have ended and are not known to be written, in order of their start.
     pub fn spans(&self) -> Vec<SpanStory> {
         self.header();
         let count = self.copy.slots_backed();
@@ -275,7 +277,7 @@ fn remove_if_there(path: &Path) -> io::Result<()> {
     }
 }
 
-/// The resource of the spans in a spool.
+/// Returns the resource of the spans in a spool.
 pub(super) fn resource(mapping: &Mapping) -> Vec<(String, OwnedValue)> {
     let len = mapping.header().resource_len.load(Acquire) as usize;
     // SAFETY: within the mapping; copied at once, so a write at the same time could at worst garble the copy,
@@ -284,7 +286,7 @@ pub(super) fn resource(mapping: &Mapping) -> Vec<(String, OwnedValue)> {
     read_attributes(&bytes)
 }
 
-/// The span in a slot, if there is one.
+/// Returns the span in a slot, if there is one.
 pub(super) fn span(mapping: &Mapping, index: usize) -> Option<SpanStory> {
     let slot = mapping.slot(index);
     let state = slot.state.load(Acquire);
@@ -619,7 +621,7 @@ mod tests {
 
     proptest::proptest! {
         #![proptest_config(proptest::prelude::ProptestConfig::with_cases(64))]
-        /// A task may leave any bytes there.
+        /// Notes that a task may leave any bytes there.
         #[test]
         fn whatever_is_in_a_spool_is_read_without_harm(
             pieces in proptest::collection::vec((12_usize..400_000, proptest::collection::vec(proptest::prelude::any::<u8>(), 1..300)), 0..40),

@@ -24,7 +24,7 @@ const COPIED_FROM: usize = 8 << 20;
 const THREAD_BYTES: usize = 4 << 20;
 /// and there are at most so many: the memory is busy then.
 const THREADS: usize = 4;
-/// So many bytes at a time are made sure of before they are copied to.
+/// Bytes that are made sure of at a time before they are copied to.
 const WINDOW: usize = 4 << 20;
 /// For how long a mapping is kept after its last use: as long as the head keeps files that nobody needs.
 const KEPT_FOR: Duration = Duration::from_nanos(SPARE_FOR_NS);
@@ -120,7 +120,7 @@ impl Mapping {
         Some(Mapping { pages: Pages::shared(file, bytes).ok()?, id })
     }
 
-    /// The bytes of the file, if it has as many as then. Only for whoever has the file locked, so that nobody else looks at them or changes them;
+    /// Returns the bytes of the file, if it has as many as then. Only for whoever has the file locked, so that nobody else looks at them or changes them;
     /// only what was [made sure of](make_sure_of) may be touched.
     fn bytes(&mut self) -> &mut [u8] {
         // SAFETY: the mapping is that long, and is borrowed as a whole. Processes of tracer look at the file only with a lock on it.
@@ -246,7 +246,7 @@ mod tests {
 
     use super::*;
 
-    /// A file of so many bytes, all of them 7, that is nowhere else.
+    /// Returns a file of so many bytes, all of them 7, that is nowhere else.
     fn file(bytes: usize) -> File {
         let file = File::from(memfd_create("in place", MemfdFlags::CLOEXEC).unwrap());
         file.write_all_at(&vec![7; bytes], 0).unwrap();

@@ -50,7 +50,7 @@ struct Sender {
 }
 
 impl Sender {
-    /// As the sender of a connection does.
+    /// Sends a byte as the sender of a connection does.
     fn send(&mut self, byte: u8) {
         if self.committed > self.position || !self.ring.put(self.position, &[byte]) {
             self.committed = self.position + 1;
@@ -128,7 +128,7 @@ fn bytes_arrive_once_and_in_order_and_none_stays_with_a_receiver_that_sleeps() {
 }
 
 #[test]
-#[should_panic(expected = "holds what no ring holds")]
+#[should_panic(expected = "has invalid contents")]
 fn without_acquire_and_release_a_piece_is_seen_before_its_bytes() {
     exchange(Weakened::Synchronization, 1);
 }

@@ -15,44 +15,36 @@ use crate::{
 use tracer_core::task::{Envelope, Failure, FunctionSpec, JobId, Outcome, SpanLink, TaskId, TaskSpec, WorkerId};
 use tracer_ipc::protocol::ActorMethods;
 
-/// The living actor that a creation asks for by name, if it takes one that is there.
+/// Returns the living actor that a creation asks for by name, if it takes one that is there.
 pub(crate) fn find_existing(state: &State, envelope: &Envelope<'_>) -> Option<TaskId> {
     let (function, options) = actor::options_of(envelope).filter(|(_, options)| options.or_existing)?;
-    let id = *state.actors.names.get(options.name)?;
-    let actor = state.actors.all.get(&id)?;
+    let id = state.actors.named(options.name)?;
+    let actor = state.actors.get(id)?;
     (*actor.module == *function.module && *actor.type_name == *actor::type_of(function.function)).then_some(id)
 }
 
-/// A task was taken in: if it makes an actor, that begins here.
+/// Notes that a task was taken in: if it makes an actor, that begins here.
 pub(crate) fn on_task(state: &mut State, id: TaskId) {
     let Some(task) = state.tasks.get(id) else { return };
     let job = task.job;
-    *state.actors.open.entry(job).or_default() += 1;
+    state.actors.begin_task(job);
     if task.actor != Part::Creation {
         return;
     }
     let Ok(envelope) = Envelope::decode(task.envelope()) else { return };
     let Some((function, options)) = actor::options_of(&envelope) else { return };
     let mut actor = Actor::new((function, options), job, task.submitted_unix_nano, task.envelope());
-    match state.actors.names.get(options.name) {
-        Some(&first) => {
-            let other =
-                state.actors.all.get(&first).map(|first| {
-                    TaskSpec::Function(FunctionSpec::of_task(&first.module, &first.type_name, &[])).target()
-                });
-            let other = other.unwrap_or_default();
-            // It never had the name.
-            actor.name = Box::default();
-            actor.die(Death::of(format!("actor {first} ({other}) has the name `{}`", options.name)));
-        }
-        None if options.name.is_empty() => {}
-        None => drop(state.actors.names.insert(options.name.into(), id)),
+    if let Some(first) = state.actors.named(options.name) {
+        let other = state
+            .actors
+            .get(first)
+            .map(|first| TaskSpec::Function(FunctionSpec::of_task(&first.module, &first.type_name, &[])).target());
+        let other = other.unwrap_or_default();
+        // It never had the name.
+        actor.name = Box::default();
+        actor.die(Death::of(format!("actor {first} ({other}) has the name `{}`", options.name)));
     }
-    let is_bound = !actor.is_detached && !actor.is_dead();
-    state.actors.all.insert(id, actor);
-    if is_bound {
-        state.actors.bound.entry(job).or_default().insert(id);
-    }
+    state.actors.insert(id, actor);
 }
 
 /// Returns whether a lease of this task is to make an actor again: its creation has ended.
@@ -64,8 +56,8 @@ pub(crate) fn is_restart(state: &State, id: TaskId) -> bool {
 pub(crate) fn crash_limit(state: &State, id: TaskId) -> Option<u32> {
     match state.tasks.get(id)?.actor {
         Part::None => None,
-        Part::Creation => state.actors.all.get(&id).filter(|actor| actor.is_dead()).map(|_| 0),
-        Part::Call(actor) => Some(match state.actors.all.get(&actor) {
+        Part::Creation => state.actors.get(id).filter(|actor| actor.is_dead()).map(|_| 0),
+        Part::Call(actor) => Some(match state.actors.get(actor) {
             Some(actor) if *actor.life() == Life::Alive && !may_restart(state, actor) => 0,
             Some(actor) if !actor.is_dead() => actor.max_call_retries,
             Some(_) | None => 0,
@@ -77,26 +69,22 @@ fn may_restart(state: &State, actor: &Actor) -> bool {
     actor.may_restart() && !state.is_stopping
 }
 
-/// The worker of an actor has made it, and says which of its methods run beside each other.
+/// Notes that the worker of an actor has made it, and says which of its methods run beside each other.
 pub fn on_methods(state: &mut State, worker: WorkerId, methods: &ActorMethods) {
-    let Some(actor) = state.actors.all.get_mut(&methods.actor).filter(|actor| actor.worker() == Some(worker)) else {
+    let Some(actor) = state.actors.get_mut(methods.actor).filter(|actor| actor.worker() == Some(worker)) else {
         return;
     };
     let concurrent = methods.concurrent.iter().map(|method| state.targets.index(method)).collect();
     actor.set_methods(concurrent, methods.max_concurrency as usize);
 }
 
-/// A task has ended, and nobody was told yet.
+/// Notes that a task has ended, and nobody was told yet.
 pub(crate) fn on_task_ended(state: &mut State, effects: &mut impl Effects, id: TaskId, outcome: &Outcome) {
     let Some(task) = state.tasks.get(id) else { return };
     let job = task.job;
     let is_creation = task.actor == Part::Creation;
-    if let Some(open) = state.actors.open.get_mut(&job) {
-        *open -= 1;
-        if *open == 0 {
-            state.actors.open.remove(&job);
-            note_if_over(state, job);
-        }
+    if state.actors.end_task(job) {
+        state.follow_ups.push(FollowUp::JobGone(job));
     }
     if !is_creation {
         return;
@@ -111,14 +99,6 @@ pub(crate) fn on_task_ended(state: &mut State, effects: &mut impl Effects, id: T
     }
 }
 
-/// If a job is over, its actors end with the next turn.
-fn note_if_over(state: &mut State, job: JobId) {
-    let actors = &state.actors;
-    if actors.bound.contains_key(&job) && !actors.open.contains_key(&job) && !actors.connected.contains(&job) {
-        state.follow_ups.push(FollowUp::JobGone(job));
-    }
-}
-
 fn failed_to_begin(failure: &Failure) -> String {
     match failure {
         Failure::Refused { message, .. } => message.clone(),
@@ -127,37 +107,37 @@ fn failed_to_begin(failure: &Failure) -> String {
 }
 
 fn begin_life(state: &mut State, id: TaskId) {
-    if state.actors.all.get_mut(&id).is_some_and(Actor::live) {
+    if state.actors.get_mut(id).is_some_and(Actor::live) {
         waiting::note_ready(state, id);
     }
 }
 
-/// The span of the attempt that has made an actor is known.
+/// Notes the span of the attempt that has made an actor.
 pub(crate) fn on_span(state: &mut State, id: TaskId, span: SpanLink) {
-    if let Some(actor) = state.actors.all.get_mut(&id) {
+    if let Some(actor) = state.actors.get_mut(id) {
         actor.set_span(span);
     }
 }
 
-/// The worker that an actor had is none any more; it goes back to the others if it lives.
+/// Takes its worker from an actor; it goes back to the others if it lives.
 fn set_free(state: &mut State, id: TaskId) {
-    let Some(worker_id) = state.actors.all.get_mut(&id).and_then(Actor::take_worker) else { return };
+    let Some(worker_id) = state.actors.get_mut(id).and_then(Actor::take_worker) else { return };
     if let Some(mut worker) = state.workers.get_mut(&worker_id).filter(|worker| worker.actor == Some(id)) {
         worker.actor = None;
     }
 }
 
-/// A creation that was leased goes back to those that wait: the first one, or, when that has ended, one that is to make the actor again.
+/// Puts a creation that was leased back to those that wait: the first one, or, when that has ended, one that is to make the actor again.
 pub(crate) fn put_back(state: &mut State, id: TaskId) {
     set_free(state, id);
-    let Some(actor) = state.actors.all.get_mut(&id) else { return };
+    let Some(actor) = state.actors.get_mut(id) else { return };
     actor.give_back_attempt();
     if *actor.life() == Life::Restarting {
-        state.actors.to_place.insert(id);
+        state.actors.wait_for_worker(id);
     }
 }
 
-/// An actor was to be made again, and that has ended.
+/// Notes that an actor was to be made again, and that has ended.
 pub(crate) fn on_restart_result(state: &mut State, effects: &mut impl Effects, id: TaskId, outcome: &Outcome) {
     match outcome {
         Outcome::Failed(failure) => {
@@ -171,7 +151,7 @@ pub(crate) fn on_restart_result(state: &mut State, effects: &mut impl Effects, i
 
 /// Returns what is needed to make the span of a further creation that was lost before it had one.
 pub(crate) fn lost_restart(state: &State, grant: &Grant) -> Option<LostAttempt> {
-    let actor = state.actors.all.get(&grant.task)?;
+    let actor = state.actors.get(grant.task)?;
     Some(LostAttempt {
         task: grant.task,
         attempt: actor.attempt(),
@@ -187,14 +167,14 @@ pub(crate) fn lost_restart(state: &State, grant: &Grant) -> Option<LostAttempt> 
 pub(crate) fn why_lost(state: &State, call: TaskId, cause: &str, error_type: &str) -> Option<Failure> {
     let Part::Call(id) = state.tasks.get(call)?.actor else { return None };
     let death = Death { cause: cause.into(), error_type: error_type.into() };
-    let actor = state.actors.all.get(&id)?;
+    let actor = state.actors.get(id)?;
     Some(match actor.life() {
         Life::Dead(death) => actor.died(id, death, true),
         Life::Pending | Life::Alive | Life::Restarting => actor.died(id, &death, true),
     })
 }
 
-/// The worker of an actor is gone, and what it ran is charged. `had_begun` says whether its creation had begun in it.
+/// Notes that the worker of an actor is gone, and what it ran is charged. `had_begun` says whether its creation had begun in it.
 pub(crate) fn on_worker_lost(
     state: &mut State,
     effects: &mut impl Effects,
@@ -202,7 +182,7 @@ pub(crate) fn on_worker_lost(
     (cause, error_type): (String, String),
     had_begun: bool,
 ) {
-    let Some(actor) = state.actors.all.get_mut(&id) else { return };
+    let Some(actor) = state.actors.get_mut(id) else { return };
     actor.take_worker();
     match actor.life() {
         // The creation has gone back or is charged like any task.
@@ -211,23 +191,23 @@ pub(crate) fn on_worker_lost(
         Life::Alive | Life::Restarting => {}
     }
     let death = Death { cause, error_type };
-    match state.actors.all.get(&id).filter(|actor| may_restart(state, actor)) {
+    match state.actors.get(id).filter(|actor| may_restart(state, actor)) {
         Some(_) => begin_again(state, effects, id, &death),
         None => die(state, effects, id, death),
     }
 }
 
 fn begin_again(state: &mut State, effects: &mut impl Effects, id: TaskId, death: &Death) {
-    let Some(actor) = state.actors.all.get_mut(&id) else { return };
+    let Some(actor) = state.actors.get_mut(id) else { return };
     let left = actor.begin_again();
     effects.journal_actor(id, actor.attempt(), actor.restarts(), None);
     effects.log(format!("actor {id} ({}) is made again, {left} more times at most: {}", actor.target(), death.cause));
-    state.actors.to_place.insert(id);
+    state.actors.wait_for_worker(id);
 }
 
-/// An actor is dead from now on: its name is free, and what waits for it fails with the next turn.
+/// Notes that an actor is dead from now on: its name is free, and what waits for it fails with the next turn.
 pub(crate) fn die(state: &mut State, effects: &mut impl Effects, id: TaskId, death: Death) {
-    let Some(actor) = state.actors.all.get_mut(&id).filter(|actor| !actor.is_dead()) else { return };
+    let Some(actor) = state.actors.get_mut(id).filter(|actor| !actor.is_dead()) else { return };
     let kept_inputs = actor.has_lived();
     effects.log(format!("actor {id} ({}) is dead: {}", actor.target(), death.cause));
     if kept_inputs {
@@ -250,66 +230,57 @@ pub(crate) fn die(state: &mut State, effects: &mut impl Effects, id: TaskId, dea
 }
 
 fn end_life(state: &mut State, id: TaskId, death: Death) -> BTreeSet<TaskId> {
-    let Some(actor) = state.actors.all.get_mut(&id) else { return BTreeSet::new() };
-    if state.actors.names.get(&actor.name) == Some(&id) {
-        state.actors.names.remove(&actor.name);
-    }
+    let Some(actor) = state.actors.get_mut(id) else { return BTreeSet::new() };
     let calls = actor.die(death);
-    let job = actor.job;
-    state.actors.to_place.remove(&id);
+    state.actors.bury(id);
     state.history.keep_no_longer(id);
-    if let Some(bound) = state.actors.bound.get_mut(&job)
-        && bound.remove(&id)
-        && bound.is_empty()
-    {
-        state.actors.bound.remove(&job);
-    }
     calls
 }
 
-/// A driver has connected, and this is its job.
+/// Notes that a driver has connected, and this is its job.
 pub fn on_driver(state: &mut State, job: JobId) {
-    state.actors.connected.insert(job);
+    state.actors.connect(job);
 }
 
-/// The driver of a job is gone.
+/// Notes that the driver of a job is gone.
 pub fn on_driver_gone(state: &mut State, job: JobId) {
-    state.actors.connected.remove(&job);
-    note_if_over(state, job);
+    if state.actors.disconnect(job) {
+        state.follow_ups.push(FollowUp::JobGone(job));
+    }
 }
 
-/// No worker is left, and none will be started.
+/// Fails what waits: no worker is left, and none will be started.
 pub(crate) fn fail_all(state: &mut State, effects: &mut impl Effects, message: &str) {
-    for id in std::mem::take(&mut state.actors.to_place) {
+    for id in state.actors.take_waiting_for_worker() {
         if is_restart(state, id) {
             die(state, effects, id, Death::of(format!("no worker can run it: {message}")));
         } else {
-            state.actors.to_place.insert(id);
+            state.actors.wait_for_worker(id);
         }
     }
 }
 
-/// The head stops: no actor is there afterwards.
+/// Notes that the head stops: no actor is there afterwards.
 pub(crate) fn on_stop(state: &mut State, effects: &mut impl Effects) {
-    for id in state.actors.all.keys().copied().collect::<Vec<_>>() {
+    for id in state.actors.ids() {
         if state.actors.keeps_inputs(id) {
             die(state, effects, id, Death::of("the head was stopped"));
         }
     }
 }
 
-/// What the journal says of an actor is read back.
+/// Reads back an actor's record in the journal.
 pub fn on_restored_actor(state: &mut State, id: TaskId, attempt: u32, restarts: u32, death: Option<Death>) {
-    let Some(actor) = state.actors.all.get_mut(&id) else { return };
+    let Some(actor) = state.actors.get_mut(id) else { return };
     actor.restore(attempt, restarts);
     if let Some(death) = death {
         end_life(state, id, death);
     }
 }
 
-/// The end of a creation is read back.
+/// Reads back the end of a creation.
 pub(crate) fn on_restored_end(state: &mut State, id: TaskId, attempt: u32, ended: &TaskEnd) {
-    let Some(actor) = state.actors.all.get_mut(&id) else { return };
+    let Some(actor) = state.actors.get_mut(id) else { return };
     match &ended.outcome {
         Outcome::Failed(failure) => {
             let death = Death::of(failed_to_begin(failure));
@@ -325,11 +296,11 @@ pub(crate) fn on_restored_end(state: &mut State, id: TaskId, attempt: u32, ended
 
 const JOB_GONE: &str = "the head died, and the job that had created it is gone";
 
-/// Everything is read back. What lived has lost its worker with the head; of those, the detached begin again as often as they may.
+/// Ends the restore. Actors that lived have lost their worker with the head; the detached ones begin again as often as they may.
 pub(crate) fn on_restored(state: &mut State, effects: &mut impl Effects, claimed: impl Fn(TaskId) -> Option<u32>) {
-    state.actors.open = open_tasks(state);
-    for id in state.actors.all.keys().copied().collect::<Vec<_>>() {
-        let Some(actor) = state.actors.all.get_mut(&id) else { continue };
+    state.actors.set_open_tasks(open_tasks(state));
+    for id in state.actors.ids() {
+        let Some(actor) = state.actors.get_mut(id) else { continue };
         // What the dead head's workers had claimed of further creations counts.
         actor.count_attempt(claimed(id).unwrap_or(0));
         let death = Death::of("the head died, and its worker with it");

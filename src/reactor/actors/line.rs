@@ -12,16 +12,16 @@ pub(crate) fn may_block(state: &State) -> bool {
     state.workers.of_actors() > 0 && state.workers.waiting_from(WorkerId(0)).any(|(_, worker)| worker.actor.is_some())
 }
 
-/// The worker in which an actor, whose creation had ended, is being made again.
+/// Returns the worker in which an actor, whose creation had ended, is being made again.
 pub(crate) fn worker_that_makes_again(state: &State, id: TaskId) -> Option<WorkerId> {
-    state.actors.all.get(&id).filter(|actor| *actor.life() == Life::Restarting)?.worker()
+    state.actors.get(id).filter(|actor| *actor.life() == Life::Restarting)?.worker()
 }
 
-/// What the calls of an actor wait for that have not begun.
+/// The calls of an actor that come before one that has not begun.
 pub(crate) struct Line {
     /// The creation, until it has ended.
     creation: Option<Rc<[TaskId]>>,
-    /// What has begun and not ended, in the actor's worker.
+    /// Calls that run in the actor's worker.
     running: Rc<[TaskId]>,
     /// True if that runs alone.
     runs_alone: bool,
@@ -40,9 +40,9 @@ enum LinePlace {
     InLine(TaskId),
 }
 
-/// The line of an actor; none if it is dead.
+/// Returns the line of an actor; none if it is dead.
 pub(crate) fn line(state: &State, effects: &impl Effects, id: TaskId) -> Option<Line> {
-    let actor = state.actors.all.get(&id).filter(|actor| !actor.is_dead())?;
+    let actor = state.actors.get(id).filter(|actor| !actor.is_dead())?;
     let runs_alone =
         |id: &TaskId| state.tasks.get(*id).is_some_and(|task| task.must_be_alone || !actor.is_concurrent(task.target));
     let worker = actor.worker().and_then(|worker_id| Some((worker_id, state.workers.get(&worker_id)?)));

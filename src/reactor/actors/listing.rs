@@ -10,32 +10,32 @@ use tracer_core::suggestion;
 use tracer_core::task::{ModuleVersion, TaskId};
 use tracer_ipc::protocol::{ActorReport, ActorState};
 
-/// The rows of every actor that is remembered, newest first.
+/// Returns the rows of every actor that is remembered, newest first.
 pub fn list_actors(state: &State) -> Vec<ActorReport> {
-    state.actors.all.iter().rev().map(|(&id, actor)| report(state, id, actor)).collect()
+    state.actors.iter().rev().map(|(id, actor)| report(state, id, actor)).collect()
 }
 
-/// One actor, by its id or its name; else why there is none.
+/// Returns one actor, by its id or its name; else why there is none.
 pub fn find_actor(state: &State, wanted: &str) -> Result<ActorReport, String> {
     // The dead have no name any more; the newest that had it says why.
-    let by_name = state.actors.names.get(wanted).copied();
-    let dead = || state.actors.all.iter().rev().find(|(_, actor)| *actor.name == *wanted).map(|(&id, _)| id);
+    let by_name = state.actors.named(wanted);
+    let dead = || state.actors.iter().rev().find(|(_, actor)| *actor.name == *wanted).map(|(id, _)| id);
     let id = by_name.or_else(dead).or_else(|| wanted.parse().ok());
-    if let Some((id, actor)) = id.and_then(|id| Some((id, state.actors.all.get(&id)?))) {
+    if let Some((id, actor)) = id.and_then(|id| Some((id, state.actors.get(id)?))) {
         return Ok(report(state, id, actor));
     }
     match id.filter(|&id| state.tasks.get(id).is_some()) {
         Some(id) => Err(format!("task {id} is no actor")),
         None => {
-            let names = state.actors.all.values().map(|actor| &*actor.name).filter(|name| !name.is_empty());
+            let names = state.actors.iter().map(|(_, actor)| &*actor.name).filter(|name| !name.is_empty());
             Err(format!("there is no actor `{wanted}`{}", suggestion::hint(wanted, names)))
         }
     }
 }
 
-/// The versions of their modules that actors are of that are not dead.
+/// Returns the versions of their modules that actors are of that are not dead.
 pub(crate) fn versions(state: &State) -> impl Iterator<Item = ModuleVersion> {
-    state.actors.all.values().filter(|actor| !actor.is_dead()).filter_map(Actor::version)
+    state.actors.iter().map(|(_, actor)| actor).filter(|actor| !actor.is_dead()).filter_map(Actor::version)
 }
 
 pub(crate) fn report(state: &State, id: TaskId, actor: &Actor) -> ActorReport {
@@ -87,7 +87,7 @@ pub(crate) fn why_it_waits(state: &State, id: TaskId) -> Option<tracer_ipc::prot
             Some(Reason::NoProcessForActor { actors, replicas, max_processes: most, before })
         }
         Part::Call(actor_id) => {
-            let actor = state.actors.all.get(&actor_id)?;
+            let actor = state.actors.get(actor_id)?;
             let before = actor.calls().iter().take_while(|&&other| other != id).count();
             let row = report(state, actor_id, actor);
             Some(Reason::AwaitsActor { actor: actor_id, state: row.state, calls_before: before + row.calls_leased })

@@ -29,7 +29,7 @@ use tracer_ipc::spool::CLAIM_COUNT;
 /// Returns the number of actors there is room for, of those that wait for a worker. One process is always left for tasks.
 pub(crate) fn placeable(state: &State) -> usize {
     let most = state.settings.max_processes.max(state.settings.workers_wanted).saturating_sub(1 + state.replicas);
-    state.actors.to_place.len().min(most.saturating_sub(state.workers.of_actors()))
+    state.actors.waiting_for_worker().len().min(most.saturating_sub(state.workers.of_actors()))
 }
 
 /// Gives actors that wait for one a worker that has nothing to do.
@@ -37,9 +37,9 @@ pub(crate) fn place(state: &mut State, effects: &mut impl Effects, now: Now) {
     for _ in 0..placeable(state) {
         let Some(worker_id) = state.workers.last_idle() else { return };
         let Some(id) = next_creation(state) else { return };
-        state.actors.to_place.remove(&id);
+        state.actors.end_wait_for_worker(id);
         if !make(state, effects, id, worker_id, now) {
-            state.actors.to_place.insert(id);
+            state.actors.wait_for_worker(id);
             return;
         }
     }
@@ -47,23 +47,23 @@ pub(crate) fn place(state: &mut State, effects: &mut impl Effects, now: Now) {
 
 /// Returns the actor whose turn it is to be placed.
 fn next_creation(state: &State) -> Option<TaskId> {
-    state.actors.to_place.iter().copied().min_by_key(|&id| turn(state, id))
+    state.actors.waiting_for_worker().iter().copied().min_by_key(|&id| turn(state, id))
 }
 
 /// Returns the number of actors that are placed before this one.
 pub(crate) fn count_before(state: &State, id: TaskId) -> usize {
     let own = turn(state, id);
-    state.actors.to_place.iter().filter(|&&other| turn(state, other) < own).count()
+    state.actors.waiting_for_worker().iter().filter(|&&other| turn(state, other) < own).count()
 }
 
-/// The place of a creation among those that wait, the first being the least: by priority, which rises as it waits, then by submission.
+/// Returns the place of a creation among those that wait, the first being the least: by priority, which rises as it waits, then by submission.
 fn turn(state: &State, id: TaskId) -> (Reverse<Option<Rank>>, TaskId) {
     (Reverse(state.tasks.get(id).map(Rank::of)), id)
 }
 
 /// Leases a creation to what is the actor's worker from now on.
 fn make(state: &mut State, effects: &mut impl Effects, id: TaskId, worker_id: WorkerId, now: Now) -> bool {
-    let Some(actor) = state.actors.all.get_mut(&id) else { return true };
+    let Some(actor) = state.actors.get_mut(id) else { return true };
     let Some(mut worker) = state.workers.get_mut(&worker_id) else { return false };
     let way = if *actor.life() == Life::Restarting { Way::Again } else { Way::Ring };
     actor.begin_attempt(worker_id);
@@ -78,7 +78,7 @@ fn make(state: &mut State, effects: &mut impl Effects, id: TaskId, worker_id: Wo
 
 /// Leases calls to the worker of an actor, as many as it has room for. False when it is to be tried again with the next turn.
 pub(crate) fn serve(state: &mut State, effects: &mut impl Effects, actor: TaskId, now: Now) -> bool {
-    if let Some(actor) = state.actors.all.get_mut(&actor) {
+    if let Some(actor) = state.actors.get_mut(actor) {
         actor.note_served();
     }
     take_back_overtaken(state, effects, actor);
@@ -92,7 +92,7 @@ pub(crate) fn serve(state: &mut State, effects: &mut impl Effects, actor: TaskId
         if let Some(mut worker) = state.workers.get_mut(&worker).filter(|_| is_alone) {
             worker.load.is_exclusive = true;
         }
-        if let Some(actor) = state.actors.all.get_mut(&actor) {
+        if let Some(actor) = state.actors.get_mut(actor) {
             actor.remove_call(call);
         }
     }
@@ -101,20 +101,18 @@ pub(crate) fn serve(state: &mut State, effects: &mut impl Effects, actor: TaskId
 
 /// Takes calls back that the worker of an actor has not begun, if one with a priority has come since: so it does not wait for those.
 fn take_back_overtaken(state: &mut State, effects: &mut impl Effects, id: TaskId) {
-    if !state.queue.calls_with_priority.contains_key(&id) {
+    if !state.queue.has_priority_calls(id) {
         return;
     }
-    let actor = state.actors.all.get(&id).filter(|actor| *actor.life() == Life::Alive && !actor.calls().is_empty());
+    let actor = state.actors.get(id).filter(|actor| *actor.life() == Life::Alive && !actor.calls().is_empty());
     let Some(worker) = actor.and_then(|actor| actor.worker()) else {
-        state.queue.calls_with_priority.remove(&id);
+        state.queue.forget_priority_calls(id);
         return;
     };
-    if state.queue.calls_with_priority.insert(id, false) == Some(true) {
+    if state.queue.lease_priority_calls(id) {
         lifecycle::take_back_unclaimed(state, effects, worker);
         // Those that were taken back are in their places again, and are no reason to do it once more.
-        if let Some(has_come) = state.queue.calls_with_priority.get_mut(&id) {
-            *has_come = false;
-        }
+        state.queue.lease_priority_calls(id);
     }
 }
 
@@ -123,7 +121,7 @@ fn take_back_overtaken(state: &mut State, effects: &mut impl Effects, id: TaskId
 /// What a call writes is told from what others write by which calls run. So one whose output somebody wants is leased with no call that might
 /// run just before or after it and be taken for it: alone, if its method runs alone, and else beside calls that begin while it runs.
 fn may_be_leased(state: &State, actor: TaskId, worker: WorkerId, call: TaskId) -> Option<bool> {
-    let (actor, task) = (state.actors.all.get(&actor)?, state.tasks.get(call)?);
+    let (actor, task) = (state.actors.get(actor)?, state.tasks.get(call)?);
     let worker = state.workers.get(&worker)?;
     let is_concurrent = |task: &Task| actor.is_concurrent(task.target);
     let is_alone = task.must_be_alone || (task.wants_output && !is_concurrent(task));
@@ -137,9 +135,9 @@ fn may_be_leased(state: &State, actor: TaskId, worker: WorkerId, call: TaskId) -
     (!must_wait).then_some(is_alone)
 }
 
-/// The worker of an actor, if it may be leased a call.
+/// Returns the worker of an actor, if it may be leased a call.
 fn may_be_served(state: &State, id: TaskId) -> Option<WorkerId> {
-    let actor = state.actors.all.get(&id).filter(|actor| *actor.life() == Life::Alive && !actor.calls().is_empty())?;
+    let actor = state.actors.get(id).filter(|actor| *actor.life() == Life::Alive && !actor.calls().is_empty())?;
     let worker_id = actor.worker()?;
     let worker = state.workers.get(&worker_id)?;
     let is_open = worker.phase() == WorkerPhase::Ready && !worker.ends_attempt() && worker.ending().is_none();
@@ -149,14 +147,14 @@ fn may_be_served(state: &State, id: TaskId) -> Option<WorkerId> {
     (is_open && has_room && !worker.load.is_exclusive).then_some(worker_id)
 }
 
-/// The call of an actor whose turn it is: of those with the highest priority, which rises as they wait, the first that was submitted. One that is
+/// Returns the call of an actor whose turn it is: of those with the highest priority, which rises as they wait, the first that was submitted. One that is
 /// held holds up those of its submitter that came after it.
 fn next_call(state: &State, id: TaskId) -> Option<TaskId> {
-    let has_priorities = state.queue.calls_with_priority.contains_key(&id);
+    let has_priorities = state.queue.has_priority_calls(id);
     let mut held = HashSet::new();
     // The first of each priority.
     let mut firsts: BTreeMap<i8, (Rank, TaskId)> = BTreeMap::new();
-    for &id in state.actors.all.get(&id)?.calls() {
+    for &id in state.actors.get(id)?.calls() {
         let Some(task) = state.tasks.get(id) else { continue };
         let submitter = (task.submitter, task.job);
         match task.progress() {

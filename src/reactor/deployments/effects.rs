@@ -4,9 +4,9 @@ use tracer_core::task::WorkerId;
 use tracer_ipc::protocol::ServiceRefusal;
 use tracer_ipc::serving::{Deployment, ProxyOrder, ProxySettings, ReplicaOrder, Service};
 
-/// Everything that services may cause. The server does it; tests remember it.
+/// Effects that services may cause. The server carries them out; tests remember them.
 pub trait ServiceEffects {
-    /// The number of a further process of the head.
+    /// Returns the number of a further process of the head.
     fn next_process(&mut self) -> WorkerId;
     /// Makes the table of a service that begins.
     fn open_service(&mut self, service: &str) -> Result<(), ServiceRefusal>;

@@ -23,7 +23,7 @@ fn refusal<T>(code: ServiceRefusalCode, message: String) -> Result<T, ServiceRef
     Err(ServiceRefusal { code, message })
 }
 
-/// A service is to be as this says. With a dry run nothing is done; `owner` is whose connection it ends with, if it does.
+/// Deploys a service as this says. With a dry run nothing is done; `owner` is whose connection it ends with, if it does.
 pub fn on_deploy(
     services: &mut Services,
     effects: &mut impl ServiceEffects,
@@ -203,7 +203,7 @@ pub fn find_service<'s>(services: &'s Services, name: &str) -> Result<&'s Served
     }
 }
 
-/// A service is to be again what it was in an earlier version; in the one before that which is served, if none is said.
+/// Deploys an earlier version of a service again; in the one before that which is served, if none is said.
 pub fn on_rollback(
     services: &mut Services,
     effects: &mut impl ServiceEffects,
@@ -231,7 +231,7 @@ pub fn on_rollback(
     on_deploy(services, effects, service, (false, None), now)
 }
 
-/// A service is to end: it takes no more requests, and ends those that it has.
+/// Begins to end a service: it takes no more requests, and ends those that it has.
 pub fn on_shut_down(
     services: &mut Services,
     effects: &mut impl ServiceEffects,
@@ -252,14 +252,14 @@ pub fn on_shut_down(
         service: name.into(),
         version,
         after,
-        steps: vec!["end what it has, then all its processes".into()],
+        steps: vec!["finish requests in progress, then end all processes".into()],
     })
 }
 
 /// Limit of time for a service to end, beyond that of its requests.
 const END_ALLOWANCE: Duration = Duration::from_secs(5);
 
-/// A connection has ended: so do the services that were to end with it.
+/// Notes that a connection has ended: so do the services that were to end with it.
 pub fn on_owner_gone(services: &mut Services, effects: &mut impl ServiceEffects, owner: DriverId, now: Now) {
     let owned: Vec<_> =
         services.all.iter().filter(|(_, served)| served.owner == Some(owner)).map(|(name, _)| name.clone()).collect();
@@ -269,7 +269,7 @@ pub fn on_owner_gone(services: &mut Services, effects: &mut impl ServiceEffects,
     }
 }
 
-/// The head stops: every service ends what it has, for so long.
+/// Begins to end every service, which may take so long: the head stops.
 pub fn on_stop(services: &mut Services, effects: &mut impl ServiceEffects, grace: Duration, now: Now) {
     services.is_stopping = true;
     services.has_news = true;
@@ -278,7 +278,7 @@ pub fn on_stop(services: &mut Services, effects: &mut impl ServiceEffects, grace
     }
 }
 
-/// A service was served when the head before this one ended: it is served again.
+/// Notes that a service was served when the head before this one ended: it is served again.
 pub fn on_restored(services: &mut Services, version: Version) {
     let served = services.all.entry(version.service.name.clone()).or_default();
     served.remember(version.clone());
@@ -286,7 +286,7 @@ pub fn on_restored(services: &mut Services, version: Version) {
     services.has_news = true;
 }
 
-/// A service was shut down before the head before this one ended.
+/// Notes that a service was shut down before the head before this one ended.
 pub fn on_restored_shut_down(services: &mut Services, name: &str) {
     if let Some(served) = services.all.get_mut(name) {
         served.serving = None;
@@ -300,7 +300,7 @@ pub fn begin_restored(services: &mut Services, effects: &mut impl ServiceEffects
     }
 }
 
-/// A replica has said something.
+/// Notes that a replica has said something.
 pub fn on_replica_report(
     services: &mut Services,
     effects: &mut impl ServiceEffects,
@@ -337,7 +337,7 @@ pub fn on_replica_report(
 /// Limit of time for a failed replica to end, in nanoseconds.
 const FAILED_LIMIT_NS: u64 = 5_000_000_000;
 
-/// A replica has answered an order.
+/// Notes that a replica has answered an order.
 fn on_answer(
     served: &mut Served,
     effects: &mut impl ServiceEffects,
@@ -372,7 +372,7 @@ fn on_answer(
     }
 }
 
-/// A proxy has said something.
+/// Notes that a proxy has said something.
 pub fn on_proxy_report(
     services: &mut Services,
     effects: &mut impl ServiceEffects,
@@ -406,7 +406,7 @@ pub fn on_proxy_report(
             let broken =
                 served.replicas.iter().find(|(_, broken)| broken.place == replica && broken.stage() != Stage::Gone);
             if let Some(id) = broken.map(|(id, _)| *id) {
-                give_up_replica(served, effects, (&name, id), format!("it has sent what none may send: {reason}"));
+                give_up_replica(served, effects, (&name, id), format!("it sent an invalid message: {reason}"));
             }
         }
         // Its end follows. A connection without its file is nobody's.
@@ -414,14 +414,14 @@ pub fn on_proxy_report(
     }
 }
 
-/// The proxy that may have connections of one that drains; none when its service ends.
+/// Returns the proxy that may have connections of one that drains; none when its service ends.
 pub fn heir(services: &Services, process: WorkerId) -> Option<WorkerId> {
     let served = services.all.get(services.by_process.get(&process)?)?;
     let mut live = served.live_proxies().filter(|(other, proxy)| *other != process && proxy.uses > 0);
     live.next().map(|(heir, _)| heir)
 }
 
-/// The process of a replica or a proxy has ended, and its spans are complete. `cause` says how, as `was killed by signal 9`.
+/// Notes that the process of a replica or a proxy has ended, and its spans are complete. `cause` says how, as `was killed by signal 9`.
 pub fn on_exit(services: &mut Services, effects: &mut impl ServiceEffects, process: WorkerId, cause: &str, now: Now) {
     services.has_news = true;
     let Some(name) = services.by_process.get(&process).cloned() else { return };

@@ -97,7 +97,7 @@ pub(super) fn start_proxy(
     }
 }
 
-/// A replica has made its handler: lanes lead to it from every proxy that is up.
+/// Notes that a replica has made its handler: lanes lead to it from every proxy that is up.
 pub(super) fn join_replica(served: &mut Served, effects: &mut impl ServiceEffects, process: WorkerId) {
     let proxies: Vec<_> = served.live_proxies().map(|(proxy, _)| proxy).collect();
     let Some(replica) = served.replicas.get_mut(&process) else { return };
@@ -107,7 +107,7 @@ pub(super) fn join_replica(served: &mut Served, effects: &mut impl ServiceEffect
     }
 }
 
-/// A proxy is up: lanes lead from it to every replica that has a handler.
+/// Notes that a proxy is up: lanes lead from it to every replica that has a handler.
 pub(super) fn join_proxy(served: &mut Served, effects: &mut impl ServiceEffects, process: WorkerId) {
     for (id, replica) in served.replicas.iter_mut().filter(|(_, replica)| replica.has_handler()) {
         effects.give_lanes(process, *id, replica.place, &replica.name);
@@ -180,7 +180,7 @@ pub(super) fn refresh(served: &Served, effects: &mut impl ServiceEffects) {
     served.live_proxies().for_each(|(proxy, _)| effects.order_proxy(proxy, ProxyOrder::Refresh));
 }
 
-/// The settings of proxies for a version.
+/// Returns the settings of proxies for a version.
 pub(super) fn settings(served: &mut Served, service: &Service) -> ProxySettings {
     served.revision += 1;
     let routes = service.applications.iter().map(|application| {
@@ -234,7 +234,7 @@ pub(super) fn publish(served: &mut Served, effects: &mut impl ServiceEffects, se
     effects.publish(&service.name, replica.place, replica.index, replica.deployment.ongoing_limit());
 }
 
-/// The process of a replica has ended, and its spans are complete.
+/// Notes that the process of a replica has ended, and its spans are complete.
 pub(super) fn on_replica_exit(
     services: &mut Services,
     effects: &mut impl ServiceEffects,
@@ -270,7 +270,7 @@ pub(super) fn on_replica_exit(
     served.tell(ServiceNews::ReplicaLost { replica: name, pid: replica.pid, reason }, now);
 }
 
-/// The process of a proxy has ended, and its spans are complete.
+/// Notes that the process of a proxy has ended, and its spans are complete.
 pub(super) fn on_proxy_exit(
     services: &mut Services,
     effects: &mut impl ServiceEffects,

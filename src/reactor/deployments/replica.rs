@@ -35,7 +35,7 @@ impl Stage {
     /// Every stage, in the order of a life.
     pub const ALL: [Stage; 5] = [Stage::Starting, Stage::Ready, Stage::Serving, Stage::Draining, Stage::Gone];
 
-    /// As people and programs read it.
+    /// Returns the stage as people and programs read it.
     pub fn name(self) -> &'static str {
         match self {
             Stage::Starting => "starting",
@@ -92,34 +92,34 @@ pub(super) fn check(stage: Stage, event: Event) -> Result<Stage, Refusal> {
 
 /// A replica, from the start of its process to the end of it.
 #[derive(Clone, Debug)]
-pub struct Replica {
+pub(super) struct Replica {
     stage: Stage,
     /// Its name: `<deployment>#<number>`.
-    pub name: String,
+    pub(super) name: String,
     /// Its application.
-    pub application: String,
+    pub(super) application: String,
     /// The settings that it has.
-    pub deployment: Deployment,
+    pub(super) deployment: Deployment,
     /// Tracing settings that it was given.
-    pub tracing: ServiceTracing,
+    pub(super) tracing: ServiceTracing,
     /// Its number in the table.
-    pub place: u32,
+    pub(super) place: u32,
     /// Its deployment's number in the table.
-    pub index: u32,
+    pub(super) index: u32,
     /// The version of the service that it was started for.
-    pub version: u64,
+    pub(super) version: u64,
     /// Its process.
-    pub pid: Option<u32>,
+    pub(super) pid: Option<u32>,
     /// Time of its process's start, by the monotonic clock.
-    pub started_ns: u64,
+    pub(super) started_ns: u64,
     /// The proxies that were given lanes to it.
     pub(super) joined: BTreeSet<WorkerId>,
     /// The proxies that have lanes to it.
-    pub lanes: BTreeSet<WorkerId>,
+    pub(super) lanes: BTreeSet<WorkerId>,
     /// True if its settings can be changed while it runs.
-    pub is_configurable: bool,
-    /// What it said of itself when its handler was made.
-    pub said: Said,
+    pub(super) is_configurable: bool,
+    /// Its own report, of when its handler was made.
+    pub(super) said: Said,
     pub(super) health: Health,
     /// The order by which it is being configured.
     pub(super) configuring: Option<u64>,
@@ -131,7 +131,7 @@ pub struct Replica {
 
 /// Facts about a replica when its handler is made.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Said {
+pub(super) struct Said {
     /// Description of the way of its spans, for people.
     pub tracing: String,
     /// Reason why its hook failed, if it did.
@@ -145,14 +145,14 @@ pub struct Said {
 pub(super) struct Health {
     /// The question that is not answered, with when it is late.
     pub(super) asked: Option<(u64, u64)>,
-    /// When it is asked next.
+    /// Time of the next question, by the monotonic clock.
     pub(super) next_ns: u64,
     /// Times in a row that it said that it is not well.
     pub(super) unwell: u32,
 }
 
 impl Replica {
-    /// A replica whose process is about to be started.
+    /// Makes a replica whose process is about to be started.
     pub(super) fn new(
         application: &str,
         deployment: Deployment,
@@ -183,7 +183,7 @@ impl Replica {
     }
 
     /// Stage of its life.
-    pub fn stage(&self) -> Stage {
+    pub(super) fn stage(&self) -> Stage {
         self.stage
     }
 
@@ -197,13 +197,13 @@ impl Replica {
         matches!(self.stage, Stage::Ready | Stage::Serving)
     }
 
-    /// Returns when its handler is to be made, by the clock that never jumps.
+    /// Returns when its handler is to be made, by the monotonic clock.
     pub(super) fn ready_until_ns(&self) -> u64 {
         let limit = u64::try_from(self.deployment.start_timeout.as_nanos()).unwrap_or(u64::MAX);
         self.started_ns.saturating_add(limit)
     }
 
-    /// Something happens to it. Returns whether it can; what cannot, changes nothing.
+    /// Applies an event to the stage of its life. Returns whether it can happen; what cannot, changes nothing.
     pub(super) fn advance(&mut self, event: Event) -> bool {
         let next = check(self.stage, event);
         if let Ok(next) = next {

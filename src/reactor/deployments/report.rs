@@ -10,7 +10,7 @@ use tracer_ipc::protocol::{
     DeploymentReport, ProxyReportRow, ReplicaReportRow, ServiceNews, ServiceReport, ServiceState, ServiceVersion,
 };
 
-/// Every service, by name.
+/// Returns every service, by name.
 pub fn list_services(services: &Services, effects: &impl ServiceEffects, now: Now) -> Vec<ServiceReport> {
     let there = services.all.iter().filter(|(_, served)| served.is_there());
     there.map(|(name, served)| report(name, served, effects, now)).collect()
@@ -142,7 +142,7 @@ fn of_proxy(proxy: &Proxy, now: Now) -> ProxyReportRow {
     }
 }
 
-/// The versions of a service, oldest first.
+/// Returns the versions of a service, oldest first.
 pub fn list_versions(served: &Served) -> Vec<ServiceVersion> {
     let serving = served.serving.as_ref().map(|version| version.number);
     let version = |version: &Version| ServiceVersion {

@@ -41,7 +41,7 @@ pub(super) fn begin(services: &mut Services, effects: &mut impl ServiceEffects, 
     served.rollout = Some(Rollout { version, phase: Phase::Starting, replicas, until_ns, revision: 0, failure });
 }
 
-/// Reason why the last lost replica was lost.
+/// Returns the reason why the last lost replica was lost.
 fn last_loss(services: &Services, name: &str) -> Option<String> {
     match &services.all.get(name)?.events.back()?.what {
         ServiceNews::ReplicaLost { replica, reason, .. } => Some(format!("replica {replica}: {reason}")),
@@ -215,7 +215,7 @@ fn has_switched(served: &mut Served, effects: &mut impl ServiceEffects, service:
     here.peek().is_some() && here.all(|proxy| proxy.given >= revision && proxy.uses == proxy.given) && are_serving
 }
 
-/// The version is served from now on. What is not of it goes with the next turn.
+/// Serves the version from now on. What is not of it goes with the next turn.
 fn commit(served: &mut Served, effects: &mut impl ServiceEffects, now: Now) {
     let Some(rollout) = served.rollout.take() else { return };
     let version = rollout.version;
@@ -246,13 +246,13 @@ fn commit(served: &mut Served, effects: &mut impl ServiceEffects, now: Now) {
     served.tell(ServiceNews::RolledOut { version: number }, now);
 }
 
-/// The longest that a request of a service may take to end.
+/// Returns the longest that a request of a service may take to end.
 pub(super) fn longest_drain(service: &Service) -> std::time::Duration {
     let all = super::service::deployments(service).map(|(_, deployment)| deployment.drain_timeout);
     all.max().unwrap_or_default()
 }
 
-/// The version is not served. What was before is, all of it.
+/// Gives the version up. What was served before is, all of it.
 pub(super) fn fail(served: &mut Served, effects: &mut impl ServiceEffects, now: Now) {
     let Some(rollout) = served.rollout.take() else { return };
     let Rollout { mut version, phase, replicas, failure, .. } = rollout;

@@ -26,20 +26,20 @@ const LONG_LIFE_NS: u64 = 60_000_000_000;
 #[derive(Debug, Default)]
 pub struct Services {
     /// By name.
-    pub all: BTreeMap<String, Served>,
+    pub(super) all: BTreeMap<String, Served>,
     /// True if none is begun any more.
-    pub is_stopping: bool,
+    pub(super) is_stopping: bool,
     /// The named resources of the head, with how much there is of each.
-    pub resources: Vec<(String, u64)>,
+    pub(super) resources: Vec<(String, u64)>,
     /// Number of processes that there may be of replicas and actors, beside the workers of the pool; none for any.
-    pub room: Option<usize>,
+    pub(super) room: Option<usize>,
     /// Number of processes of actors and of tasks that wait, as far as there are more of these than workers are wanted.
-    pub others: usize,
+    pub(super) others: usize,
     /// True if something has happened since the last turn.
     pub(super) has_news: bool,
-    /// When something is due, by the clock that never jumps.
+    /// Time of the next deadline, by the monotonic clock.
     pub(super) next_ns: Option<u64>,
-    /// Which service the process of a replica or proxy is of.
+    /// The service of each process of a replica or proxy.
     pub(super) by_process: BTreeMap<WorkerId, String>,
     /// The number of the last order that is answered by its number.
     pub(super) last_order: u64,
@@ -51,15 +51,36 @@ impl Services {
         Services { resources, room: Some(room), ..Services::default() }
     }
 
-    /// The service of a process.
+    /// Returns the service of a process.
     pub fn service_of(&self, process: WorkerId) -> Option<&str> {
         self.by_process.get(&process).map(String::as_str)
     }
 
-    /// The service of a process, with its name.
+    /// Returns the service of a process, with its name.
     pub(super) fn served_of(&mut self, process: WorkerId) -> Option<(String, &mut Served)> {
         let name = self.by_process.get(&process)?;
         Some((name.clone(), self.all.get_mut(name)?))
+    }
+
+    /// Sets the number of processes of actors and of tasks that wait, which take of the same room as replicas.
+    pub fn set_others(&mut self, others: usize) {
+        self.others = others;
+    }
+
+    /// Returns whether a service of this name was ever deployed and is remembered.
+    pub fn knows(&self, service: &str) -> bool {
+        self.all.contains_key(service)
+    }
+
+    /// Returns what has happened to a service since, none of it if it is not known.
+    pub fn events_after(&self, service: &str, number: u64) -> Vec<ServiceEvent> {
+        self.all.get(service).map(|served| served.events_after(number)).unwrap_or_default()
+    }
+
+    /// Returns what is to be said of the services that other machines reach, by their names.
+    pub fn public_notes(&self) -> impl Iterator<Item = (&str, String)> {
+        let served = self.all.iter().filter_map(|(name, served)| Some((name.as_str(), served.serving.as_ref()?)));
+        served.filter_map(|(name, serving)| Some((name, serving.service.http.public_note()?)))
     }
 
     /// Returns whether something has happened since the last turn.
@@ -72,7 +93,7 @@ impl Services {
         self.by_process.is_empty()
     }
 
-    /// The number of processes of replicas.
+    /// Returns the number of processes of replicas.
     pub fn replicas(&self) -> usize {
         self.all.values().map(|served| served.replicas.len()).sum()
     }
@@ -87,7 +108,7 @@ impl Services {
         occupied
     }
 
-    /// The versions of modules that are served, or may be served again.
+    /// Returns the versions of modules that are served, or may be served again.
     pub fn module_versions(&self) -> BTreeSet<u64> {
         let versions = self.all.values().flat_map(|served| {
             let coming = served.rollout.as_ref().map(|rollout| &rollout.version);
@@ -104,7 +125,7 @@ pub struct Version {
     pub number: u64,
     /// Time of the deploy, in nanoseconds since the Unix epoch.
     pub deployed_unix_nano: u64,
-    /// What it is.
+    /// Its settings.
     pub service: Service,
     /// Reason why it could not be rolled out, if it could not.
     pub failure: Option<String>,
@@ -114,16 +135,16 @@ pub struct Version {
 #[derive(Debug, Default)]
 pub struct Served {
     /// The versions that were deployed, oldest first.
-    pub versions: VecDeque<Version>,
+    pub(super) versions: VecDeque<Version>,
     /// The version that is served; none before the first is.
-    pub serving: Option<Version>,
+    pub(super) serving: Option<Version>,
     /// The version that is being rolled out.
-    pub rollout: Option<Rollout>,
+    pub(super) rollout: Option<Rollout>,
     /// Its replicas that have a process.
-    pub replicas: BTreeMap<WorkerId, Replica>,
+    pub(super) replicas: BTreeMap<WorkerId, Replica>,
     /// Its proxies that have a process.
-    pub proxies: BTreeMap<WorkerId, Proxy>,
-    /// Where a free number of the table is looked for.
+    pub(super) proxies: BTreeMap<WorkerId, Proxy>,
+    /// Number in the table from which a free one is searched.
     next_place: u32,
     /// The numbers of deployments in the table, by application and name.
     pub(super) indices: BTreeMap<(String, String), u32>,
@@ -137,15 +158,15 @@ pub struct Served {
     pub(super) last_proxy: u64,
     /// The number of the settings that proxies were given last.
     pub(super) revision: u64,
-    /// What has happened, oldest first.
-    pub events: VecDeque<ServiceEvent>,
+    /// Events, oldest first.
+    pub(super) events: VecDeque<ServiceEvent>,
     /// The number of the last event.
-    pub last_event: u64,
-    /// How it ends, once it does.
+    pub(super) last_event: u64,
+    /// Manner of its end, once it is asked to end.
     pub(super) ending: Option<Ending>,
-    /// Whose connection it ends with.
-    pub owner: Option<DriverId>,
-    /// Reason why nobody listens for it, while that is so: then it has no processes either.
+    /// The driver with whose connection it ends.
+    pub(super) owner: Option<DriverId>,
+    /// Reason why its address has no listener, while that is so: then it has no processes either.
     pub(super) unheard: Option<Unheard>,
 }
 
@@ -153,27 +174,27 @@ pub struct Served {
 #[derive(Clone, Debug)]
 pub(super) struct Unheard {
     pub(super) reason: String,
-    /// When it is tried again, by the clock that never jumps.
+    /// Time of the next try, by the monotonic clock.
     pub(super) again_ns: u64,
 }
 
 /// A proxy, from the start of its process to the end of it.
 #[derive(Clone, Debug)]
-pub struct Proxy {
+pub(super) struct Proxy {
     /// Its number, from 1.
-    pub number: u64,
+    pub(super) number: u64,
     /// Address that it listens on.
-    pub address: SocketAddr,
+    pub(super) address: SocketAddr,
     /// Tracing settings that it was given.
-    pub tracing: ServiceTracing,
+    pub(super) tracing: ServiceTracing,
     /// Stage of its life.
-    pub stage: ProxyStage,
+    pub(super) stage: ProxyStage,
     /// Its process.
-    pub pid: u32,
+    pub(super) pid: u32,
     /// Time of its process's start, by the monotonic clock.
-    pub started_ns: u64,
-    /// What it said of itself.
-    pub said: Said,
+    pub(super) started_ns: u64,
+    /// Its own report.
+    pub(super) said: Said,
     /// The settings that it was given last, and those that it uses.
     pub(super) given: u64,
     pub(super) uses: u64,
@@ -185,7 +206,7 @@ pub struct Proxy {
 
 /// Stage of a proxy's life.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum ProxyStage {
+pub(super) enum ProxyStage {
     /// Its process runs, and has not said that it is up.
     Starting,
     /// It is up.
@@ -204,8 +225,8 @@ impl Proxy {
             && self.tracing.sampling_ratio == wanted.sampling_ratio
     }
 
-    /// As people and programs read it.
-    pub fn state(&self) -> &'static str {
+    /// Returns the stage as people and programs read it.
+    pub(super) fn state(&self) -> &'static str {
         match self.stage {
             ProxyStage::Starting => "starting",
             ProxyStage::Up if self.uses == 0 => "ready",
@@ -217,14 +238,14 @@ impl Proxy {
 
 /// A version on its way.
 #[derive(Debug)]
-pub struct Rollout {
+pub(super) struct Rollout {
     /// The version.
-    pub version: Version,
-    /// How far it is.
+    pub(super) version: Version,
+    /// Current phase.
     pub(super) phase: Phase,
     /// Its replicas: none of these is in the table before all are ready.
     pub(super) replicas: BTreeSet<WorkerId>,
-    /// When it has failed, unless it is further by then.
+    /// Time at which it fails if it is still in this phase, by the monotonic clock.
     pub(super) until_ns: u64,
     /// The number of the settings that proxies were given for it.
     pub(super) revision: u64,
@@ -246,7 +267,7 @@ pub(super) enum Phase {
 /// Manner in which a service ends.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Ending {
-    /// When whatever is left is killed, by the clock that never jumps.
+    /// Time at which the processes that are left are killed, by the monotonic clock.
     pub(super) until_ns: u64,
     /// True once replicas were told, which is when no proxy is left.
     pub(super) are_replicas_told: bool,
@@ -260,12 +281,12 @@ pub(super) struct Deaths {
     /// All of them.
     pub(super) total: u64,
     in_a_row: u32,
-    /// When the next may be started, by the clock that never jumps.
+    /// Time from which the next may be started, by the monotonic clock.
     pub(super) again_ns: u64,
 }
 
 impl Deaths {
-    /// One more has died.
+    /// Counts a death.
     pub(super) fn add(&mut self, started_ns: u64, now: Now) {
         self.total += 1;
         if now.monotonic_ns.saturating_sub(started_ns) >= LONG_LIFE_NS {
@@ -279,7 +300,7 @@ impl Deaths {
         self.again_ns = now.monotonic_ns + pause;
     }
 
-    /// The next one may be started at once.
+    /// Lets the next one be started at once.
     pub(super) fn forgive(&mut self) {
         self.in_a_row = 0;
         self.again_ns = 0;
@@ -303,7 +324,7 @@ impl Served {
     }
 
     /// Returns what has happened since.
-    pub fn events_after(&self, number: u64) -> Vec<ServiceEvent> {
+    pub(super) fn events_after(&self, number: u64) -> Vec<ServiceEvent> {
         self.events.iter().filter(|event| event.number > number).cloned().collect()
     }
 
@@ -317,7 +338,7 @@ impl Served {
         self.rollout.as_ref().is_some_and(|rollout| rollout.replicas.contains(&replica))
     }
 
-    /// The number of a deployment in the table, which it gets if it has none.
+    /// Returns the number of a deployment in the table, which it gets if it has none.
     pub(super) fn index(&mut self, application: &str, deployment: &str) -> u32 {
         let key = (application.to_owned(), deployment.to_owned());
         if let Some(index) = self.indices.get(&key) {
@@ -329,12 +350,12 @@ impl Served {
         index
     }
 
-    /// The number of a deployment in the table, if it has one.
+    /// Returns the number of a deployment in the table, if it has one.
     pub fn index_of(&self, application: &str, deployment: &str) -> Option<u32> {
         self.indices.get(&(application.to_owned(), deployment.to_owned())).copied()
     }
 
-    /// A number in the table that no replica has: the next one, so that what is said of the last that had it is not taken for this one's.
+    /// Returns a number in the table that no replica has: the next one, so that what is said of the last that had it is not taken for this one's.
     pub(super) fn take_place(&mut self) -> u32 {
         let used: BTreeSet<u32> = self.replicas.values().map(|replica| replica.place).collect();
         let (before, after) = (0..self.next_place, self.next_place..PLACES);
@@ -352,12 +373,12 @@ impl Served {
         }
     }
 
-    /// The number of the version that was deployed last.
+    /// Returns the number of the version that was deployed last.
     pub fn last_version(&self) -> u64 {
         self.versions.back().map_or(0, |version| version.number)
     }
 
-    /// The proxies that lanes lead from.
+    /// Returns the proxies that lanes lead from.
     pub(super) fn live_proxies(&self) -> impl Iterator<Item = (WorkerId, &Proxy)> {
         let live = self.proxies.iter().filter(|(_, proxy)| proxy.stage == ProxyStage::Up);
         live.map(|(id, proxy)| (*id, proxy))
@@ -375,7 +396,7 @@ pub(super) fn traces_alike(one: &ServiceTracing, other: &ServiceTracing) -> bool
     one.is_enabled == other.is_enabled && one.exporters == other.exporters
 }
 
-/// The deployments of a service with their applications.
+/// Returns the deployments of a service with their applications.
 pub(super) fn deployments(service: &Service) -> impl Iterator<Item = (&Application, &Deployment)> {
     service
         .applications
@@ -383,12 +404,12 @@ pub(super) fn deployments(service: &Service) -> impl Iterator<Item = (&Applicati
         .flat_map(|application| application.deployments.iter().map(move |deployment| (application, deployment)))
 }
 
-/// Returns the time that is so long from now, by the clock that never jumps.
+/// Returns the time that is so long from now, by the monotonic clock.
 pub(super) fn after(now: Now, time: Duration) -> u64 {
     now.monotonic_ns.saturating_add(u64::try_from(time.as_nanos()).unwrap_or(u64::MAX))
 }
 
-/// A deployment of a service, by application and name.
+/// Returns a deployment of a service, by application and name.
 pub(super) fn find<'s>(
     service: &'s Service,
     application: &str,

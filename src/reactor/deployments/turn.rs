@@ -1,4 +1,4 @@
-//! Once a turn: what there is of each service is compared with what there should be.
+//! Turn of services: compares the processes of each service with those that there should be.
 
 use super::effects::ServiceEffects;
 use super::plan::{kept, missing};
@@ -26,7 +26,7 @@ pub(super) const ENDED_LIMIT: usize = 100;
 /// Pause before an address is tried again on which the service of an earlier head cannot listen, in nanoseconds.
 const LISTEN_AGAIN_NS: u64 = 1_000_000_000;
 
-/// Starts, publishes and ends what is to be, after whatever has happened. Returns when something is due next, by the clock that never jumps.
+/// Starts, publishes and ends what is to be, after whatever has happened. Returns when something is due next, by the monotonic clock.
 pub fn turn(services: &mut Services, effects: &mut impl ServiceEffects, now: Now) -> Option<u64> {
     let is_due = services.next_ns.is_some_and(|next| next <= now.monotonic_ns);
     if !std::mem::take(&mut services.has_news) && !is_due {
@@ -124,7 +124,7 @@ fn follow(services: &mut Services, effects: &mut impl ServiceEffects, name: &str
     }
 }
 
-/// Replicas that are ready and have lanes take requests; so does a proxy that has lanes to all of them.
+/// Lets replicas take requests that are ready and have lanes, and proxies that have lanes to all of them.
 fn publish_ready(served: &mut Served, effects: &mut impl ServiceEffects, serving: &Version, stay: &[WorkerId]) {
     let service = &serving.service;
     let is_ready = |id: &&WorkerId| {
@@ -273,7 +273,7 @@ fn end(services: &mut Services, effects: &mut impl ServiceEffects, name: &str, n
     }
 }
 
-/// The longest that a service may take to end of itself.
+/// Returns the longest that a service may take to end of itself.
 pub(super) fn time_to_end(served: &Served) -> Duration {
     served.serving.as_ref().map_or(Duration::ZERO, |serving| longest_drain(&serving.service))
 }

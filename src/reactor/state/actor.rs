@@ -1,13 +1,12 @@
-use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::collections::BTreeSet;
 
 use crate::state::target::TargetIndex;
 use tracer_core::task::{
     ActorOptions, ActorRole, Envelope, Failure, FunctionSpec, JobId, ModuleVersion, SpanLink, TaskId, TaskSpec,
     WorkerId,
 };
-use tracer_ipc::protocol::Lease;
 
-/// What a task has to do with an actor, in a form that fits a [task](Task).
+/// A task's relation to an actor, in a form that fits a [task](Task).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Part {
     /// Nothing.
@@ -28,22 +27,6 @@ impl Part {
             ActorRole::Call(actor) => Part::Call(actor),
         }
     }
-}
-
-/// Every actor that is remembered, and what waits because of them.
-#[derive(Debug, Default)]
-pub(crate) struct Actors {
-    pub(crate) all: BTreeMap<TaskId, Actor>,
-    /// Those that are not dead and have a name.
-    pub(crate) names: HashMap<Box<str>, TaskId>,
-    /// Those that wait for a worker of their own.
-    pub(crate) to_place: BTreeSet<TaskId>,
-    /// Number of tasks of each job that have not ended; none for jobs without.
-    pub(crate) open: BTreeMap<JobId, usize>,
-    /// Actors that are to end with their jobs and are not dead, by job.
-    pub(crate) bound: HashMap<JobId, BTreeSet<TaskId>>,
-    /// Jobs whose driver is connected.
-    pub(crate) connected: HashSet<JobId>,
 }
 
 /// An actor.
@@ -76,7 +59,7 @@ pub(crate) struct Actor {
     max_concurrency: usize,
 }
 
-/// Where an actor is in its life.
+/// Stage of an actor's life.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Life {
     /// Its creation has not ended.
@@ -89,7 +72,7 @@ pub(crate) enum Life {
     Dead(Death),
 }
 
-/// Why an actor is dead.
+/// Cause of an actor's death.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Death {
     /// A clause that fits after a colon.
@@ -272,7 +255,7 @@ impl Actor {
         matches!(self.life, Life::Dead(_))
     }
 
-    /// The version of its module that its creation said.
+    /// Returns the version of its module that its creation said.
     pub(crate) fn version(&self) -> Option<ModuleVersion> {
         Envelope::decode(&self.envelope).ok()?.module_version
     }
@@ -290,7 +273,7 @@ impl Actor {
     }
 }
 
-/// The type in `Type.new`.
+/// Returns the type in `Type.new`.
 pub(crate) fn type_of(function: &str) -> &str {
     function.rsplit_once('.').map_or(function, |(type_name, _)| type_name)
 }
@@ -302,47 +285,5 @@ pub(crate) fn options_of<'a>(envelope: &Envelope<'a>) -> Option<(FunctionSpec<'a
             ActorRole::None | ActorRole::Call(_) => None,
         },
         TaskSpec::Command(_) => None,
-    }
-}
-
-impl Actors {
-    /// Lease to make an actor again, whose task remembers its envelope no more.
-    pub(crate) fn lease_again<'a>(&'a self, id: TaskId, number: u64, inputs: &'a [u8]) -> Option<Lease<'a>> {
-        self.all.get(&id).map(|actor| Lease {
-            number,
-            task: id,
-            attempt: actor.attempt,
-            job: actor.job,
-            submitted_unix_nano: actor.submitted_unix_nano,
-            previous: actor.span,
-            envelope: &actor.envelope,
-            queued: None,
-            inputs,
-        })
-    }
-
-    /// Returns whether what a creation was given is needed again.
-    pub(crate) fn keeps_inputs(&self, id: TaskId) -> bool {
-        self.all.get(&id).is_some_and(Actor::has_lived)
-    }
-
-    /// Returns whether a task must be remembered because its actor lives.
-    pub(crate) fn is_living(&self, id: TaskId) -> bool {
-        self.all.get(&id).is_some_and(|actor| !actor.is_dead())
-    }
-
-    /// The module that an actor's type is of, without the folder and the ending of a library.
-    pub(crate) fn module_of(&self, id: TaskId) -> Option<&str> {
-        self.all.get(&id).map(|actor| tracer_core::task::module_stem(&actor.module))
-    }
-
-    /// Returns whether an actor outlives the job that has created it.
-    pub(crate) fn is_detached(&self, id: TaskId) -> bool {
-        self.all.get(&id).is_some_and(|actor| actor.is_detached)
-    }
-
-    /// The task of a dead actor is forgotten.
-    pub(crate) fn forget(&mut self, id: TaskId) {
-        self.all.remove(&id);
     }
 }

@@ -11,11 +11,11 @@ use tracer_core::task::TaskId;
 pub(crate) struct History {
     /// Oldest first.
     order: VecDeque<TaskId>,
-    /// Those that were the oldest and are kept, because their results are to be arguments or their actors live.
+    /// Tasks that were the oldest and are kept, because their results are to be arguments or their actors live.
     kept: HashSet<TaskId>,
     /// Bytes of results that are kept in memory.
     bytes: usize,
-    /// Those whose results are in files, oldest first; some may have no file any more.
+    /// Tasks whose results are in files, oldest first; some may have no file any more.
     stored: VecDeque<TaskId>,
     /// Bytes of those files.
     stored_bytes: u64,

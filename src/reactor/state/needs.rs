@@ -1,12 +1,12 @@
 use tracer_core::task::Demand;
 use tracer_ipc::protocol::DemandReport;
 
-/// What a task needs, if that is not just a slot.
+/// Resources that a task needs, if that is not just a slot.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Needs {
     /// Number of slots.
     pub cpus: u32,
-    /// How much of which resources, by name.
+    /// Amounts of named resources.
     pub resources: Box<[(Box<str>, u64)]>,
 }
 
@@ -32,6 +32,6 @@ impl Needs {
 pub struct Resource {
     /// Its name.
     pub name: Box<str>,
-    /// How much there is.
+    /// Amount that the head has of it.
     pub total: u64,
 }

@@ -17,7 +17,7 @@ use std::collections::BTreeSet;
 use tracer_core::task::{AttemptReport, Failure, Outcome, TaskId, WorkerId};
 use tracer_ipc::protocol::{TaskCounts, TaskState};
 
-/// Where a task is.
+/// Progress of a task: the place in which it is.
 #[derive(Debug, Default)]
 pub enum Progress {
     /// Nowhere: it was just taken in or read back, or whoever had it has let go of it, and its next turn or its end follows at once.
@@ -29,19 +29,19 @@ pub enum Progress {
     Waiting,
     /// In `Tally::retrying`.
     Retrying {
-        /// Until when, in nanoseconds of the monotonic clock.
+        /// Time of the next attempt, in nanoseconds of the monotonic clock.
         until: u64,
     },
     /// Among the leases of a worker. Whether it has begun is in that worker's ring of claims.
     Leased {
-        /// Which worker.
+        /// The worker.
         worker: WorkerId,
     },
     /// In `State::ended` or `State::kept`, until it is forgotten.
     Ended(Box<TaskEnd>),
 }
 
-/// What happens to a task.
+/// An event of a task.
 #[derive(Debug)]
 pub(crate) enum Event {
     /// It may begin, and waits for its turn.
@@ -50,7 +50,7 @@ pub(crate) enum Event {
     Held,
     /// An attempt failed, and the next one is to come later.
     PutOff {
-        /// When, in nanoseconds of the monotonic clock.
+        /// Time of the next attempt, in nanoseconds of the monotonic clock.
         until: u64,
     },
     /// A worker is given it.
@@ -61,7 +61,7 @@ pub(crate) enum Event {
     Ended(Box<TaskEnd>),
 }
 
-/// Why something cannot happen to a task where it is.
+/// Reason why a task in its present state refuses an event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Refusal {
     /// It has ended: the first end counts, and nothing follows.
@@ -134,12 +134,12 @@ pub(crate) struct Tally {
 }
 
 impl Tally {
-    /// The tasks by state; what is held or put off waits.
+    /// Returns the tasks by state; what is held or put off waits.
     pub(crate) fn counts(&self) -> TaskCounts {
         self.counts
     }
 
-    /// Number of tasks that are held.
+    /// Returns the number of tasks that are held.
     pub(crate) fn held(&self) -> usize {
         self.held
     }
@@ -149,7 +149,7 @@ impl Tally {
         &self.retrying
     }
 
-    /// An ended task is remembered no more.
+    /// Notes that an ended task is remembered no more.
     pub(crate) fn forget(&mut self) {
         self.counts.forgotten += 1;
     }
@@ -218,7 +218,7 @@ impl Stage {
         }
     }
 
-    /// Something happens to it. What the table refuses is a mistake of the caller's, and changes nothing.
+    /// Applies an event to its progress. What the table refuses is a mistake of the caller's, and changes nothing.
     pub(crate) fn advance(&mut self, id: TaskId, event: Event, tally: &mut Tally) {
         if let Err(refusal) = check(&self.0, &event) {
             debug_assert!(false, "task {id} is {:?}, and {event:?} is refused: {refusal:?}", self.0);
@@ -238,25 +238,25 @@ impl Stage {
     }
 }
 
-/// How a task ended.
+/// The end of a task.
 #[derive(Debug)]
 pub struct TaskEnd {
     /// The one outcome, as it was told to its driver.
     pub outcome: Outcome,
     /// The worker in which it ended; none when it never began.
     pub worker: Option<WorkerId>,
-    /// That worker's process.
+    /// The pid of that worker.
     pub worker_pid: Option<u32>,
-    /// When the attempt began, in nanoseconds since the Unix epoch: as the worker says, or, for a worker that was
+    /// Time of the attempt's beginning, in nanoseconds since the Unix epoch: as the worker says, or, for a worker that was
     /// lost, when the lease was granted. None when it never began.
     pub started_unix_nano: Option<u64>,
-    /// When the attempt ended, in nanoseconds since the Unix epoch: [`started_unix_nano`](Self::started_unix_nano) and how long it ran by the
+    /// Time of the attempt's end, in nanoseconds since the Unix epoch: [`started_unix_nano`](Self::started_unix_nano) and its run time by the
     /// monotonic clock. For a worker that was lost, or a task that never began, when the head learnt of the end.
     pub ended_unix_nano: u64,
 }
 
 impl TaskEnd {
-    /// The attempt that ended the task; none when it never began.
+    /// Returns the attempt that ended the task; none when it never began.
     pub fn attempt_report(&self, number: u32) -> Option<AttemptReport> {
         self.worker?;
         let failure = match &self.outcome {
@@ -316,7 +316,7 @@ mod tests {
         ]
     }
 
-    /// A task that has come to each row, in their order, with what it counts for.
+    /// Returns a task that has come to each row, in their order, with what it counts for.
     fn tasks() -> Vec<(Stage, Tally)> {
         let ways: [Vec<Event>; 6] = [
             vec![],

@@ -14,17 +14,17 @@ pub(crate) const SECONDS_PER_POINT: i64 = 60;
 pub(crate) struct Rank(i64);
 
 impl Rank {
-    /// The rank of a task of this priority that was submitted then.
+    /// Makes the rank of a task of this priority that was submitted then.
     pub(crate) fn new(priority: i8, submitted_s: u32) -> Rank {
         Rank(i64::from(priority) * SECONDS_PER_POINT - i64::from(submitted_s))
     }
 
-    /// The rank of a task.
+    /// Returns the rank of a task.
     pub(crate) fn of(task: &Task) -> Rank {
         Rank::new(task.extra.priority, submitted_s(task))
     }
 
-    /// The priority with what the wait counts for.
+    /// Returns the priority with what the wait counts for.
     pub(crate) fn points(self, now_unix_nano: u64) -> i64 {
         let now_s = i64::try_from(now_unix_nano / NANOS_PER_SECOND).unwrap_or(i64::MAX);
         self.0.saturating_add(now_s).div_euclid(SECONDS_PER_POINT)
@@ -59,7 +59,7 @@ impl ReadyQueue {
         self.len() == 0
     }
 
-    /// Whose turn it is.
+    /// Returns the task whose turn it is.
     pub(crate) fn front(&self) -> Option<&TaskId> {
         self.of_tasks.front().or_else(|| self.of_drivers.front()).map(|waiting| &waiting.id)
     }
@@ -69,7 +69,7 @@ impl ReadyQueue {
         !self.of_tasks.others.is_empty() || !self.of_drivers.others.is_empty()
     }
 
-    /// The rank of the one whose turn it is.
+    /// Returns the rank of the one whose turn it is.
     pub(crate) fn front_rank(&self) -> Option<Rank> {
         self.of_tasks.front_rank().or_else(|| self.of_drivers.front_rank())
     }
@@ -96,7 +96,7 @@ impl ReadyQueue {
         self.levels(task).remove(id, task.extra.priority, task.job);
     }
 
-    /// All of them, in the order of their turn.
+    /// Returns all of them, in the order of their turn.
     pub(crate) fn iter(&self) -> impl Iterator<Item = TaskId> {
         self.of_tasks.iter().chain(self.of_drivers.iter())
     }
@@ -109,7 +109,7 @@ impl ReadyQueue {
 /// Tasks by priority.
 #[derive(Debug, Default)]
 struct Levels {
-    /// Those of priority 0, which nearly all have.
+    /// Tasks of priority 0, which nearly all have.
     plain: Turns,
     /// The others. None is empty.
     others: BTreeMap<i8, Turns>,
@@ -121,7 +121,7 @@ impl Levels {
         self.plain.len + others
     }
 
-    /// The level whose first task is the first of all.
+    /// Returns the level whose first task is the first of all.
     fn first(&self) -> i8 {
         if self.others.is_empty() {
             return 0;
@@ -160,7 +160,7 @@ impl Levels {
         id
     }
 
-    /// The level of a priority, for a task that is about to be added.
+    /// Returns the level of a priority, for a task that is about to be added.
     fn level(&mut self, priority: i8) -> &mut Turns {
         if priority == 0 { &mut self.plain } else { self.others.entry(priority).or_default() }
     }
@@ -296,7 +296,7 @@ impl Turns {
     }
 }
 
-/// As a task of priority 0 that was submitted at the beginning of time: for tests of turns alone.
+/// Inserts tasks of priority 0 that were submitted at the beginning of time: for tests of turns alone.
 #[cfg(test)]
 impl ReadyQueue {
     fn levels_of(&mut self, submitter: Option<TaskId>) -> &mut Levels {
@@ -423,28 +423,28 @@ mod tests {
 /// Tasks that wait for their turn, by what they need.
 #[derive(Debug, Default)]
 pub(crate) struct ReadyQueues {
-    /// Those that need a slot and nothing else.
-    pub plain: ReadyQueue,
-    /// When the first of those became that.
+    /// Tasks that need a slot and nothing else.
+    plain: ReadyQueue,
+    /// Turn from which the first of those has been first.
     plain_turn: u64,
     /// The others, by what they need. None of them is empty.
-    pub(crate) by_needs: BTreeMap<Arc<Needs>, DemandingQueue>,
+    by_needs: BTreeMap<Arc<Needs>, DemandingQueue>,
     /// Number of tasks in those.
     demanding: usize,
     next_turn: u64,
     /// The task for which something is kept, as it was when tasks were begun last.
-    pub reserved_for: Option<TaskId>,
+    reserved_for: Option<TaskId>,
     /// Actors that have calls with priorities, and whether one has come since calls of theirs were leased.
-    pub(crate) calls_with_priority: BTreeMap<TaskId, bool>,
+    calls_with_priority: BTreeMap<TaskId, bool>,
 }
 
 /// Tasks of equal needs.
 #[derive(Debug)]
-pub(crate) struct DemandingQueue {
-    pub(crate) queue: ReadyQueue,
-    /// Lanes with lower numbers come first.
+struct DemandingQueue {
+    queue: ReadyQueue,
+    /// Queues with lower numbers come first.
     turn: u64,
-    /// Since when its first task has been looked at, by the clock that never jumps.
+    /// Time since which its first task has been looked at, by the monotonic clock.
     first_since_ns: Option<u64>,
 }
 
@@ -452,6 +452,46 @@ pub(crate) struct DemandingQueue {
 pub(crate) type QueueKey = Option<Arc<Needs>>;
 
 impl ReadyQueues {
+    /// Returns the queue of the tasks that need a slot and nothing else.
+    pub(crate) fn plain(&self) -> &ReadyQueue {
+        &self.plain
+    }
+
+    /// Returns the needs of the other tasks, each with the number of those that have them.
+    pub(crate) fn demands(&self) -> impl Iterator<Item = (&Needs, usize)> {
+        self.by_needs.iter().map(|(needs, entry)| (&**needs, entry.queue.len()))
+    }
+
+    /// Returns the task for which something is kept, as it was when tasks were begun last.
+    pub(crate) fn reserved_for(&self) -> Option<TaskId> {
+        self.reserved_for
+    }
+
+    /// Sets the task for which something is kept.
+    pub(crate) fn reserve_for(&mut self, task: Option<TaskId>) {
+        self.reserved_for = task;
+    }
+
+    /// Notes that a call with a priority has come to an actor.
+    pub(crate) fn note_priority_call(&mut self, actor: TaskId) {
+        self.calls_with_priority.insert(actor, true);
+    }
+
+    /// Returns whether an actor has calls with priorities.
+    pub(crate) fn has_priority_calls(&self, actor: TaskId) -> bool {
+        self.calls_with_priority.contains_key(&actor)
+    }
+
+    /// Notes that calls of an actor are leased. Returns whether one with a priority has come since they were leased last.
+    pub(crate) fn lease_priority_calls(&mut self, actor: TaskId) -> bool {
+        self.calls_with_priority.get_mut(&actor).is_some_and(std::mem::take)
+    }
+
+    /// Forgets that an actor has calls with priorities: none waits.
+    pub(crate) fn forget_priority_calls(&mut self, actor: TaskId) {
+        self.calls_with_priority.remove(&actor);
+    }
+
     /// Returns the number of tasks.
     pub(crate) fn len(&self) -> usize {
         self.plain.len() + self.demanding
@@ -467,7 +507,7 @@ impl ReadyQueues {
         self.demanding > 0
     }
 
-    /// The needs in the form in which all tasks with them share them.
+    /// Returns the needs in the form in which all tasks with them share them.
     pub(crate) fn share(&self, needs: Needs) -> Arc<Needs> {
         let needs = Arc::new(needs);
         self.by_needs.get_key_value(&needs).map_or(needs, |(known, _)| Arc::clone(known))
@@ -510,7 +550,7 @@ impl ReadyQueues {
         }
     }
 
-    /// Whose turn it is in a queue.
+    /// Returns the task whose turn it is in a queue.
     pub(crate) fn front(&self, key: &QueueKey) -> Option<TaskId> {
         match key {
             None => self.plain.front().copied(),
@@ -530,7 +570,7 @@ impl ReadyQueues {
         Some(id)
     }
 
-    /// A queue has had its turn.
+    /// Notes that a queue has had its turn.
     pub(crate) fn end_turn(&mut self, key: &QueueKey) {
         self.next_turn += 1;
         match key {
@@ -544,8 +584,8 @@ impl ReadyQueues {
         }
     }
 
-    /// The queues that have tasks, in the order of their turn, each with since when its first task has been first. If any task has a priority, queues
-    /// whose first task has a higher one come first, with what its wait counts for.
+    /// Returns the queues that have tasks, in the order of their turn, each with since when its first task has been first. If any task has a
+    /// priority, queues whose first task has a higher one come first, with what its wait counts for.
     pub(crate) fn in_turn(&mut self, now: Now) -> Vec<(QueueKey, u64)> {
         let has_priorities =
             self.plain.has_priorities() || self.by_needs.values().any(|entry| entry.queue.has_priorities());
@@ -565,12 +605,12 @@ impl ReadyQueues {
         queues.into_iter().map(|(_, key, since)| (key, since)).collect()
     }
 
-    /// All of them, queue after queue, each in the order of its turn.
+    /// Returns all of them, queue after queue, each in the order of its turn.
     pub(crate) fn iter(&self) -> impl Iterator<Item = TaskId> {
         self.plain.iter().chain(self.by_needs.values().flat_map(|entry| entry.queue.iter()))
     }
 
-    /// The tasks of a task's queue, in the order of their turn.
+    /// Returns the tasks of a task's queue, in the order of their turn.
     pub(crate) fn alike(&self, task: &Task) -> impl Iterator<Item = TaskId> {
         let queue = match &task.needs {
             None => Some(&self.plain),

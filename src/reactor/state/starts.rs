@@ -152,7 +152,7 @@ impl Starts {
         Some(pause_ns)
     }
 
-    /// Number of workers in a row that died before they were ready.
+    /// Returns the number of workers in a row that died before they were ready.
     #[cfg(test)]
     pub(crate) fn failed(&self) -> u32 {
         self.failed

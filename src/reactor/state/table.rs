@@ -8,9 +8,9 @@ use std::collections::{BTreeMap, VecDeque};
 use crate::state::task::Task;
 use tracer_core::task::TaskId;
 
-/// Few enough that their memory comes in small pieces: no task waits for a large one.
+/// Tasks in a segment: few enough that its memory is small, so that no task waits for a large allocation.
 const SEGMENT: usize = 256;
-/// Where no task is in so many ids, those before them leave the segments: empty ones would take more memory than the tasks.
+/// Length of a gap in the ids beyond which the tasks before it leave the segments: empty ones would take more memory than the tasks.
 const WIDE_GAP: u64 = 1 << 20;
 
 /// Tasks by id.
@@ -53,7 +53,7 @@ impl TaskTable {
         self.len
     }
 
-    /// The id that the next task gets.
+    /// Returns the id that the next task gets.
     pub(crate) fn next_id(&self) -> TaskId {
         TaskId(self.next)
     }
@@ -103,7 +103,7 @@ impl TaskTable {
         self.next = next.0;
     }
 
-    /// What is in segments is distant from now on.
+    /// Moves all tasks from the segments to the distant ones.
     fn leave_behind(&mut self) {
         let entries = std::mem::take(&mut self.segments).into_iter().enumerate();
         for (index, segment) in entries {
@@ -146,7 +146,7 @@ impl TaskTable {
         Some(task)
     }
 
-    /// Every task, newest first.
+    /// Returns every task, newest first.
     pub(crate) fn iter_newest_first(&self) -> impl Iterator<Item = (TaskId, &Task)> {
         let near = self.segments.iter().enumerate().rev().flat_map(move |(index, segment)| {
             let first = self.first + (index * SEGMENT) as u64;

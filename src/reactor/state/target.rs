@@ -7,7 +7,7 @@ use rustc_hash::FxHashMap;
 #[derive(Debug, Default)]
 pub(crate) struct Targets {
     by_name: HashMap<Box<str>, TargetIndex>,
-    /// Those of a version of their module, by the place of their name.
+    /// Targets of a version of their module, by the place of their name.
     of_version: FxHashMap<(TargetIndex, VersionIndex), TargetIndex>,
     all: Vec<Target>,
 }
@@ -35,7 +35,7 @@ pub(crate) struct Target {
 const TARGET_LIMIT: usize = 65_536;
 
 impl Targets {
-    /// The place of a name, which is made if there is none.
+    /// Returns the place of a name, which is made if there is none.
     pub(crate) fn index(&mut self, name: &str) -> TargetIndex {
         if let Some(&index) = self.by_name.get(name) {
             return index;
@@ -50,7 +50,7 @@ impl Targets {
         index
     }
 
-    /// The place of a target in a version of its module; `name` is where its name is.
+    /// Returns the place of a target in a version of its module; `name` is where its name is.
     pub(crate) fn of_version(&mut self, name: TargetIndex, version: VersionIndex) -> TargetIndex {
         if let Some(&index) = self.of_version.get(&(name, version)) {
             return index;
@@ -65,7 +65,7 @@ impl Targets {
         index
     }
 
-    /// The version of the module at a place; none for what has none.
+    /// Returns the version of the module at a place; none for what has none.
     pub(crate) fn version(&self, index: TargetIndex) -> Option<VersionIndex> {
         self.all.get(index.0 as usize)?.version
     }
@@ -75,7 +75,7 @@ impl Targets {
         self.all.len() >= TARGET_LIMIT
     }
 
-    /// The name at a place that [`index`](Self::index) of this value returned.
+    /// Returns the name at a place that [`index`](Self::index) of this value returned.
     pub(crate) fn name(&self, index: TargetIndex) -> &str {
         &self.all[index.0 as usize].name
     }

@@ -9,7 +9,7 @@ use tracer_ipc::protocol::{self, Lease, Period};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct DriverId(pub u64);
 
-/// What bounds a task. Times are in nanoseconds, and 0 is for no limit.
+/// Limits of a task. Times are in nanoseconds, and 0 is for no limit.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Limits {
     /// Time that an attempt may run.
@@ -18,13 +18,13 @@ pub struct Limits {
     pub idle_ns: u64,
     /// Time that the first attempt may be waited for.
     pub queue_ns: u64,
-    /// When that is reached, by the clock that never jumps: its entry in [`State::queue_limits`].
+    /// Time at which that is reached, by the monotonic clock: its entry in [`State::queue_limits`].
     pub queue_until: u64,
     /// The most memory of an attempt, in bytes; 0 for what every worker may take.
     pub memory_bytes: u64,
 }
 
-/// What a task's ended attempts have left, once one of them has failed and the task was tried again.
+/// Record of a task's ended attempts, once one of them has failed and the task was tried again.
 #[derive(Debug, Default)]
 pub(crate) struct Past {
     /// Attempts that failed of their own.
@@ -37,16 +37,16 @@ pub(crate) struct Past {
     pub span: Option<SpanLink>,
 }
 
-/// What is known of what a task is to do.
+/// A task's description.
 #[derive(Debug)]
 pub(crate) enum Description {
     /// Everything, until it has ended.
     Envelope(Box<[u8]>),
-    /// What is shown of it afterwards; none for a task without a name that was not traced.
+    /// The part that is shown of it afterwards; none for a task without a name that was not traced.
     Shown(Option<Box<Shown>>),
 }
 
-/// What is shown of a task's description when it has ended.
+/// The part of a task's description that is shown after its end.
 #[derive(Debug)]
 pub(crate) struct Shown {
     /// The name given with `--name`; empty for none.
@@ -58,31 +58,31 @@ pub(crate) struct Shown {
 /// A task that the head has accepted. There may be very many, so what few have is behind a pointer, and what the envelope says is not said twice.
 #[derive(Debug)]
 pub struct Task {
-    /// What it is to do.
+    /// Its description.
     pub(crate) description: Description,
-    /// What it runs, as people call it.
+    /// Its target, by which people call it.
     pub(crate) target: TargetIndex,
     /// The task that has submitted it; none for a driver's.
     pub(crate) submitter: Option<TaskId>,
-    /// What it has to do with other tasks' results; none for most.
+    /// Its relations to other tasks' results; none for most.
     pub(crate) links: Option<Box<Links>>,
-    /// Who waits for it.
+    /// The driver that waits for it.
     pub(crate) driver: Option<DriverId>,
     /// The driver's own number for it.
     pub(crate) tag: u64,
     /// The driver's job that it belongs to.
     pub(crate) job: JobId,
-    /// When it was taken in, in nanoseconds since the Unix epoch.
+    /// Time at which it was accepted, in nanoseconds since the Unix epoch.
     pub(crate) submitted_unix_nano: u64,
-    /// What bounds it; none for the many that nothing does.
+    /// Its limits; none for most.
     pub(crate) limits: Option<Box<Limits>>,
-    /// What it needs; none for the many that need a slot and nothing else.
+    /// Resources that it needs; none for the many that need a slot and nothing else.
     pub(crate) needs: Option<Arc<Needs>>,
     /// True if it is a command.
     pub(crate) is_command: bool,
     /// Options of which most tasks have none.
     pub(crate) extra: ExtraOptions,
-    /// What it has to do with an actor.
+    /// Its relation to an actor.
     pub(crate) actor: Part,
     /// The attempt that it is at, from 1; 0 while no worker was given it.
     pub(crate) attempt: u32,
@@ -97,9 +97,9 @@ pub struct Task {
     pub(crate) at_most_once: bool,
     /// Its key among [`State::keys`].
     pub(crate) key: Option<Box<Box<str>>>,
-    /// What its ended attempts have left; none for the many that have had none.
+    /// Record of its ended attempts; none for the many that have had none.
     pub(crate) past: Option<Box<Past>>,
-    /// Where it is: see [`Task::progress`].
+    /// Its stage: see [`Task::progress`].
     pub(crate) stage: Stage,
 }
 
@@ -118,7 +118,7 @@ pub(crate) struct Links {
     pub is_forgotten: bool,
 }
 
-/// What a task that waits takes of the head's memory beyond its description, about.
+/// Memory of the head for a task that waits, beyond its description; an estimate, in bytes.
 pub const TASK_BYTES: u64 = 192;
 
 impl Task {
@@ -147,7 +147,7 @@ impl Task {
         self.stage.advance(id, event, tally);
     }
 
-    /// The attempt that it is at, as it is leased.
+    /// Returns the attempt that it is at, as it is leased.
     pub fn lease<'a>(&'a self, id: TaskId, number: u64, queued: Option<Period>, inputs: &'a [u8]) -> Lease<'a> {
         Lease {
             number,
@@ -162,7 +162,7 @@ impl Task {
         }
     }
 
-    /// Its envelope; empty once it has ended.
+    /// Returns its envelope; empty once it has ended.
     pub fn envelope(&self) -> &[u8] {
         match &self.description {
             Description::Envelope(envelope) => envelope,
@@ -208,7 +208,7 @@ impl Task {
 }
 
 impl Task {
-    /// A task of which nothing is known but its target and its job, before it enters the table.
+    /// Returns a task of which nothing is known but its target and its job, before it enters the table.
     pub(crate) fn plain(target: TargetIndex, job: JobId) -> Task {
         Task {
             description: Description::Shown(None),
@@ -235,7 +235,7 @@ impl Task {
         }
     }
 
-    /// A task with nothing special about it.
+    /// Returns a task with nothing special about it.
     #[cfg(test)]
     pub(crate) fn sample(tag: u64) -> Task {
         Task { tag, ..Task::plain(TargetIndex::default(), JobId(1)) }

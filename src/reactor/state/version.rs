@@ -7,35 +7,35 @@ use tracer_core::task::{JobId, ModuleVersion, WorkerId};
 /// Every version that a task was submitted with.
 #[derive(Debug, Default)]
 pub(crate) struct ModuleVersions {
-    pub(crate) all: Vec<Entry>,
-    pub(crate) by_number: FxHashMap<ModuleVersion, VersionIndex>,
+    all: Vec<Entry>,
+    by_number: FxHashMap<ModuleVersion, VersionIndex>,
     /// Modules by name, in [`newest`](Self::newest).
-    pub(crate) modules: HashMap<Box<str>, usize>,
-    pub(crate) newest: Vec<Option<Newest>>,
+    modules: HashMap<Box<str>, usize>,
+    newest: Vec<Option<Newest>>,
     /// Workers that are to be replaced and have something to do yet.
-    pub(crate) outdated: BTreeSet<WorkerId>,
+    outdated: BTreeSet<WorkerId>,
     /// True if there is one that the server has not heard of.
-    pub has_new: bool,
+    has_new: bool,
 }
 
 #[derive(Debug)]
-pub(crate) struct Entry {
-    pub(crate) version: ModuleVersion,
-    pub(crate) module: usize,
+struct Entry {
+    version: ModuleVersion,
+    module: usize,
     /// True if a task of it has been taken in.
-    pub(crate) is_known: bool,
+    is_known: bool,
 }
 
-/// What is submitted now.
+/// The version that new submissions run.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Newest {
-    pub(crate) version: VersionIndex,
+struct Newest {
+    version: VersionIndex,
     /// The youngest job that has submitted it.
-    pub(crate) job: JobId,
+    job: JobId,
 }
 
 impl ModuleVersions {
-    /// The place of a version, which is made if there is none.
+    /// Returns the place of a version, which is made if there is none.
     pub(crate) fn index(&mut self, version: ModuleVersion, module: &str) -> VersionIndex {
         if let Some(&index) = self.by_number.get(&version) {
             return index;
@@ -54,11 +54,11 @@ impl ModuleVersions {
         index
     }
 
-    pub(crate) fn module(&self, index: VersionIndex) -> usize {
+    fn module(&self, index: VersionIndex) -> usize {
         self.all[index.0 as usize].module
     }
 
-    /// The version at a place.
+    /// Returns the version at a place.
     pub(crate) fn version(&self, index: VersionIndex) -> ModuleVersion {
         self.all[index.0 as usize].version
     }
@@ -69,7 +69,52 @@ impl ModuleVersions {
         self.newest[self.module(index)].is_some_and(|newest| newest.version != index)
     }
 
-    /// A worker is given a task of this version. A second version of one module is its last.
+    /// Notes a task of this version that a job has submitted. Returns whether the version is from now on the one that new submissions of its
+    /// module run, which it was not before.
+    pub(crate) fn on_task(&mut self, index: VersionIndex, job: JobId) -> bool {
+        let entry = &mut self.all[index.0 as usize];
+        let (module, is_new) = (entry.module, !std::mem::replace(&mut entry.is_known, true));
+        if let Some(newest) = &mut self.newest[module] {
+            if newest.version == index {
+                newest.job = newest.job.max(job);
+                return false;
+            }
+            // What an older job still submits in an older version does not bring that back.
+            if !is_new && job < newest.job {
+                return false;
+            }
+        }
+        self.newest[module] = Some(Newest { version: index, job });
+        self.has_new = true;
+        true
+    }
+
+    /// Returns the versions that new submissions run.
+    pub(crate) fn newest(&self) -> impl Iterator<Item = VersionIndex> {
+        self.newest.iter().flatten().map(|newest| newest.version)
+    }
+
+    /// Returns whether there is a new one that the server has not heard of, which it has then.
+    pub(crate) fn take_new(&mut self) -> bool {
+        std::mem::take(&mut self.has_new)
+    }
+
+    /// Takes out the workers that are to be replaced.
+    pub(crate) fn take_outdated(&mut self) -> BTreeSet<WorkerId> {
+        std::mem::take(&mut self.outdated)
+    }
+
+    /// Returns whether workers are to be replaced.
+    pub(crate) fn has_outdated(&self) -> bool {
+        !self.outdated.is_empty()
+    }
+
+    /// Puts a worker back that is to be replaced and has something to do yet.
+    pub(crate) fn put_back_outdated(&mut self, id: WorkerId) {
+        self.outdated.insert(id);
+    }
+
+    /// Notes that a worker is given a task of this version. A second version of one module is its last.
     pub(crate) fn on_lease(&mut self, id: WorkerId, worker: &mut Worker, index: VersionIndex) {
         if worker.versions.contains(&index) {
             return;

@@ -15,7 +15,7 @@ pub struct Worker {
     pub(crate) pid: u32,
     /// Stage of its life.
     phase: WorkerPhase,
-    /// When its process was started.
+    /// Time of its process's start.
     pub(crate) started: Now,
     /// The actor that it is for; none for those that take any task.
     pub(crate) actor: Option<TaskId>,
@@ -25,31 +25,31 @@ pub struct Worker {
     pub(crate) next_lease: u64,
     /// Tasks that it runs while others of its tasks wait, each inside of the one before it.
     pub(crate) inline: Vec<Grant>,
-    /// For what its tasks wait.
+    /// Waits of its tasks for others.
     pub(crate) waits: Vec<Wait>,
-    /// What its leases amount to, for the scheduler. Reserved up with [`leases`](Self::leases).
+    /// Sum of its leases, for the scheduler. Kept in step with [`leases`](Self::leases).
     pub(crate) load: Load,
     /// Number of attempts it has reported.
     pub(crate) tasks_ended: u64,
-    /// What happens to its spans, for people; empty until it is ready.
+    /// Description of the way of its spans, for people; empty until it is ready.
     pub(crate) tracing: String,
     /// Reason why its hook failed, if it did.
     pub(crate) hook_failure: Option<String>,
-    /// When it got ready, by the clock that never jumps.
+    /// Time at which it got ready, by the monotonic clock.
     pub(crate) ready_monotonic_ns: Option<u64>,
     /// Reason why the head ends it.
     ending: Option<Ending>,
-    /// What its task has bounded its memory to, in bytes.
+    /// Limit on its memory that its task has set, in bytes.
     pub(crate) memory_bytes: Option<u64>,
-    /// When its output was last read, by the clock that never jumps.
+    /// Time at which its output was last read, by the monotonic clock.
     pub(crate) last_output_ns: u64,
     /// The attempt that it is to end.
     stopping: Option<Stopping>,
     /// Attempts that are to end too: a worker is told of one at a time.
     to_stop: Vec<ToStop>,
-    /// Those of its leases that have any.
+    /// Terms of those of its leases that have any.
     pub(crate) terms: Vec<Terms>,
-    /// Those of its leases whose output somebody wants.
+    /// Leases whose output somebody wants.
     pub(crate) watched: Vec<u64>,
     /// The versions of modules that it was given tasks of.
     pub(crate) versions: Vec<VersionIndex>,
@@ -57,23 +57,23 @@ pub struct Worker {
     pub(crate) is_outdated: bool,
 }
 
-/// What is watched and held for a lease; most have nothing of the kind.
+/// Limits and resources of a lease; most have none.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Terms {
     /// The lease.
     pub lease: u64,
-    /// When it was granted, by the clock that never jumps.
+    /// Time of the grant, by the monotonic clock.
     pub granted_ns: u64,
     /// Time that the attempt may run, in nanoseconds; 0 for no limit.
     pub run_ns: u64,
     /// Time that it may write nothing, in nanoseconds; 0 for no limit.
     pub idle_ns: u64,
-    /// What it takes, if that is not just a slot.
+    /// Resources that it takes, if that is not just a slot.
     pub needs: Option<Arc<Needs>>,
 }
 
 impl Terms {
-    /// Returns when each limit is reached, by the clock that never jumps, for a worker whose output was last read then.
+    /// Returns when each limit is reached, by the monotonic clock, for a worker whose output was last read then.
     fn limits(&self, last_output_ns: u64) -> impl Iterator<Item = (u64, StopReason)> {
         let limits = [
             (self.granted_ns, self.run_ns, StopReason::RunTimeout),
@@ -83,12 +83,12 @@ impl Terms {
         limits.map(|(since, limit, why)| (since.saturating_add(limit), why))
     }
 
-    /// Returns when the first limit is reached, by the clock that never jumps; [`u64::MAX`] for never.
+    /// Returns when the first limit is reached, by the monotonic clock; [`u64::MAX`] for never.
     pub(crate) fn until_ns(&self, last_output_ns: u64) -> u64 {
         self.limits(last_output_ns).map(|(until, _)| until).min().unwrap_or(u64::MAX)
     }
 
-    /// The limit that is reached, if one is.
+    /// Returns the limit that is reached, if one is.
     pub(crate) fn exceeded(&self, last_output_ns: u64, now: Now) -> Option<StopReason> {
         self.limits(last_output_ns).find(|&(until, _)| until <= now.monotonic_ns).map(|(_, why)| why)
     }
@@ -103,11 +103,11 @@ pub(crate) struct Stopping {
     pub lease: u64,
     /// Time that it gets for each step.
     pub grace_ns: u64,
-    /// How far it has come.
+    /// The last step that was taken.
     pub step: StopStep,
-    /// When the next step is taken, by the clock that never jumps.
+    /// Time of the next step, by the monotonic clock.
     pub next_ns: u64,
-    /// Until when a command that has not quite started is waited for.
+    /// Time until which a command that has not quite started is waited for.
     pub give_up_ns: u64,
 }
 
@@ -116,13 +116,13 @@ pub(crate) struct Stopping {
 pub(crate) struct ToStop {
     /// The lease that it runs under.
     pub lease: u64,
-    /// Why.
+    /// Reason of the stop.
     pub why: StopReason,
     /// Time that it gets for each step, if whoever wants its end has said so.
     pub grace_ns: Option<u64>,
 }
 
-/// How far the end of an attempt has come.
+/// Steps that end an attempt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum StopStep {
     /// It was asked.
@@ -140,7 +140,7 @@ pub(crate) struct Wait {
     pub number: u64,
     /// The task that waits.
     pub task: TaskId,
-    /// For which tasks, of those that have not ended.
+    /// Tasks that it waits for and that have not ended.
     pub open: BTreeSet<TaskId>,
     /// Number of them that have to end before it goes on.
     pub left: usize,
@@ -157,13 +157,13 @@ pub struct Grant {
     pub task: TaskId,
     /// Number of slots it takes.
     pub slots: u32,
-    /// What it counts for in the worker's load, in nanoseconds.
+    /// Its part of the worker's load: the expected run time, in nanoseconds.
     pub expected_ns: u64,
-    /// When it was granted.
+    /// Time of the grant.
     pub granted: Now,
 }
 
-/// Where a worker is in its life.
+/// Stage of a worker's life.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WorkerPhase {
     /// Loading its hook.
@@ -174,16 +174,16 @@ pub enum WorkerPhase {
     Stopping,
 }
 
-/// Why the head ends a worker.
+/// Reason why the head ends a worker.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Ending {
     /// A task ran into its limit.
     TimedOut {
         /// The task, which gets this failure; others that the worker had claimed get [`Failure::WorkerLost`].
         task: TaskId,
-        /// Which limit it was.
+        /// The limit.
         limit: TimeLimit,
-        /// What it was given, in nanoseconds.
+        /// Time that it allows, in nanoseconds.
         after_ns: u64,
     },
     /// A running task was cancelled.
@@ -201,7 +201,7 @@ pub(crate) enum Ending {
     ActorEnded {
         /// The actor, which is dead from then on.
         actor: TaskId,
-        /// Time that it may take, by the clock that never jumps.
+        /// Time that it may take, by the monotonic clock.
         until_ns: u64,
     },
     /// The head stops.
@@ -209,7 +209,7 @@ pub(crate) enum Ending {
 }
 
 impl Worker {
-    /// A worker that was just started.
+    /// Returns a worker that was just started.
     pub fn starting(pid: u32, now: Now) -> Worker {
         Worker {
             pid,
@@ -430,7 +430,7 @@ impl Worker {
         self.inline.last().or(self.leases.front()).map(|grant| grant.task)
     }
 
-    /// The number of the lease that a task has here.
+    /// Returns the number of the lease that a task has here.
     pub fn lease_of(&self, task: TaskId) -> Option<u64> {
         self.leases.iter().chain(&self.inline).find(|grant| grant.task == task).map(|grant| grant.number)
     }

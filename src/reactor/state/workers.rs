@@ -26,7 +26,7 @@ pub struct Workers {
     all: BTreeMap<WorkerId, Entry>,
     totals: Totals,
     order: Order,
-    /// How many workers were looked at.
+    /// Number of workers that were looked at.
     #[cfg(test)]
     looks: Cell<usize>,
 }
@@ -34,7 +34,7 @@ pub struct Workers {
 #[derive(Debug)]
 struct Entry {
     worker: Worker,
-    /// As it is entered in the totals.
+    /// Its entry in the totals.
     listed: Listed,
     /// The needs that are entered in the totals.
     held: Vec<Arc<Needs>>,
@@ -62,11 +62,11 @@ struct Listed {
     standing: Standing,
 }
 
-/// What a worker counts for among all.
+/// A worker's contribution to the totals.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Standing {
     is_starting: bool,
-    /// Since when it is being started, if nobody ends it.
+    /// Time of its start, while it is being started and nobody ends it.
     start_ns: Option<u64>,
     ready_ns: Option<u64>,
     is_actors: bool,
@@ -86,7 +86,7 @@ struct Standing {
 }
 
 impl Standing {
-    /// That of a worker that is not there.
+    /// The standing of a worker that is not there.
     const NONE: Standing = Standing {
         is_starting: false,
         start_ns: None,
@@ -134,7 +134,7 @@ impl Standing {
     }
 }
 
-/// Returns when a worker that does not start is to be looked at, by the clock that never jumps.
+/// Returns when a worker that does not start is to be looked at, by the monotonic clock.
 fn look_ns(worker: &Worker) -> Option<u64> {
     let stopping = worker.stopping().map(|stopping| stopping.next_ns);
     let other = match worker.ending() {
@@ -145,7 +145,7 @@ fn look_ns(worker: &Worker) -> Option<u64> {
     stopping.into_iter().chain(other).min().filter(|&ns| ns < u64::MAX)
 }
 
-/// What all workers amount to.
+/// Totals and indexes over all workers.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Totals {
     starting: usize,
@@ -155,25 +155,25 @@ struct Totals {
     go_on: usize,
     slots: usize,
     hold_no_slot: usize,
-    /// Those that are being started, by since when.
+    /// Workers that are being started, by the time of their start.
     starts: BTreeSet<(u64, WorkerId)>,
-    /// Those that got ready, by when.
+    /// Workers that got ready, by the time at which they did.
     ready: BTreeSet<(u64, WorkerId)>,
     waiting: BTreeSet<WorkerId>,
-    /// Those that take tasks and have nothing to do.
+    /// Workers that take tasks and have nothing to do.
     idle: BTreeSet<Recency>,
-    /// Those that have something to do, and room for more.
+    /// Workers that have something to do, and room for more.
     with_room: BTreeSet<Recency>,
-    /// Those that take tasks and have several.
+    /// Workers that take tasks and have several.
     filled: BTreeSet<Recency>,
-    /// Those with a deadline, by it.
+    /// Workers with a deadline, by it.
     deadlines: BTreeSet<(u64, WorkerId)>,
-    /// How much is held of named resources.
+    /// Amounts of named resources that are held.
     held: BTreeMap<Box<str>, u64>,
 }
 
 impl Totals {
-    /// A worker counts for something else from now on.
+    /// Notes that a worker counts for something else from now on.
     fn change(&mut self, was: &Listed, is: &Listed) {
         let worker = is.place.worker;
         let (before, now) = (&was.standing, &is.standing);
@@ -322,20 +322,20 @@ impl Workers {
         Some(entry.worker)
     }
 
-    /// One of them.
+    /// Returns one of them.
     pub fn get(&self, id: &WorkerId) -> Option<&Worker> {
         self.note_look();
         self.all.get(id).map(|entry| &entry.worker)
     }
 
-    /// One of them, to be changed.
+    /// Returns one of them, to be changed.
     pub(crate) fn get_mut(&mut self, id: &WorkerId) -> Option<WorkerMut<'_>> {
         self.note_look();
         let entry = self.all.get_mut(id)?;
         Some(WorkerMut { entry, totals: &mut self.totals, order: &mut self.order })
     }
 
-    /// All of them, in the order of their ids. Nothing that is done with every wake-up may ask for this.
+    /// Returns all of them, in the order of their ids. Nothing that is done with every wake-up may ask for this.
     pub fn iter(&self) -> impl DoubleEndedIterator<Item = (WorkerId, &Worker)> + Clone {
         self.all.iter().map(|(&id, entry)| {
             self.note_look();
@@ -343,12 +343,12 @@ impl Workers {
         })
     }
 
-    /// As [`iter`](Self::iter), without their ids.
+    /// Iterates over the workers without their ids.
     pub fn values(&self) -> impl DoubleEndedIterator<Item = &Worker> + Clone {
         self.iter().map(|(_, worker)| worker)
     }
 
-    /// As [`iter`](Self::iter), the ids alone.
+    /// Iterates over the ids alone.
     pub(crate) fn keys(&self) -> impl DoubleEndedIterator<Item = WorkerId> + Clone {
         self.iter().map(|(id, _)| id)
     }
@@ -418,27 +418,27 @@ impl Workers {
         !self.totals.filled.is_empty()
     }
 
-    /// The one used last of those that have nothing to do.
+    /// Returns the one used last of those that have nothing to do.
     pub(crate) fn last_idle(&self) -> Option<WorkerId> {
         self.idle_before(None).map(|place| place.worker)
     }
 
-    /// The one of those that have nothing to do that was not used for longest.
+    /// Returns the one of those that have nothing to do that was not used for longest.
     pub(crate) fn first_idle(&self) -> Option<WorkerId> {
         self.totals.idle.first().map(|place| place.worker)
     }
 
-    /// The one used last of those that have nothing to do, or the next after this one.
+    /// Returns the one used last of those that have nothing to do, or the next after this one.
     pub(crate) fn idle_before(&self, place: Option<Recency>) -> Option<Recency> {
         last_before(&self.totals.idle, place)
     }
 
-    /// The one used last of those that have something to do and room for more, or the next after this one.
+    /// Returns the one used last of those that have something to do and room for more, or the next after this one.
     pub(crate) fn with_room_before(&self, place: Option<Recency>) -> Option<Recency> {
         last_before(&self.totals.with_room, place)
     }
 
-    /// Of those that have several tasks, those that were used last, and those that were not for longest: so many of each.
+    /// Returns workers that have several tasks: so many of those that were used last, and of those that were not for longest.
     pub(crate) fn filled(&self, most: usize) -> impl Iterator<Item = (Recency, &Worker)> {
         let filled = &self.totals.filled;
         let places = filled.iter().take(most).chain(filled.iter().rev().take(most));
@@ -450,12 +450,12 @@ impl Workers {
         !self.totals.waiting.is_empty()
     }
 
-    /// Those that are ready and whose tasks wait for others, from this one on.
+    /// Iterates over workers that are ready and whose tasks wait for others, from this one on.
     pub(crate) fn waiting_from(&self, first: WorkerId) -> impl Iterator<Item = (WorkerId, &Worker)> {
         self.totals.waiting.range(first..).filter_map(|&id| Some((id, self.get(&id)?)))
     }
 
-    /// The one that is being started for longest, and since when.
+    /// Returns the one that is being started for longest, and since when.
     pub(crate) fn first_start(&self) -> Option<(u64, WorkerId)> {
         self.totals.starts.first().copied()
     }
@@ -465,7 +465,7 @@ impl Workers {
         self.totals.ready.first().map(|&(ready_ns, _)| ready_ns)
     }
 
-    /// Those whose deadline is reached, in the order of their ids.
+    /// Returns the workers whose deadline is reached, in the order of their ids.
     pub(crate) fn due(&self, now_ns: u64) -> Vec<WorkerId> {
         let due = self.totals.deadlines.range(..=(now_ns, WorkerId(u64::MAX)));
         let mut due: Vec<_> = due.map(|&(_, id)| id).collect();
@@ -473,12 +473,12 @@ impl Workers {
         due
     }
 
-    /// The next deadline after this time.
+    /// Returns the next deadline after this time.
     pub(crate) fn next_deadline(&self, now_ns: u64) -> Option<u64> {
         self.totals.deadlines.range((now_ns.saturating_add(1), WorkerId(0))..).next().map(|&(ns, _)| ns)
     }
 
-    /// A worker is the one used last from now on.
+    /// Notes that a worker is the one used last from now on.
     pub(crate) fn note_use(&mut self, id: WorkerId) {
         let Some(entry) = self.all.get_mut(&id) else { return };
         if entry.listed.place.last_use == self.order.last {
@@ -507,7 +507,7 @@ impl Workers {
         Ok(())
     }
 
-    /// One is looked at.
+    /// Notes that one is looked at.
     fn note_look(&self) {
         #[cfg(test)]
         self.looks.set(self.looks.get() + 1);

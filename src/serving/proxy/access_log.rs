@@ -76,8 +76,9 @@ impl AccessLog {
         lines.push('.');
         put_number(lines, millis, 3);
         let said = |text: &'static str, value| [text, if str::is_empty(value) { "-" } else { value }];
-        let asked = ["Z ", line.client, " \"", line.method, " ", line.target, "\" "];
-        asked.iter().for_each(|part| lines.push_str(part));
+        ["Z ", line.client, " \"", line.method, " "].iter().for_each(|part| lines.push_str(part));
+        put_target(lines, line.target);
+        lines.push_str("\" ");
         put_number(lines, line.status.into(), 1);
         lines.push(' ');
         put_number(lines, line.bytes, 1);
@@ -101,6 +102,22 @@ impl AccessLog {
             let _ = file.write_all(self.lines.as_bytes());
             self.lines.clear();
             self.log.look();
+        }
+    }
+}
+
+/// Appends what a client has asked for. What would end the quotes or the line, or is no ASCII, is written as in a URL.
+fn put_target(out: &mut String, target: &str) {
+    let is_plain = |byte: u8| byte.is_ascii_graphic() && byte != b'"';
+    if target.bytes().all(is_plain) {
+        return out.push_str(target);
+    }
+    for byte in target.bytes() {
+        if is_plain(byte) {
+            out.push(byte.into());
+        } else {
+            let digit = |half: u8| char::from_digit(half.into(), 16).unwrap_or_default().to_ascii_uppercase();
+            out.extend(['%', digit(byte >> 4), digit(byte & 15)]);
         }
     }
 }
@@ -130,6 +147,17 @@ mod tests {
             put_number(&mut out, number, digits);
             assert_eq!(out, expected);
         }
+    }
+
+    #[test]
+    fn what_would_end_a_line_or_its_quotes_is_written_as_in_a_url() {
+        let of = |target: &str| {
+            let mut out = String::new();
+            put_target(&mut out, target);
+            out
+        };
+        assert_eq!([of("/a?b=%22\\"), of("/\" 200 5\n")], ["/a?b=%22\\", "/%22%20200%205%0A"]);
+        assert_eq!(of("/\u{85}\u{2028}\u{202e}"), "/%C2%85%E2%80%A8%E2%80%AE");
     }
 
     #[test]

@@ -24,6 +24,8 @@ pub(super) enum Verdict {
     TooSlow,
     /// It is closed.
     Close,
+    /// It has had nothing to do for so many looks, which is too long.
+    Idle(u32),
 }
 
 /// Activity of a connection.
@@ -55,7 +57,7 @@ impl Activity {
         }
     }
 
-    /// Something has come, after which HTTP/1 is at this stage.
+    /// Notes that something has come, after which HTTP/1 is at this stage.
     pub(super) fn came(&mut self, stage: Stage, is_new_head: bool, now: u32) {
         // The time of a head runs from its first byte.
         if stage != Stage::Head || self.stage != Stage::Head || is_new_head {
@@ -64,7 +66,7 @@ impl Activity {
         self.stage = stage;
     }
 
-    /// Whether hyper waits for the client to send. While it does not, the client is not the slow one.
+    /// Notes that hyper waits for the client to send, or does not. While it does not, the client is not the slow one.
     pub(super) fn reads(&mut self, is_reading: bool, now: u32) {
         if is_reading && !self.is_reading && self.stage == Stage::Body {
             self.since_read = now;
@@ -72,7 +74,7 @@ impl Activity {
         self.is_reading = is_reading;
     }
 
-    /// Whether hyper waits for the client to take.
+    /// Notes that hyper waits for the client to take, or does not.
     pub(super) fn writes(&mut self, is_writing: bool, now: u32) {
         if !(is_writing && self.is_writing) {
             self.since_written = now;
@@ -94,7 +96,7 @@ impl Activity {
         self.serving == 0 && !self.is_writing
     }
 
-    /// For how many looks it has had nothing to do; none if it has.
+    /// Returns for how many looks it has had nothing to do; none if it has.
     pub(super) fn idle_for(&self, now: u32) -> Option<u32> {
         let is_idle = self.serving == 0 && self.stage == Stage::Idle;
         is_idle.then(|| now.wrapping_sub(self.since_served).min(now.wrapping_sub(self.since_read)))
@@ -106,8 +108,8 @@ impl Activity {
         if self.is_writing && is_over(self.since_written, STALL_LOOKS) {
             return Verdict::Close;
         }
-        if self.idle_for(now).is_some_and(|looks| looks > IDLE_LOOKS) {
-            return Verdict::Close;
+        if let Some(looks) = self.idle_for(now).filter(|looks| *looks > IDLE_LOOKS) {
+            return Verdict::Idle(looks);
         }
         let limit = match self.stage {
             Stage::Head => HEAD_LOOKS,
@@ -173,7 +175,7 @@ mod tests {
     fn a_connection_without_a_request_is_closed_after_its_time_and_one_with_a_request_is_not() {
         let mut activity = Activity::new(START);
         assert_eq!(activity.judge(after(IDLE_LOOKS)), Verdict::Fine);
-        assert_eq!(activity.judge(after(IDLE_LOOKS + 1)), Verdict::Close);
+        assert_eq!(activity.judge(after(IDLE_LOOKS + 1)), Verdict::Idle(IDLE_LOOKS + 1));
         activity.begin_request();
         assert_eq!((activity.judge(after(1000)), activity.idle_for(after(1000))), (Verdict::Fine, None));
         activity.end_request(after(1000));

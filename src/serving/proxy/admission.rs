@@ -18,7 +18,7 @@ pub(super) struct Admission {
     /// By the number that the router has.
     waiting: RefCell<HashMap<u64, Waiter>>,
     next: Cell<u64>,
-    /// What wakes the other callers of the table.
+    /// Event descriptors that wake the other callers of the table.
     callers: RefCell<HashMap<CallerIndex, Arc<OwnedFd>>>,
     epoch: Instant,
 }
@@ -33,14 +33,14 @@ struct Waiter {
 pub(super) struct Place {
     /// Its stage.
     pub(super) replica: ReplicaIndex,
-    /// How long the request has waited for it, if it had to.
+    /// Time that the request has waited for it, if it had to.
     pub(super) waited_ns: Option<u64>,
 }
 
 /// Reason why there is no place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum NoPlace {
-    /// As many wait as may.
+    /// The queue is full.
     Full {
         /// After how many seconds to try again.
         retry_after_s: u64,
@@ -159,7 +159,7 @@ impl Future for Turn<'_> {
 }
 
 impl Drop for Turn<'_> {
-    /// It waits no more: it has its place, or its client has gone, or its time is up.
+    /// Ends the wait: it has its place, or its client has gone, or its time is up.
     fn drop(&mut self) {
         let Some(waiter) = self.admission.waiting.borrow_mut().remove(&self.number) else { return };
         match waiter.found {

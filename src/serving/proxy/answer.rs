@@ -25,13 +25,15 @@ use crate::request_names as names;
 pub(super) enum Answer {
     /// All of it.
     Whole {
-        /// What the client gets.
+        /// The body that the client gets.
         bytes: Bytes,
         /// The request counts as one that is served until this is written.
-        _serving: Serving,
+        serving: Serving,
     },
-    /// As it comes from a replica.
+    /// One that is passed on while it comes from a replica.
     Stream(Box<Stream>),
+    /// None: the connection speaks another protocol from here on.
+    Upgraded,
 }
 
 /// An answer that comes from a replica.
@@ -42,7 +44,7 @@ pub(super) struct Stream {
     left: Option<u64>,
     deadline: Option<Pin<Box<Sleep>>>,
     is_over: bool,
-    _serving: Serving,
+    serving: Serving,
 }
 
 /// A body that does not come to its end: the connection is closed, or the stream reset.
@@ -65,7 +67,7 @@ impl Stream {
         deadline: Option<Pin<Box<Sleep>>>,
         serving: Serving,
     ) -> Stream {
-        Stream { exchange, progress, left, deadline, is_over: false, _serving: serving }
+        Stream { exchange, progress, left, deadline, is_over: false, serving }
     }
 
     /// Ends an answer that cannot be whole. A call of gRPC has trailers to say why; of anything else the rest is missing, which clients see.
@@ -141,8 +143,16 @@ impl Body for Answer {
     fn poll_frame(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Cut>>> {
         match self.get_mut() {
             Answer::Whole { bytes, .. } if bytes.is_empty() => Poll::Ready(None),
-            Answer::Whole { bytes, .. } => Poll::Ready(Some(Ok(Frame::data(std::mem::take(bytes))))),
-            Answer::Stream(stream) => stream.poll_next(context),
+            Answer::Whole { bytes, serving } => {
+                serving.gave(true);
+                Poll::Ready(Some(Ok(Frame::data(std::mem::take(bytes)))))
+            }
+            Answer::Stream(stream) => {
+                let next = stream.poll_next(context);
+                stream.serving.gave(matches!(next, Poll::Ready(Some(_))));
+                next
+            }
+            Answer::Upgraded => Poll::Ready(None),
         }
     }
 
@@ -150,6 +160,7 @@ impl Body for Answer {
         match self {
             Answer::Whole { bytes, .. } => bytes.is_empty(),
             Answer::Stream(stream) => stream.is_over,
+            Answer::Upgraded => true,
         }
     }
 
@@ -157,6 +168,7 @@ impl Body for Answer {
         match self {
             Answer::Whole { bytes, .. } => SizeHint::with_exact(bytes.len() as u64),
             Answer::Stream(stream) => stream.left.map(SizeHint::with_exact).unwrap_or_default(),
+            Answer::Upgraded => SizeHint::with_exact(0),
         }
     }
 }

@@ -16,11 +16,13 @@ use tokio::net::TcpStream;
 
 use super::activity::{Activity, Stage, Verdict};
 use super::limits;
+use super::pace::Pace;
 use super::refusals::{self, Refused};
 use super::request;
 use super::settings::Settings;
 use super::socket::{Opening, Socket};
 use super::thread::ProxyThread;
+use super::tunnel::Tunnel;
 use crate::http_api::problem::Problem;
 use crate::serving::request_head::{self, HEAD_BYTES, HEADERS};
 
@@ -48,28 +50,50 @@ pub(super) struct Connection {
     thread: Rc<ProxyThread>,
     activity: RefCell<Activity>,
     is_2: Cell<bool>,
+    /// The requests of HTTP/2 that are under way.
+    paces: RefCell<Vec<Rc<Pace>>>,
+    /// True once a client of HTTP/2 is told to go.
+    is_leaving: Cell<bool>,
     /// True once the client has sent something.
     has_opened: Cell<bool>,
     refusing: Cell<Option<Refusing>>,
     is_cut: Cell<bool>,
+    /// True while a request asks for another protocol and is not answered.
+    is_upgrading: Cell<bool>,
+    /// The tunnel that follows the answer which is being written.
+    tunnel: RefCell<Option<Tunnel>>,
     waker: RefCell<Option<Waker>>,
 }
 
 /// A request of a connection, until its answer is written or given up.
-pub(super) struct Serving(Rc<Connection>);
+pub(super) struct Serving {
+    connection: Rc<Connection>,
+    /// None over HTTP/1, where the connection has one request at a time.
+    pace: Option<Rc<Pace>>,
+}
 
 impl Serving {
-    pub(super) fn begin(connection: &Rc<Connection>) -> Serving {
+    pub(super) fn begin(connection: &Rc<Connection>, pace: Option<Rc<Pace>>) -> Serving {
         connection.activity.borrow_mut().begin_request();
         connection.thread.looking.request_began();
-        Serving(Rc::clone(connection))
+        Serving { connection: Rc::clone(connection), pace }
+    }
+
+    /// Notes whether a piece of the answer was given that now waits for the client.
+    pub(super) fn gave(&self, is_waiting: bool) {
+        if let Some(pace) = &self.pace {
+            pace.gave(is_waiting, self.connection.thread.look());
+        }
     }
 }
 
 impl Drop for Serving {
     fn drop(&mut self) {
-        self.0.activity.borrow_mut().end_request(self.0.thread.look());
-        self.0.thread.looking.request_ended();
+        if let Some(own) = &self.pace {
+            self.connection.paces.borrow_mut().retain(|pace| !Rc::ptr_eq(pace, own));
+        }
+        self.connection.activity.borrow_mut().end_request(self.connection.thread.look());
+        self.connection.thread.looking.request_ended();
     }
 }
 
@@ -83,9 +107,13 @@ impl Connection {
             thread: Rc::clone(thread),
             activity: RefCell::new(Activity::new(now)),
             is_2: Cell::new(false),
+            paces: RefCell::default(),
+            is_leaving: Cell::new(false),
             has_opened: Cell::new(false),
             refusing: Cell::new(None),
             is_cut: Cell::new(false),
+            is_upgrading: Cell::new(false),
+            tunnel: RefCell::default(),
             waker: RefCell::default(),
         })
     }
@@ -115,6 +143,20 @@ impl Connection {
         self.activity.borrow_mut().writes(is_writing, self.thread.look());
     }
 
+    /// Says whether a request asks for another protocol and is not answered: nothing more is read before it is.
+    pub(super) fn set_upgrading(&self, is_upgrading: bool) {
+        self.is_upgrading.set(is_upgrading);
+    }
+
+    pub(super) fn is_upgrading(&self) -> bool {
+        self.is_upgrading.get()
+    }
+
+    /// Says what the connection speaks after the answer that is being written.
+    pub(super) fn upgrade(&self, tunnel: Tunnel) {
+        *self.tunnel.borrow_mut() = Some(tunnel);
+    }
+
     /// Says that nothing more is read.
     pub(super) fn refuse(&self, why: Refusing) {
         self.refusing.set(Some(why));
@@ -134,7 +176,7 @@ impl Connection {
         settings.http.trusted_proxies.contains(&self.peer.ip)
     }
 
-    /// The address of the client, if it is not the peer's.
+    /// Returns the address of the client, if it is not the peer's.
     pub(super) fn client(&self, headers: &HeaderMap, settings: &Settings) -> Option<String> {
         let trusted = &settings.http.trusted_proxies;
         if !self.is_trusted(settings) {
@@ -143,18 +185,16 @@ impl Connection {
         super::headers::client_of(headers, |address| trusted.contains(address)).map(|address| address.to_string())
     }
 
-    /// Reason why the body of a request has not come to its end.
+    /// Returns the reason why the body of a request has not come to its end.
     pub(super) fn why_broken(&self) -> Refused {
         match self.refusing.get() {
             Some(Refusing::Head(refusal)) => Refused::bad(refusals::of_head(refusal).kind, refusal.to_string()),
-            Some(Refusing::TooSlow) => {
-                Refused::bad(refusals::TOO_SLOW, "the body of the request has stopped to arrive")
-            }
+            Some(Refusing::TooSlow) => Refused::too_slow(),
             None => Refused::client_gone(),
         }
     }
 
-    /// For how many looks it has had nothing to do; none if it has.
+    /// Returns for how many looks it has had nothing to do; none if it has.
     pub(super) fn idle_for(&self, now: u32) -> Option<u32> {
         self.activity.borrow().idle_for(now)
     }
@@ -165,7 +205,7 @@ impl Connection {
         self.wake();
     }
 
-    /// Has its task look at it.
+    /// Wakes its task, which looks at it.
     pub(super) fn wake(&self) {
         if let Some(waker) = self.waker.borrow_mut().take() {
             waker.wake();
@@ -178,12 +218,27 @@ impl Connection {
         match verdict {
             Verdict::Fine => {}
             Verdict::Close => self.cut(),
+            Verdict::Idle(looks) if self.is_2.get() && looks <= limits::IDLE_LOOKS + limits::HEAD_LOOKS => {
+                self.is_leaving.set(true);
+                self.wake();
+            }
+            Verdict::Idle(_) => self.cut(),
             Verdict::TooSlow if self.is_refusing() => {}
             Verdict::TooSlow => {
                 self.refuse(Refusing::TooSlow);
                 self.wake();
             }
         }
+        let paces = self.paces.borrow();
+        let is_any_held = paces.iter().any(|pace| pace.is_held());
+        paces.iter().for_each(|pace| pace.look(now, is_any_held));
+    }
+
+    /// Begins a request of HTTP/2.
+    fn begin_stream(&self) -> Rc<Pace> {
+        let pace = Rc::new(Pace::default());
+        self.paces.borrow_mut().push(Rc::clone(&pace));
+        pace
     }
 
     /// Returns whether everything that was asked is answered and written.
@@ -197,19 +252,30 @@ impl Connection {
     }
 
     /// Returns true when the connection is to be dropped as it is.
-    fn poll_cut(&self, context: &mut Context<'_>) -> bool {
+    pub(super) fn poll_cut(&self, context: &mut Context<'_>) -> bool {
         *self.waker.borrow_mut() = Some(context.waker().clone());
         self.is_cut.get()
     }
 }
 
-/// Runs futures of HTTP/2 on this thread.
-#[derive(Clone, Copy)]
-struct Local;
+/// Runs the streams of a connection of HTTP/2 on this thread, each until it ends or is cut.
+#[derive(Clone, Default)]
+struct Streams {
+    /// The stream whose request was made last, and which is about to run.
+    last: Rc<RefCell<Option<Rc<Pace>>>>,
+}
 
-impl<F: Future<Output: 'static> + 'static> hyper::rt::Executor<F> for Local {
+impl<F: Future<Output: 'static> + 'static> hyper::rt::Executor<F> for Streams {
     fn execute(&self, future: F) {
-        drop(tokio::task::spawn_local(future));
+        let pace = self.last.borrow_mut().take();
+        drop(tokio::task::spawn_local(async move {
+            let mut future = std::pin::pin!(future);
+            poll_fn(|context| match pace.as_ref().is_some_and(|pace| pace.poll_cut(context)) {
+                true => Poll::Ready(()),
+                false => future.as_mut().poll(context).map(drop),
+            })
+            .await;
+        }));
     }
 }
 
@@ -227,8 +293,9 @@ pub(super) async fn converse(thread: Rc<ProxyThread>, mut stream: TcpStream, con
     };
     match opened.map(|opening| opening.ok_or(())) {
         Some(Ok(opening)) => match Socket::new(stream, Rc::clone(&connection), opening) {
-            (false, socket) => converse_1(thread, socket, connection).await,
-            (true, socket) => converse_2(thread, socket, connection).await,
+            // In boxes, so that a connection over which nothing has come yet takes no room for what may come.
+            (false, socket) => Box::pin(converse_1(thread, socket, connection)).await,
+            (true, socket) => Box::pin(converse_2(thread, socket, connection)).await,
         },
         Some(Err(())) => thread.hand_over(stream),
         None => {}
@@ -239,6 +306,8 @@ pub(super) async fn converse(thread: Rc<ProxyThread>, mut stream: TcpStream, con
 enum Left {
     /// There is nothing more to do.
     Over,
+    /// All that was asked is answered, the last time perhaps with another protocol.
+    Served,
     /// The client is told that it is refused.
     Refused,
     /// It has nothing to do, and this proxy ends.
@@ -248,7 +317,7 @@ enum Left {
 async fn converse_1(thread: Rc<ProxyThread>, socket: Socket, connection: Rc<Connection>) {
     let own = Rc::clone(&connection);
     let for_requests = Rc::clone(&thread);
-    let service = service_fn(move |asked| request::serve(Rc::clone(&for_requests), Rc::clone(&own), asked));
+    let service = service_fn(move |asked| request::serve(Rc::clone(&for_requests), Rc::clone(&own), None, asked));
     let mut serving = http1::Builder::new()
         .max_headers(HEADERS)
         .header_read_timeout(None)
@@ -258,7 +327,8 @@ async fn converse_1(thread: Rc<ProxyThread>, socket: Socket, connection: Rc<Conn
             return Poll::Ready(Left::Over);
         }
         match Pin::new(&mut serving).poll(context) {
-            Poll::Ready(_) => Poll::Ready(Left::Over),
+            Poll::Ready(Ok(())) => Poll::Ready(Left::Served),
+            Poll::Ready(Err(_)) => Poll::Ready(Left::Over),
             Poll::Pending if connection.is_refusing() && connection.is_done() => Poll::Ready(Left::Refused),
             Poll::Pending if connection.may_leave() => Poll::Ready(Left::Idle),
             Poll::Pending => Poll::Pending,
@@ -267,6 +337,17 @@ async fn converse_1(thread: Rc<ProxyThread>, socket: Socket, connection: Rc<Conn
     .await;
     match left {
         Left::Over => {}
+        Left::Served => {
+            let parts = serving.into_parts();
+            let socket = parts.io.into_inner();
+            let is_at_rest = socket.is_at_rest() && parts.read_buf.is_empty() && !connection.is_refusing();
+            // The slot is empty before the tunnel runs, which ends the request when it is dropped.
+            let tunnel = connection.tunnel.borrow_mut().take();
+            // A client that does not wait for the answer speaks a protocol of its own.
+            if let Some(tunnel) = tunnel.filter(|_| is_at_rest) {
+                tunnel.run(&thread, &connection, socket.into_stream()).await;
+            }
+        }
         Left::Refused => {
             let problem = match connection.refusing.get() {
                 Some(Refusing::Head(refusal)) => refusals::of_head(refusal),
@@ -278,14 +359,22 @@ async fn converse_1(thread: Rc<ProxyThread>, socket: Socket, connection: Rc<Conn
         }
         Left::Idle => thread.hand_over(serving.into_parts().io.into_inner().into_stream()),
     }
+    // Of a connection that was cut before the head of the answer was written.
+    drop(connection.tunnel.borrow_mut().take());
 }
 
 async fn converse_2(thread: Rc<ProxyThread>, socket: Socket, connection: Rc<Connection>) {
     connection.is_2.set(true);
     let own = Rc::clone(&connection);
     let for_requests = Rc::clone(&thread);
-    let service = service_fn(move |asked| request::serve(Rc::clone(&for_requests), Rc::clone(&own), asked));
-    let mut serving = http2::Builder::new(Local)
+    let streams = Streams::default();
+    let last = Rc::clone(&streams.last);
+    let service = service_fn(move |asked| {
+        let pace = own.begin_stream();
+        *last.borrow_mut() = Some(Rc::clone(&pace));
+        request::serve(Rc::clone(&for_requests), Rc::clone(&own), Some(pace), asked)
+    });
+    let mut serving = http2::Builder::new(streams)
         .max_concurrent_streams(limits::STREAMS)
         .max_header_list_size(HEAD_BYTES as u32)
         .max_pending_accept_reset_streams(limits::PENDING_RESETS)
@@ -297,7 +386,7 @@ async fn converse_2(thread: Rc<ProxyThread>, socket: Socket, connection: Rc<Conn
         if connection.poll_cut(context) {
             return Poll::Ready(());
         }
-        if !is_ending && thread.is_draining() {
+        if !is_ending && (thread.is_draining() || connection.is_leaving.get()) {
             is_ending = true;
             Pin::new(&mut serving).graceful_shutdown();
         }

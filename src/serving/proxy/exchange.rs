@@ -10,7 +10,7 @@ use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
 
 use super::headers;
 use super::lanes::Lane;
-use crate::lane::{Body, Frame, Headers, Incoming, LaneError, Outgoing, Reset};
+use crate::lane::{Body, Frame, Headers, Incoming, LaneError, Outgoing, Reset, is_final};
 
 /// A piece of a body from this length on stays in the memory that it was read into.
 const LONG: usize = 16 << 10;
@@ -63,9 +63,9 @@ struct State {
     end: Option<End>,
     /// True if the replica has said anything, which it does only of what it has begun.
     has_begun: bool,
-    /// Who waits for the answer.
+    /// Waker of the one that waits for the answer.
     reader: Option<Waker>,
-    /// Who waits for room in the other direction.
+    /// Waker of the one that waits for room in the other direction.
     sender: Option<Waker>,
 }
 
@@ -95,7 +95,7 @@ impl Exchange {
                 wake(&mut state.sender);
             }
             // Answers in between, such as 103, are not passed on.
-            Body::Head(status, headers) if status >= 200 => {
+            Body::Head(status, headers) if is_final(status) => {
                 let status = StatusCode::from_u16(status).map_err(|_| LaneError::Text("status"))?;
                 state.head = Some((status, header_map(headers, bytes)));
             }
@@ -128,6 +128,18 @@ impl Exchange {
         state.end.get_or_insert(end);
         wake(&mut state.reader);
         wake(&mut state.sender);
+    }
+
+    /// Ends the body of the request, if it has not ended.
+    pub(super) fn end_sending(&self) {
+        if !self.is_sent.replace(true) && !self.is_over() {
+            self.lane.send_data(self.number, Bytes::new(), true);
+        }
+    }
+
+    /// Makes whoever reads the answer look again.
+    pub(super) fn wake_reader(&self) {
+        wake(&mut self.state.borrow_mut().reader);
     }
 
     /// Returns whether nothing more comes from the replica.
@@ -195,11 +207,21 @@ impl Exchange {
         state.end == Some(End::Complete) && state.pieces.is_empty() && state.trailers.is_none()
     }
 
-    /// The body, if all of it has come and it is one piece at most, without trailers.
+    /// Returns the body, if all of it has come and it is one piece at most, without trailers.
     pub(super) fn whole_body(&self) -> Option<Bytes> {
         let mut state = self.state.borrow_mut();
         let is_whole = state.end == Some(End::Complete) && state.trailers.is_none() && state.pieces.len() <= 1;
         is_whole.then(|| state.pieces.pop_front().unwrap_or_default())
+    }
+
+    /// Waits for the end, as the one who sends.
+    pub(super) fn poll_over(&self, context: &mut Context<'_>) -> Poll<()> {
+        let mut state = self.state.borrow_mut();
+        if state.end.is_some() {
+            return Poll::Ready(());
+        }
+        set(&mut state.sender, context);
+        Poll::Pending
     }
 
     /// Takes what there is room for in the other direction, of so many bytes, or waits for it. None when it has ended.

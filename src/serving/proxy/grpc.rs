@@ -43,7 +43,7 @@ pub(super) fn refuse(headers: &mut HeaderMap, status: Status, message: &str) {
     end(headers, status, message);
 }
 
-/// The trailers of an answer that the proxy ends in the place of the handler.
+/// Returns the trailers of an answer that the proxy ends in the place of the handler.
 pub(super) fn trailers(status: Status, message: &str) -> HeaderMap {
     let mut trailers = HeaderMap::new();
     end(&mut trailers, status, message);

@@ -3,6 +3,7 @@
 use std::net::IpAddr;
 
 use http::header::{self, HeaderMap, HeaderName, HeaderValue};
+use http::{Method, Version};
 
 use crate::lane::HEADER_LIMIT;
 
@@ -50,15 +51,15 @@ pub(super) fn names<'v>(values: impl Iterator<Item = &'v [u8]>, name: &str) -> b
 }
 
 /// The most headers that a replica is told besides those of the client.
-pub(super) const TOLD: usize = 7;
+pub(super) const TOLD: usize = 9;
 
 /// Headers that a replica gets besides the client's.
 pub(super) struct Told<'a> {
-    /// What vendors say of the trace; empty for nothing.
+    /// Value of `tracestate`; empty for none.
     pub(super) trace_state: &'a str,
-    /// What the application sends along; empty for nothing.
+    /// Value of `baggage`; empty for none.
     pub(super) baggage: &'a str,
-    /// What people tell the request from others by.
+    /// Id by which people tell the request from others.
     pub(super) request_id: &'a str,
     /// The host that it is for; empty for none.
     pub(super) authority: &'a str,
@@ -66,11 +67,24 @@ pub(super) struct Told<'a> {
     pub(super) peer: &'a str,
     /// True if what that one says of others is believed.
     pub(super) is_peer_trusted: bool,
-    /// What `x-forwarded-for` says, with the peer at its end; empty for the peer alone.
+    /// Value of `x-forwarded-for`, with the peer at its end; empty for the peer alone.
     pub(super) forwarded_for: &'a str,
+    /// The protocol that the client asks for in place of HTTP; empty for none.
+    pub(super) upgrade: &'a str,
 }
 
-/// The headers that a replica gets with a request.
+/// Returns the protocol that a request asks for in place of HTTP, if it is one that is passed on: a WebSocket over HTTP/1.1 (RFC 6455, section 4.1).
+pub(super) fn upgrade(method: &Method, version: Version, headers: &HeaderMap) -> Option<&'static str> {
+    let asked = headers.get_all(header::UPGRADE).into_iter().map(HeaderValue::as_bytes);
+    let connection = headers.get_all(header::CONNECTION).into_iter().map(HeaderValue::as_bytes);
+    let is_asked =
+        method == Method::GET && version == Version::HTTP_11 && !headers.contains_key(header::CONTENT_LENGTH);
+    (is_asked && names(asked, WEBSOCKET) && names(connection, "upgrade")).then_some(WEBSOCKET)
+}
+
+const WEBSOCKET: &str = "websocket";
+
+/// Returns the headers that a replica gets with a request.
 pub(super) fn to_replica<'a>(headers: &'a HeaderMap, told: &'a Told<'a>) -> impl Iterator<Item = (&'a str, &'a [u8])> {
     let names_some = headers.contains_key(header::CONNECTION);
     let is_named = move |name: &HeaderName| {
@@ -94,6 +108,8 @@ pub(super) fn to_replica<'a>(headers: &'a HeaderMap, told: &'a Told<'a>) -> impl
         ("x-forwarded-for", forwarded_for),
         ("x-forwarded-proto", if is_said("x-forwarded-proto") { "http" } else { "" }),
         ("x-forwarded-host", if is_said("x-forwarded-host") { told.authority } else { "" }),
+        ("connection", if told.upgrade.is_empty() { "" } else { "upgrade" }),
+        ("upgrade", told.upgrade),
     ];
     let own = own.into_iter().filter(|(_, value)| !value.is_empty()).map(|(name, value)| (name, value.as_bytes()));
     own.chain(headers.iter().filter(is_passed_on).map(|(name, value)| (name.as_str(), value.as_bytes())))
@@ -112,14 +128,16 @@ pub(super) fn trailers(trailers: &HeaderMap) -> impl Iterator<Item = (&str, &[u8
     trailers.iter().filter(is_trailer).map(|(name, value)| (name.as_str(), value.as_bytes()))
 }
 
-/// The client's name for a request, if it is one that can be passed on and printed.
+/// Returns the client's name for a request, if it is one that can be passed on and printed.
 pub(super) fn request_id(headers: &HeaderMap) -> Option<&HeaderValue> {
     let value = headers.get(X_REQUEST_ID)?;
-    let is_token = (1..=REQUEST_ID_BYTES).contains(&value.len()) && value.as_bytes().iter().all(u8::is_ascii_graphic);
-    is_token.then_some(value)
+    // Lines of logs have it as it is.
+    let is_plain = |byte: &u8| byte.is_ascii_graphic() && !matches!(byte, b'"' | b'\\');
+    let is_name = (1..=REQUEST_ID_BYTES).contains(&value.len()) && value.as_bytes().iter().all(is_plain);
+    is_name.then_some(value)
 }
 
-/// The client that a trusted peer speaks for: the last address of `x-forwarded-for` that is not a trusted one.
+/// Returns the client that a trusted peer speaks for: the last address of `x-forwarded-for` that is not a trusted one.
 pub(super) fn client_of(headers: &HeaderMap, is_trusted: impl Fn(&IpAddr) -> bool) -> Option<IpAddr> {
     let values = headers.get_all("x-forwarded-for").into_iter().filter_map(|value| value.to_str().ok());
     let addresses: Vec<_> = values.flat_map(|value| value.split(',')).map(str::trim).collect();
@@ -134,7 +152,7 @@ pub(super) fn client_of(headers: &HeaderMap, is_trusted: impl Fn(&IpAddr) -> boo
     last
 }
 
-/// All values of `x-forwarded-for` in one, with the peer at its end.
+/// Returns all values of `x-forwarded-for` in one, with the peer at its end.
 pub(super) fn forwarded_for(headers: &HeaderMap, peer: &str) -> String {
     let values = headers.get_all("x-forwarded-for").into_iter().filter_map(|value| value.to_str().ok());
     values.chain([peer]).collect::<Vec<_>>().join(", ")
@@ -161,6 +179,7 @@ mod tests {
             peer: "10.0.0.9",
             is_peer_trusted: false,
             forwarded_for: "",
+            upgrade: "",
         }
     }
 

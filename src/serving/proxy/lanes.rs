@@ -41,7 +41,7 @@ pub(super) struct Lane {
     /// Bytes that were read and are no whole frame yet.
     inbox: RefCell<BytesMut>,
     outbox: RefCell<Outbox>,
-    /// Those who wait for room in the outbox, or for a number.
+    /// Wakers of those that wait for room in the outbox, or for a number.
     waiting: RefCell<Vec<Waker>>,
     /// True while it is among those that are to be written.
     is_dirty: Cell<bool>,
@@ -67,7 +67,7 @@ pub(super) enum LaneEnd {
 }
 
 impl Lane {
-    /// A lane over this socket, and what reads it.
+    /// Makes a lane over this socket, and what reads it.
     pub(super) fn new(
         replica: ReplicaIndex,
         name: Rc<str>,
@@ -181,7 +181,7 @@ impl Lane {
         self.outbox.borrow().len() < LANE_BYTES
     }
 
-    /// Has somebody woken when there may be room, or a number.
+    /// Keeps a waker, to be woken when there may be room, or a number.
     pub(super) fn wait_for_room(&self, waker: &Waker) {
         self.waiting.borrow_mut().push(waker.clone());
     }
@@ -195,7 +195,7 @@ impl Lane {
         self.soil();
     }
 
-    /// Has it written at the end of this turn.
+    /// Marks it to be written at the end of this turn.
     fn soil(self: &Rc<Lane>) {
         if !self.is_dirty.replace(true) {
             self.flush.dirty.borrow_mut().push(Rc::clone(self));
@@ -284,6 +284,8 @@ impl Lane {
             let frame = Frame::decode(body[0], &body[1..])?;
             if matches!(frame.body, Body::Drain) {
                 self.is_closed.set(true);
+                // Connections of another protocol are told that they are to end.
+                self.exchanges.borrow().iter().flatten().for_each(|exchange| exchange.wake_reader());
                 continue;
             }
             let exchange = self.exchanges.borrow()[entry(frame.request)].clone();
@@ -319,7 +321,7 @@ fn entry(number: u32) -> usize {
     number as usize % CLAIM_COUNT
 }
 
-/// The length of the whole frames that bytes begin with.
+/// Returns the length of the whole frames that bytes begin with.
 fn whole_frames(bytes: &[u8]) -> Result<usize, LaneError> {
     let mut at = 0;
     while let Some(length) = bytes[at..].first_chunk::<4>() {

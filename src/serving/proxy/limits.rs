@@ -1,9 +1,15 @@
 //! Limits of the proxy for clients, besides those of the service file.
 
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::time::Duration;
 
-/// Interval between two looks at the connections: the precision of the times below.
-pub(super) const LOOK: Duration = Duration::from_secs(1);
+use crate::fault;
+
+/// Returns the interval between two looks at the connections: the precision of the times below. It is a second, but for tests.
+pub(super) fn look() -> Duration {
+    Duration::from_millis(fault::setting("proxy_look_ms").unwrap_or(1_000))
+}
+
 /// Looks in which the head of a request may come.
 pub(super) const HEAD_LOOKS: u32 = 10;
 /// Looks between bytes of a body, or of an answer that nobody takes.
@@ -29,10 +35,33 @@ pub(super) const GONE: Duration = Duration::from_secs(2);
 /// Interval between two writes of collected spans and log lines.
 pub(super) const WRITE: Duration = Duration::from_millis(100);
 
-/// Connections that one of `threads` may have, of a process that may have `files` open.
-pub(super) fn connections(files: u64, threads: usize) -> usize {
-    let files = usize::try_from(files).unwrap_or(usize::MAX);
-    (CONNECTIONS.min(files / 4 * 3) / threads.max(1)).max(1)
+/// Room for connections, which the threads of a proxy share: the kernel does not give all of them the same number.
+#[derive(Debug)]
+pub(super) struct Room {
+    limit: usize,
+    taken: AtomicUsize,
+}
+
+impl Room {
+    /// Returns that of a process that may have `files` open.
+    pub(super) fn of(files: u64) -> Room {
+        let files = usize::try_from(files).unwrap_or(usize::MAX);
+        Room { limit: CONNECTIONS.min(files / 4 * 3).max(1), taken: AtomicUsize::new(0) }
+    }
+
+    pub(super) fn is_left(&self) -> bool {
+        self.taken.load(Relaxed) < self.limit
+    }
+
+    /// Takes the room of a connection, whether it is left or not.
+    pub(super) fn take(&self) {
+        self.taken.fetch_add(1, Relaxed);
+    }
+
+    /// Gives the room of a connection back.
+    pub(super) fn give_back(&self) {
+        self.taken.fetch_sub(1, Relaxed);
+    }
 }
 
 #[cfg(test)]
@@ -41,7 +70,13 @@ mod tests {
 
     #[test]
     fn connections_leave_a_quarter_of_the_files_for_all_else() {
-        assert_eq!((connections(1024, 1), connections(1024, 2), connections(1 << 20, 2)), (768, 384, 10_000));
-        assert_eq!(connections(0, 3), 1);
+        assert_eq!([1024, 1 << 20, 0].map(|files| Room::of(files).limit), [768, 20_000, 1]);
+        let room = Room::of(4);
+        (0..2).for_each(|_| room.take());
+        assert!(room.is_left());
+        room.take();
+        assert!(!room.is_left());
+        room.give_back();
+        assert!(room.is_left());
     }
 }

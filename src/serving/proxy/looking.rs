@@ -22,7 +22,7 @@ pub(super) struct Looking {
 }
 
 impl Looking {
-    /// A request has come.
+    /// Notes that a request has come.
     pub(super) fn request_began(&self) {
         self.something_came();
         self.in_flight.set(self.in_flight.get() + 1);
@@ -31,14 +31,14 @@ impl Looking {
         }
     }
 
-    /// A request was sent to a replica, whose answer comes next.
+    /// Notes that a request was sent to a replica, whose answer comes next.
     pub(super) fn request_was_sent(&self) {
         if self.in_flight.get() == 1 {
             self.ask();
         }
     }
 
-    /// A request has ended, and perhaps the next one comes.
+    /// Notes that a request has ended, and perhaps the next one comes.
     pub(super) fn request_ended(&self) {
         self.in_flight.set(self.in_flight.get() - 1);
         if self.in_flight.get() == 0 {
@@ -47,7 +47,7 @@ impl Looking {
         }
     }
 
-    /// Something has come from a replica.
+    /// Notes that something has come from a replica.
     pub(super) fn something_came(&self) {
         self.came.set(self.came.get().wrapping_add(1));
     }

@@ -15,10 +15,10 @@ const KEPT: usize = 256 << 10;
 /// Bytes on their way into a lane.
 #[derive(Debug, Default)]
 pub(super) struct Outbox {
-    /// What comes before the frames in `tail`.
+    /// Bytes that come before the frames in `tail`.
     pieces: VecDeque<Bytes>,
     tail: Vec<u8>,
-    /// How much of `tail` is written. Nothing while there are pieces before it.
+    /// Number of bytes of `tail` that are written. 0 while there are pieces before it.
     written: usize,
     length: usize,
 }

@@ -9,6 +9,7 @@ use tracer_abi as abi;
 use super::access_log::Line;
 use super::connection::Peer;
 use super::exchange::Exchange;
+use super::figures::Ended;
 use super::settings::{Route, Settings, SpanName};
 use super::thread::ProxyThread;
 use crate::clock::now_unix_nano;
@@ -34,6 +35,8 @@ pub(super) struct Progress {
     pub(super) exchange: Option<Rc<Exchange>>,
     /// Bytes of the body that the client was given.
     pub(super) sent_bytes: u64,
+    /// The code with which a WebSocket was closed.
+    pub(super) close_code: Option<u16>,
     server: Option<ActiveSpan>,
     hop: Option<ActiveSpan>,
     /// The attempt before this one.
@@ -48,7 +51,7 @@ pub(super) struct Progress {
     pub(super) timeout: Option<Duration>,
     /// True for a request of gRPC.
     pub(super) is_grpc: bool,
-    /// How one has ended, if its answer says so.
+    /// Status with which one has ended, if its answer says so.
     pub(super) grpc_status: Option<Status>,
     is_finished: bool,
 }
@@ -84,6 +87,7 @@ impl Progress {
             carrier: arrived.carrier,
             exchange: None,
             sent_bytes: 0,
+            close_code: None,
             server,
             hop: None,
             link: None,
@@ -100,7 +104,7 @@ impl Progress {
         }
     }
 
-    /// The name of the request.
+    /// Returns the name of the request.
     pub(super) fn request_id(&self) -> &str {
         self.request_id.to_str().unwrap_or_default()
     }
@@ -167,6 +171,9 @@ impl Progress {
     /// Says that it has its place, after it has waited for so long, if it had to.
     pub(super) fn placed(&mut self, waited_ns: Option<u64>) {
         self.queued_ns = waited_ns;
+        if let Some(waited_ns) = waited_ns {
+            self.thread.figures.count_wait(self.route.as_deref(), waited_ns);
+        }
         let (Some(waited_ns), Some(recorder), Some(hop)) = (waited_ns, self.thread.recorder, &self.hop) else { return };
         let now = now_unix_nano();
         let span = recorder.start(&SpanRequest {
@@ -203,6 +210,7 @@ impl Progress {
             SpanLink { trace_id: parent.trace_id, span_id: parent.span_id, trace_flags: parent.flags }
         });
         self.exchange = None;
+        self.thread.figures.count_retry(self.route.as_deref(), outcome);
         self.end_hop(outcome, true, now_unix_nano());
     }
 
@@ -244,6 +252,7 @@ impl Progress {
         let now = now_unix_nano();
         self.end_hop(outcome, is_error, now);
         self.log(now);
+        self.count(outcome, is_error, now);
         let Some(span) = self.server.take() else { return };
         if span.is_recording() {
             let mut code = [0; 3];
@@ -252,7 +261,7 @@ impl Progress {
             let received = self.exchange.as_ref().map_or(0, |exchange| exchange.received.get());
             let first_byte = self.first_byte_unix_nano.saturating_sub(self.begun_unix_nano);
             let status = (self.status != 0).then_some(u32::from(self.status));
-            let mut attributes = AttributeList::<10>::new();
+            let mut attributes = AttributeList::<11>::new();
             attributes.put_some(names::HTTP_RESPONSE_STATUS_CODE, status);
             attributes.put_some(names::REPLICA_ID, self.replica.as_deref());
             attributes.put_some(names::TIME_TO_FIRST_BYTE_NS, (first_byte != 0).then_some(first_byte));
@@ -260,6 +269,7 @@ impl Progress {
             attributes.put(names::RESPONSE_BODY_BYTES, self.sent_bytes);
             attributes.put_some(names::OUTCOME, (!outcome.is_empty()).then_some(outcome));
             attributes.put_some(names::ERROR_TYPE, is_error.then_some(error_type));
+            attributes.put_some(names::WEBSOCKET_CLOSE_CODE, self.close_code.map(u32::from));
             attributes.put_some(names::RPC_RESPONSE_STATUS_CODE, self.grpc_status.map(Status::name));
             attributes.put_some(names::OLD_HTTP_STATUS_CODE, status.filter(|_| old.http));
             let old_grpc_status = self.grpc_status.filter(|_| old.rpc).map(Status::number);
@@ -302,6 +312,22 @@ impl Progress {
         let digit = |by: u16| b'0' + (self.status / by % 10) as u8;
         *code = [digit(100), digit(10), digit(1)];
         std::str::from_utf8(code).unwrap_or_default()
+    }
+
+    fn count(&self, outcome: &'static str, is_error: bool, now: u64) {
+        let mut code = [0; 3];
+        self.thread.figures.count_end(&Ended {
+            route: self.route.as_deref(),
+            method: self.settings.span_name(self.route.as_deref(), &self.method).method,
+            status: self.status,
+            outcome,
+            error_type: is_error.then(|| self.error_type(outcome, &mut code)),
+            duration_ns: now.saturating_sub(self.begun_unix_nano),
+            unix_nano: now,
+            received_bytes: self.exchange.as_ref().map_or(0, |exchange| exchange.received.get()),
+            sent_bytes: self.sent_bytes,
+            context: self.server.as_ref().map(ActiveSpan::context),
+        });
     }
 
     fn log(&self, now: u64) {

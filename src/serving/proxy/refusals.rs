@@ -47,10 +47,10 @@ impl Refused {
         Refused::new(kind, names::OUTCOME_REFUSED, text)
     }
 
-    /// As many wait as may.
+    /// Returns the refusal for a full queue.
     pub(super) fn full(status: u16, retry_after_s: u64, deployment: &str) -> Refused {
         let kind = if status == TOO_MANY.status.as_u16() { TOO_MANY } else { FULL };
-        let text = format!("as many requests wait for a replica of `{deployment}` as may");
+        let text = format!("the queue of `{deployment}` is full");
         let mut refused = Refused::new(kind, names::OUTCOME_SHED, text);
         refused.problem = Box::new(refused.problem.header(header::RETRY_AFTER, retry_after_s.to_string()));
         refused
@@ -63,6 +63,10 @@ impl Refused {
         refused
     }
 
+    pub(super) fn too_slow() -> Refused {
+        Refused::bad(TOO_SLOW, "the body of the request has stopped to arrive")
+    }
+
     pub(super) fn timeout() -> Refused {
         Refused::new(TIMEOUT, names::OUTCOME_TIMEOUT, "the request was not answered in the time that it may take")
     }
@@ -72,13 +76,13 @@ impl Refused {
         Refused::new(LOST, names::OUTCOME_REPLICA_LOST, text)
     }
 
-    /// Nothing of the inside is told, besides the name of the request, by which it is found.
+    /// Answers a failure, of whose inside nothing is told but the name of the request, by which it is found.
     pub(super) fn failed(request_id: &str) -> Refused {
         let text = format!("the handler has failed; the request is `{request_id}`");
         Refused::new(FAILED, "", text)
     }
 
-    /// What a call of gRPC is told in the place of the status of HTTP.
+    /// Returns the status that a call of gRPC gets in the place of that of HTTP.
     pub(super) fn grpc_status(&self) -> Status {
         match self.outcome {
             names::OUTCOME_CLIENT_GONE => Status::CANCELLED,

@@ -17,10 +17,12 @@ use super::connection::{Connection, Serving};
 use super::exchange::{End, Exchange, Piece};
 use super::grpc;
 use super::headers::{self, TRACE_RESPONSE, Told, X_REQUEST_ID};
+use super::pace::Pace;
 use super::progress::{Arrived, Progress};
 use super::refusals::{self, Refused};
 use super::settings::{Route, Settings};
 use super::thread::ProxyThread;
+use super::tunnel::Tunnel;
 use super::upload::{Upload, UploadEnd};
 use crate::lane::{HEADER_LIMIT, Opening, Reset};
 use crate::propagation::Carrier;
@@ -39,21 +41,24 @@ enum Answered {
     Whole(StatusCode, HeaderMap, Bytes),
     /// The rest of it comes, so many bytes if that is known.
     Stream(StatusCode, HeaderMap, Rc<Exchange>, Option<u64>),
+    /// The connection speaks this protocol from here on.
+    Upgrade(&'static str, HeaderMap, Rc<Exchange>),
 }
 
 /// Serves a request.
 pub(super) async fn serve(
     thread: Rc<ProxyThread>,
     connection: Rc<Connection>,
+    pace: Option<Rc<Pace>>,
     request: Request<Incoming>,
 ) -> Result<Response<Answer>, Cut> {
-    let serving = Serving::begin(&connection);
+    let serving = Serving::begin(&connection, pace.clone());
     let (parts, body) = request.into_parts();
     let settings = thread.settings();
     let mut progress = begin(&thread, &connection, &settings, &parts);
     let mut deadline = progress.timeout.map(|timeout| Box::pin(tokio::time::sleep(timeout)));
     let answered = {
-        let mut answering = std::pin::pin!(answer(&mut progress, &connection, &parts, body));
+        let mut answering = std::pin::pin!(answer(&mut progress, &connection, &parts, (body, pace)));
         poll_fn(|context| match (answering.as_mut().poll(context), &mut deadline) {
             (Poll::Pending, Some(deadline)) => deadline.as_mut().poll(context).map(|()| Err(Refused::timeout())),
             (answered, _) => answered,
@@ -65,9 +70,16 @@ pub(super) async fn serve(
             progress.sent_bytes = bytes.len() as u64;
             let response = head(&progress, &connection, status, headers);
             progress.finish();
-            return Ok(response.map(|()| Answer::Whole { bytes, _serving: serving }));
+            return Ok(response.map(|()| Answer::Whole { bytes, serving }));
         }
         Ok(Answered::Stream(status, headers, exchange, left)) => (status, headers, (exchange, left)),
+        Ok(Answered::Upgrade(protocol, headers, exchange)) => {
+            let mut response = head(&progress, &connection, StatusCode::SWITCHING_PROTOCOLS, headers);
+            response.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("upgrade"));
+            response.headers_mut().insert(header::UPGRADE, HeaderValue::from_static(protocol));
+            connection.upgrade(Tunnel::new(exchange, progress, serving));
+            return Ok(response.map(|()| Answer::Upgraded));
+        }
         Err(refused) => return Ok(refuse(progress, refused, &connection, serving)),
     };
     let response = head(&progress, &connection, status, headers);
@@ -100,7 +112,7 @@ fn begin(thread: &Rc<ProxyThread>, connection: &Connection, settings: &Rc<Settin
     progress
 }
 
-/// The context in the headers of a request. What is malformed counts as absent.
+/// Returns the context in the headers of a request. What is malformed counts as absent.
 fn carrier(thread: &ProxyThread, headers: &HeaderMap) -> Carrier {
     let names = ["traceparent", "tracestate", "baggage"];
     if !names.iter().any(|name| headers.contains_key(*name)) {
@@ -152,7 +164,7 @@ fn is_host(authority: &str, host: &str) -> bool {
     authority.eq_ignore_ascii_case(host) || (has_port && name.eq_ignore_ascii_case(host))
 }
 
-/// The host that a request is for: that of its URL, if it has one, else what `Host` says.
+/// Returns the host that a request is for: that of its URL, if it has one, else what `Host` says.
 fn authority(parts: &Parts) -> &str {
     let host = || parts.headers.get(header::HOST).and_then(|host| host.to_str().ok());
     parts.uri.authority().map(|authority| authority.as_str()).or_else(host).unwrap_or_default()
@@ -167,16 +179,34 @@ async fn answer(
     progress: &mut Progress,
     connection: &Connection,
     parts: &Parts,
-    body: Incoming,
+    body: (Incoming, Option<Rc<Pace>>),
 ) -> Result<Answered, Refused> {
     let route = check(progress, parts)?;
+    let upgrade = headers::upgrade(&parts.method, parts.version, &parts.headers);
+    connection.set_upgrading(upgrade.is_some());
+    let answered = attempt(progress, connection, parts, body, &route, upgrade).await;
+    if !matches!(answered, Ok(Answered::Upgrade(..))) {
+        connection.set_upgrading(false);
+    }
+    answered
+}
+
+/// Sends a request to replicas until one has answered it.
+async fn attempt(
+    progress: &mut Progress,
+    connection: &Connection,
+    parts: &Parts,
+    (body, pace): (Incoming, Option<Rc<Pace>>),
+    route: &Rc<Route>,
+    upgrade: Option<&'static str>,
+) -> Result<Answered, Refused> {
     let is_repeatable = route.of.retry == Retry::Idempotent && is_safe(&parts.method);
-    let mut upload = Upload::new(body, progress.settings.http.max_body, is_repeatable);
+    let mut upload = Upload::new(body, pace, progress.settings.http.max_body, is_repeatable);
     let (mut attempts, mut begun_attempts) = (0, 0);
     loop {
         attempts += 1;
         progress.begin_attempt();
-        let exchange = send(progress, connection, parts, &route, &upload).await?;
+        let exchange = send(progress, connection, parts, route, (&upload, upgrade)).await?;
         progress.sent_to(Rc::clone(&exchange));
         let end = match wait_for_head(progress, connection, &mut upload, &exchange).await? {
             Ok((status, headers)) => {
@@ -184,7 +214,18 @@ async fn answer(
                 if progress.is_grpc {
                     progress.grpc_status = grpc::status(&headers);
                 }
-                go_on_sending(progress, upload, &exchange);
+                match (status, upgrade) {
+                    (StatusCode::SWITCHING_PROTOCOLS, Some(protocol)) => {
+                        return Ok(Answered::Upgrade(protocol, headers, exchange));
+                    }
+                    (StatusCode::SWITCHING_PROTOCOLS, None) => {
+                        progress.abandon(Reset::ClientGone);
+                        return Err(Refused::failed(progress.request_id()));
+                    }
+                    // What would have gone over the connection does not come.
+                    (_, Some(_)) => exchange.end_sending(),
+                    (_, None) => go_on_sending(progress, upload, &exchange),
+                }
                 return take_head(progress, parts, status, headers, exchange).await;
             }
             Err(end) => end,
@@ -218,7 +259,7 @@ async fn send(
     connection: &Connection,
     parts: &Parts,
     route: &Route,
-    upload: &Upload,
+    (upload, upgrade): (&Upload, Option<&'static str>),
 ) -> Result<Rc<Exchange>, Refused> {
     let thread = Rc::clone(&progress.thread);
     let (mut place, lane, number) = loop {
@@ -254,6 +295,7 @@ async fn send(
         peer: &connection.peer.address,
         is_peer_trusted: is_trusted,
         forwarded_for: &forwarded_for,
+        upgrade: upgrade.unwrap_or_default(),
     };
     let headers = || headers::to_replica(&parts.headers, &told);
     if parts.headers.len() > HEADER_LIMIT - headers::TOLD && headers().count() > HEADER_LIMIT {
@@ -279,7 +321,7 @@ async fn send(
         request_id: told.request_id,
         client: &connection.peer.text,
     };
-    let exchange = lane.open(number, upload.is_empty(), &opening, headers());
+    let exchange = lane.open(number, upload.is_empty() && upgrade.is_none(), &opening, headers());
     place.keep();
     thread.looking.request_was_sent();
     Ok(exchange)
@@ -299,9 +341,10 @@ async fn wait_for_head(
             return Poll::Ready(Ok(head));
         }
         if !upload.is_done() {
-            match upload.poll(exchange, context) {
+            match upload.poll(exchange, progress.thread.look(), context) {
                 Poll::Ready(UploadEnd::TooLarge) => return Poll::Ready(Err(too_large(max_body))),
                 Poll::Ready(UploadEnd::Broken) => return Poll::Ready(Err(connection.why_broken())),
+                Poll::Ready(UploadEnd::TooSlow) => return Poll::Ready(Err(Refused::too_slow())),
                 Poll::Ready(UploadEnd::Sent | UploadEnd::Over) | Poll::Pending => {}
             }
         }
@@ -316,9 +359,11 @@ fn go_on_sending(progress: &Progress, mut upload: Upload, exchange: &Rc<Exchange
         return;
     }
     let (thread, exchange) = (Rc::clone(&progress.thread), Rc::clone(exchange));
+    // A call that streams both ways may have nothing to say for as long as its handler listens.
+    upload.may_pause(progress.is_grpc);
     drop(tokio::task::spawn_local(async move {
-        let end = poll_fn(|context| upload.poll(&exchange, context)).await;
-        if matches!(end, UploadEnd::TooLarge | UploadEnd::Broken) {
+        let end = poll_fn(|context| upload.poll(&exchange, thread.look(), context)).await;
+        if matches!(end, UploadEnd::TooLarge | UploadEnd::Broken | UploadEnd::TooSlow) {
             thread.abandon(&exchange, Reset::ClientGone);
         }
     }));
@@ -362,7 +407,7 @@ async fn take_head(
     }
 }
 
-/// The length that an answer says it has.
+/// Returns the length that an answer says it has.
 fn content_length(headers: &HeaderMap) -> Result<Option<u64>, ()> {
     let mut values = headers.get_all(header::CONTENT_LENGTH).into_iter();
     match (values.next(), values.next()) {
@@ -375,7 +420,7 @@ fn content_length(headers: &HeaderMap) -> Result<Option<u64>, ()> {
     }
 }
 
-/// The head of an answer, with what the proxy says.
+/// Returns the head of an answer, with what the proxy says.
 fn head(progress: &Progress, connection: &Connection, status: StatusCode, headers: HeaderMap) -> Response<()> {
     let mut response = Response::new(());
     *response.status_mut() = status;
@@ -400,11 +445,11 @@ fn refuse(mut progress: Progress, refused: Refused, connection: &Connection, ser
     progress.abandon(reason);
     let mut status = refused.problem.kind.status;
     let mut response = match progress.is_grpc {
-        false => refused.problem.into_response(|json| Answer::Whole { bytes: json.into(), _serving: serving }),
+        false => refused.problem.into_response(|json| Answer::Whole { bytes: json.into(), serving }),
         true => {
             let grpc_status = refused.grpc_status();
             progress.grpc_status = Some(grpc_status);
-            let mut response = Response::new(Answer::Whole { bytes: Bytes::new(), _serving: serving });
+            let mut response = Response::new(Answer::Whole { bytes: Bytes::new(), serving });
             grpc::refuse(response.headers_mut(), grpc_status, refused.problem.detail());
             status = StatusCode::OK;
             response

@@ -23,13 +23,13 @@ pub(super) struct Settings {
     pub(super) all: Vec<Rc<Route>>,
     /// The address that it listens on, as spans say it.
     pub(super) server_address: String,
-    /// What spans of requests without an application are named.
+    /// Names of the spans of requests without an application.
     pub(super) nowhere: [SpanName; METHODS.len()],
 }
 
 /// A route.
 pub(super) struct Route {
-    /// As the head has said it.
+    /// Route that the head has sent.
     pub(super) of: ProxyRoute,
     /// Its deployment in the table.
     pub(super) deployment: DeploymentIndex,

@@ -1,6 +1,7 @@
 //! The socket of a client: what comes over HTTP/1 is scanned before hyper sees it.
 
-use std::io::{self, ErrorKind, IoSlice};
+use std::collections::VecDeque;
+use std::io::{self, ErrorKind, IoSlice, Read};
 use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Context, Poll, ready};
@@ -19,8 +20,13 @@ const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 pub(super) struct Socket {
     stream: TcpStream,
     connection: Rc<Connection>,
-    /// Read to tell the versions of HTTP from each other, and not given to hyper yet.
+    /// Read to tell the versions of HTTP from each other, and not looked at yet.
     ahead: Vec<u8>,
+    /// The part that has come of a head: hyper gets it when all of it has come and has one reading. What hyper refuses by itself has no answer that
+    /// says why.
+    held: Vec<u8>,
+    /// Looked at, and more than there was room for when hyper might have it.
+    released: VecDeque<u8>,
     /// None for HTTP/2.
     scanner: Option<Scanner>,
 }
@@ -56,18 +62,25 @@ impl Opening {
 }
 
 impl Socket {
-    /// The socket of a client that has sent this, with whether that is HTTP/2.
+    /// Makes the socket of a client that has sent this, with whether that is HTTP/2.
     pub(super) fn new(stream: TcpStream, connection: Rc<Connection>, opening: Opening) -> (bool, Socket) {
         let scanner = (!opening.is_2).then(Scanner::default);
-        (opening.is_2, Socket { stream, connection, ahead: opening.ahead, scanner })
+        let socket =
+            Socket { stream, connection, ahead: opening.ahead, held: Vec::new(), released: VecDeque::new(), scanner };
+        (opening.is_2, socket)
     }
 
-    /// The socket itself.
+    /// Returns the socket itself.
     pub(super) fn into_stream(self) -> TcpStream {
         self.stream
     }
 
-    /// Looks at bytes that came last into the buffer, and takes those out that hyper must not see.
+    /// Returns whether nothing has come behind the head that was read last.
+    pub(super) fn is_at_rest(&self) -> bool {
+        self.ahead.is_empty() && self.released.is_empty() && self.scanner.as_ref().is_some_and(Scanner::is_idle)
+    }
+
+    /// Looks at bytes that came last into the buffer, and takes those out that hyper must not see, or not yet.
     fn scan(&mut self, buffer: &mut ReadBuf<'_>, before: usize) -> io::Result<()> {
         let Some(scanner) = &mut self.scanner else { return Ok(()) };
         let came = &buffer.filled()[before..];
@@ -80,24 +93,39 @@ impl Socket {
         };
         // What was in a head and is in one again has begun another, if what has come is not all of the same.
         self.connection.came(stage, !was_in_head || scanner.has_begun_head());
-        self.refuse(taken.err(), buffer, before)
+        let is_whole = taken.is_ok() && stage != Stage::Head;
+        let passed = if is_whole { came.len() } else { scanner.passed() };
+        let is_in_head = scanner.is_in_head();
+        if passed > 0 && !self.held.is_empty() {
+            // The head of which a part was held has come to its end.
+            let mut released = std::mem::take(&mut self.held);
+            released.extend_from_slice(&came[..passed]);
+            self.released = released.into();
+        }
+        if taken.is_ok() {
+            self.held.extend_from_slice(&came[passed..]);
+        }
+        buffer.set_filled(if self.released.is_empty() { before + passed } else { before });
+        match taken {
+            Ok(()) => Ok(()),
+            Err(refusal) => {
+                self.connection.refuse(Refusing::Head(refusal));
+                // The request that a body belongs to is under way, and gets the refusal for an answer; first what came before that, which may be its
+                // head.
+                if is_in_head || passed > 0 { Ok(()) } else { Err(ErrorKind::InvalidData.into()) }
+            }
+        }
     }
 
-    fn refuse(
-        &mut self,
-        refusal: Option<crate::serving::request_head::Refusal>,
-        buffer: &mut ReadBuf<'_>,
-        before: usize,
-    ) -> io::Result<()> {
-        let (Some(refusal), Some(scanner)) = (refusal, &self.scanner) else { return Ok(()) };
-        self.connection.refuse(Refusing::Head(refusal));
-        let passed = before + scanner.passed();
-        buffer.set_filled(passed);
-        match scanner.is_in_head() {
-            true => Ok(()),
-            // The request that it belongs to is under way, and gets the refusal for an answer.
-            false => Err(ErrorKind::InvalidData.into()),
+    /// Gives hyper what it may have.
+    fn give_released(&mut self, buffer: &mut ReadBuf<'_>) -> io::Result<()> {
+        let count = self.released.len().min(buffer.remaining());
+        self.released.read_exact(buffer.initialize_unfilled_to(count))?;
+        buffer.advance(count);
+        if self.released.is_empty() {
+            self.released = VecDeque::new();
         }
+        Ok(())
     }
 }
 
@@ -108,6 +136,9 @@ impl AsyncRead for Socket {
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
         let this = &mut *self;
+        if !this.released.is_empty() {
+            return Poll::Ready(this.give_released(buffer));
+        }
         if this.connection.is_refusing() {
             return match this.connection.stage() {
                 Stage::Body => Poll::Ready(Err(ErrorKind::InvalidData.into())),
@@ -115,27 +146,35 @@ impl AsyncRead for Socket {
                 Stage::Idle | Stage::Head => Poll::Pending,
             };
         }
-        let before = buffer.filled().len();
-        if !this.ahead.is_empty() {
-            let count = this.ahead.len().min(buffer.remaining());
-            buffer.put_slice(&this.ahead[..count]);
-            this.ahead.drain(..count);
-        } else {
-            let read = Pin::new(&mut this.stream).poll_read(context, buffer);
-            this.connection.set_reading(read.is_pending());
-            ready!(read)?;
-            if buffer.filled().len() == before {
-                return Poll::Ready(Ok(()));
-            }
-            if this.scanner.is_none() {
-                this.connection.came(Stage::Idle, false);
-            }
-        }
-        this.scan(buffer, before)?;
-        if buffer.filled().len() == before && this.connection.is_refusing() {
+        if this.connection.is_upgrading() {
+            // What comes next may be no HTTP. The answer to the request is written by the same task, which reads again after it.
             return Poll::Pending;
         }
-        Poll::Ready(Ok(()))
+        let before = buffer.filled().len();
+        loop {
+            if !this.ahead.is_empty() {
+                let count = this.ahead.len().min(buffer.remaining());
+                buffer.put_slice(&this.ahead[..count]);
+                this.ahead.drain(..count);
+            } else {
+                let read = Pin::new(&mut this.stream).poll_read(context, buffer);
+                this.connection.set_reading(read.is_pending());
+                ready!(read)?;
+                if buffer.filled().len() == before {
+                    return Poll::Ready(Ok(()));
+                }
+            }
+            this.scan(buffer, before)?;
+            if !this.released.is_empty() {
+                return Poll::Ready(this.give_released(buffer));
+            }
+            if buffer.filled().len() > before {
+                return Poll::Ready(Ok(()));
+            }
+            if this.connection.is_refusing() {
+                return Poll::Pending;
+            }
+        }
     }
 }
 

@@ -25,8 +25,9 @@ use super::access_log::{AccessLog, Line};
 use super::admission::{Admission, Place};
 use super::connection::{self, Connection};
 use super::exchange::{End, Exchange};
+use super::figures::Figures;
 use super::lanes::{Flush, Lane, LaneEnd};
-use super::limits;
+use super::limits::{self, Room};
 use super::looking::Looking;
 use super::refusals;
 use super::settings::Settings;
@@ -35,6 +36,7 @@ use crate::hook::Recorder;
 use crate::http_api::problem::Problem;
 use crate::lane::Reset;
 use crate::propagation::Propagators;
+use crate::session;
 use tracer_core::hex::put_hex;
 
 /// Pause when no connection can be accepted.
@@ -45,7 +47,7 @@ pub(super) struct Begin {
     pub(super) table: Arc<ReplicaTable>,
     pub(super) caller: CallerIndex,
     pub(super) listener: TcpListener,
-    /// What wakes it when it was granted a place.
+    /// Event descriptor that wakes it when it was granted a place.
     pub(super) wake: OwnedFd,
     pub(super) recorder: Option<&'static Recorder>,
     pub(super) propagators: Propagators,
@@ -53,7 +55,7 @@ pub(super) struct Begin {
     /// The name of the service.
     pub(super) service: Arc<str>,
     pub(super) log_limit: u64,
-    pub(super) connections: usize,
+    pub(super) room: Arc<Room>,
     pub(super) seed: u64,
     pub(super) reports: Arc<Reports>,
     pub(super) commits: Arc<Commits>,
@@ -89,16 +91,17 @@ pub(super) struct ProxyThread {
     pub(super) propagators: Propagators,
     pub(super) old_names: OldNames,
     pub(super) looking: Looking,
+    pub(super) figures: Figures,
     log: RefCell<AccessLog>,
     table: Arc<ReplicaTable>,
     settings: RefCell<Option<Rc<Settings>>>,
     /// By the number of the replica.
     lanes: RefCell<Vec<Option<Rc<Lane>>>>,
-    /// What lost replicas had begun, until their spans are complete.
+    /// Exchanges that lost replicas had begun, until their spans are complete.
     lost: RefCell<HashMap<ReplicaIndex, Vec<Rc<Exchange>>>>,
     flush: Rc<Flush>,
     connections: RefCell<HashMap<u64, Rc<Connection>>>,
-    connection_limit: usize,
+    room: Arc<Room>,
     next_connection: Cell<u64>,
     /// Counts the times that connections were looked at.
     look: Cell<u32>,
@@ -158,7 +161,7 @@ impl Drop for HeldPlace<'_> {
 }
 
 impl ProxyThread {
-    /// The settings, which there are once connections are accepted.
+    /// Returns the settings, which there are once connections are accepted.
     pub(super) fn settings(&self) -> Rc<Settings> {
         let settings = self.settings.borrow();
         Rc::clone(settings.as_ref().expect("nothing is accepted before there are settings"))
@@ -168,7 +171,7 @@ impl ProxyThread {
         self.is_draining.get()
     }
 
-    /// The number of the last look at connections.
+    /// Returns the number of the last look at connections.
     pub(super) fn look(&self) -> u32 {
         self.look.get()
     }
@@ -182,7 +185,7 @@ impl ProxyThread {
         HeaderValue::from_bytes(&digits).expect("digits can be a header")
     }
 
-    /// The next of numbers that are different from each other (splitmix64).
+    /// Returns the next of numbers that are different from each other (splitmix64).
     fn next_random(&self) -> u64 {
         let state = self.random.get().wrapping_add(0x9e37_79b9_7f4a_7c15);
         self.random.set(state);
@@ -211,7 +214,7 @@ impl ProxyThread {
         HeldPlace { thread: self, place: Some(place), waited_ns: place.waited_ns, replica: place.replica }
     }
 
-    /// The lane to a replica, if requests may be sent there.
+    /// Returns the lane to a replica, if requests may be sent there.
     pub(super) fn lane(&self, replica: ReplicaIndex) -> Option<Rc<Lane>> {
         self.lanes.borrow().get(replica.get())?.clone().filter(|lane| lane.is_open())
     }
@@ -297,8 +300,13 @@ impl ProxyThread {
         }));
     }
 
-    /// Ends what a replica had begun: its spans are complete, or it has taken too long.
-    fn gone(&self, replica: ReplicaIndex) {
+    /// Reads what a replica that is gone has sent, and ends what it had begun beyond that: its spans are complete, or it has taken too long.
+    fn gone(self: &Rc<Self>, replica: ReplicaIndex) {
+        let lane = self.lanes.borrow_mut()[replica.get()].take();
+        if let Some(lane) = lane {
+            lane.read_rest(|exchange| self.over(exchange));
+            self.close_lane(&lane);
+        }
         let lost = self.lost.borrow_mut().remove(&replica);
         lost.into_iter().flatten().for_each(|exchange| exchange.end(End::Lost));
     }
@@ -312,6 +320,7 @@ impl ProxyThread {
         // It was checked before it was sent here.
         if let Ok(settings) = Settings::new(settings, &self.table) {
             *self.settings.borrow_mut() = Some(Rc::new(settings));
+            self.figures.forget_routes();
             self.refresh();
         }
     }
@@ -327,19 +336,21 @@ pub(super) fn run(begin: Begin, orders: UnboundedReceiver<Order>) -> std::io::Re
 }
 
 async fn follow(begin: Begin, mut orders: UnboundedReceiver<Order>) -> std::io::Result<()> {
+    let place = session::place_of(&begin.session_dir).to_owned();
     let thread = Rc::new(ProxyThread {
         admission: Admission::new(Arc::clone(&begin.table), begin.caller, begin.seed),
         recorder: begin.recorder,
         propagators: begin.propagators,
         old_names: OldNames::of(&std::env::var("OTEL_SEMCONV_STABILITY_OPT_IN").unwrap_or_default()),
         looking: Looking::default(),
+        figures: Figures::open(&place, &begin.service),
         log: RefCell::new(AccessLog::open(&begin.session_dir, &begin.service, begin.log_limit)),
         settings: RefCell::default(),
         lanes: RefCell::new(vec![None; begin.table.capacity().replicas]),
         lost: RefCell::default(),
         flush: Rc::default(),
         connections: RefCell::default(),
-        connection_limit: begin.connections,
+        room: begin.room,
         next_connection: Cell::new(0),
         look: Cell::new(0),
         is_draining: Cell::new(false),
@@ -375,11 +386,6 @@ async fn follow(begin: Begin, mut orders: UnboundedReceiver<Order>) -> std::io::
             Order::Caller(caller, wake) => thread.admission.add_caller(caller, wake),
             Order::Refresh => thread.refresh(),
             Order::Gone(replica) => {
-                let lane = thread.lanes.borrow_mut()[replica.get()].take();
-                if let Some(lane) = lane {
-                    lane.read_rest(|exchange| thread.over(exchange));
-                    thread.close_lane(&lane);
-                }
                 thread.gone(replica);
                 thread.refresh();
             }
@@ -439,7 +445,7 @@ async fn look_after(thread: Rc<ProxyThread>) {
         if thread.connections.borrow().is_empty() {
             thread.has_connections.notified().await;
         }
-        tokio::time::sleep(limits::LOOK).await;
+        tokio::time::sleep(limits::look()).await;
         let now = thread.look.get().wrapping_add(1);
         thread.look.set(now);
         thread.connections.borrow().values().for_each(|connection| connection.look(now));
@@ -463,7 +469,7 @@ impl ProxyThread {
         // Answers are written whole, and nobody waits for a second one.
         let _ = stream.set_nodelay(true);
         if !self.make_room() {
-            let text = "as many connections are open as may be, and all of them are busy";
+            let text = "the limit on connections is reached, and all of them are busy";
             let problem = Problem::new(refusals::UNAVAILABLE, text).header(http::header::RETRY_AFTER, "1");
             let request_id = self.new_request_id();
             drop(tokio::task::spawn_local(async move {
@@ -475,11 +481,13 @@ impl ProxyThread {
         self.next_connection.set(number + 1);
         let known = Connection::new(self, address);
         self.connections.borrow_mut().insert(number, Rc::clone(&known));
+        self.room.take();
         self.has_connections.notify_one();
         let own = Rc::clone(self);
         drop(tokio::task::spawn_local(async move {
             connection::converse(Rc::clone(&own), stream, known).await;
             own.connections.borrow_mut().remove(&number);
+            own.room.give_back();
         }));
     }
 
@@ -503,10 +511,10 @@ impl ProxyThread {
 
     /// Makes room for a connection: if there are too many, the one goes that has had nothing to do for longest. False when all have.
     fn make_room(&self) -> bool {
-        let connections = self.connections.borrow();
-        if connections.len() < self.connection_limit {
+        if self.room.is_left() {
             return true;
         }
+        let connections = self.connections.borrow();
         let idle = connections.values().filter_map(|known| Some((known.idle_for(self.look.get())?, known)));
         let longest = idle.max_by_key(|(looks, _)| *looks);
         longest.inspect(|(_, connection)| connection.cut()).is_some()

@@ -11,6 +11,7 @@ use hyper::body::{Body, Incoming};
 
 use super::exchange::Exchange;
 use super::headers;
+use super::pace::Pace;
 use crate::lane::WINDOW;
 
 /// The most bytes of a body that is sent again to another replica after the first one has begun.
@@ -27,17 +28,23 @@ pub(super) enum UploadEnd {
     TooLarge,
     /// It does not come to its end.
     Broken,
+    /// It has stopped to come, over HTTP/2.
+    TooSlow,
 }
 
 /// A body. What was sent of it is kept for as long as it may have to be sent again.
 pub(super) struct Upload {
     body: Incoming,
+    /// None over HTTP/1, where it is the connection that is too slow.
+    pace: Option<Rc<Pace>>,
+    /// True if nobody is too slow with it.
+    may_pause: bool,
     /// Read, and not sent yet.
     waiting: VecDeque<Bytes>,
     trailers: Option<HeaderMap>,
     is_read: bool,
     is_done: bool,
-    /// What was sent to this replica; none once it cannot be sent again.
+    /// Bytes that were sent to this replica; none once they cannot be sent again.
     sent: Option<Vec<Bytes>>,
     read_bytes: u64,
     limit: u64,
@@ -46,11 +53,13 @@ pub(super) struct Upload {
 }
 
 impl Upload {
-    pub(super) fn new(body: Incoming, limit: Option<u64>, is_repeatable: bool) -> Upload {
+    pub(super) fn new(body: Incoming, pace: Option<Rc<Pace>>, limit: Option<u64>, is_repeatable: bool) -> Upload {
         Upload {
             is_read: body.is_end_stream(),
             is_done: body.is_end_stream(),
             body,
+            pace,
+            may_pause: false,
             waiting: VecDeque::new(),
             trailers: None,
             sent: Some(Vec::new()),
@@ -63,6 +72,11 @@ impl Upload {
     /// Returns whether there is nothing to send, now that it begins.
     pub(super) fn is_empty(&self) -> bool {
         self.is_read && self.waiting.is_empty() && self.trailers.is_none()
+    }
+
+    /// Says whether its client may send nothing for as long as it likes.
+    pub(super) fn may_pause(&mut self, may_pause: bool) {
+        self.may_pause = may_pause;
     }
 
     /// Returns whether it has ended, well or not.
@@ -78,18 +92,22 @@ impl Upload {
         true
     }
 
-    /// Sends what there is and what there is room for.
-    pub(super) fn poll(&mut self, exchange: &Rc<Exchange>, context: &mut Context<'_>) -> Poll<UploadEnd> {
-        let end = ready!(self.poll_end(exchange, context));
+    /// Sends what there is and what there is room for. `look` is the number of the last look at connections.
+    pub(super) fn poll(&mut self, exchange: &Rc<Exchange>, look: u32, context: &mut Context<'_>) -> Poll<UploadEnd> {
+        let end = ready!(self.poll_end(exchange, look, context));
         self.is_done = true;
         Poll::Ready(end)
     }
 
-    fn poll_end(&mut self, exchange: &Rc<Exchange>, context: &mut Context<'_>) -> Poll<UploadEnd> {
+    fn poll_end(&mut self, exchange: &Rc<Exchange>, look: u32, context: &mut Context<'_>) -> Poll<UploadEnd> {
         let (lane, number) = (&exchange.lane, exchange.number);
         loop {
             if let Some(first) = self.waiting.front_mut() {
-                let Some(count) = ready!(exchange.poll_room(first.len(), context)) else {
+                let room = exchange.poll_room(first.len(), context);
+                if let Some(pace) = &self.pace {
+                    pace.hold(room.is_pending());
+                }
+                let Some(count) = ready!(room) else {
                     return Poll::Ready(UploadEnd::Over);
                 };
                 let piece = first.split_to(count);
@@ -118,7 +136,13 @@ impl Upload {
                 exchange.is_sent.set(true);
                 return Poll::Ready(UploadEnd::Sent);
             }
-            match ready!(Pin::new(&mut self.body).poll_frame(context)) {
+            let Poll::Ready(came) = Pin::new(&mut self.body).poll_frame(context) else {
+                return self.poll_late(exchange, look, context);
+            };
+            if let Some(pace) = &self.pace {
+                pace.body_came();
+            }
+            match came {
                 None => self.is_read = true,
                 Some(Err(_)) => return Poll::Ready(UploadEnd::Broken),
                 Some(Ok(frame)) => match frame.into_data() {
@@ -138,6 +162,18 @@ impl Upload {
                     }
                 },
             }
+        }
+    }
+
+    /// Waits for more of the body, over HTTP/2 no longer than that may take, nor than anybody wants it.
+    fn poll_late(&self, exchange: &Rc<Exchange>, look: u32, context: &mut Context<'_>) -> Poll<UploadEnd> {
+        let Some(pace) = &self.pace else { return Poll::Pending };
+        if exchange.poll_over(context).is_ready() {
+            return Poll::Ready(UploadEnd::Over);
+        }
+        match !self.may_pause && pace.poll_body_late(look, context) {
+            true => Poll::Ready(UploadEnd::TooSlow),
+            false => Poll::Pending,
         }
     }
 

@@ -150,7 +150,7 @@ impl Slice<'_> {
     }
 }
 
-/// An id of an event is one among all traces, so the trace is mixed in.
+/// Mixes the trace into the id of an event, which is one among all traces.
 fn id(span: &Span) -> String {
     format!("0x{:016x}", span.trace_id.0 as u64 ^ (span.trace_id.0 >> 64) as u64 ^ span.span_id.0)
 }

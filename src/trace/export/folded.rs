@@ -19,7 +19,7 @@ pub fn folded(traces: &[&Trace], out: &mut dyn Write) -> io::Result<()> {
     Ok(())
 }
 
-/// A name without what ends a frame or a line.
+/// Returns a name without what ends a frame or a line.
 fn frame(name: &str) -> String {
     let name: String = name.chars().map(|c| if c == ';' { ':' } else { c }).collect();
     crate::escape::line(&name).into_owned()

@@ -14,7 +14,7 @@ use serde_json::Value;
 use crate::trace::span::{Details, resource};
 use crate::trace::{Attributes, Kind, Span, SpanId, SpanLink, Status, Trace, TraceId};
 
-/// As many spans are in one line as a batch of the SDK has at most, so that no reader meets a line of any length.
+/// Limit on the spans in one line: that of a batch of the SDK, so that no reader meets a line of any length.
 const SPANS_PER_LINE: usize = 512;
 
 /// Writes the spans of the traces.
@@ -177,7 +177,7 @@ struct Values<T> {
     values: Vec<T>,
 }
 
-/// Of several values of one key the last one holds; a receiver may refuse the others.
+/// Converts attributes. Of several values of one key the last one holds; a receiver may refuse the others.
 fn key_values(attributes: Attributes) -> Vec<KeyValue> {
     let mut unique: Vec<KeyValue> = Vec::with_capacity(attributes.0.len());
     for (key, value) in attributes.0 {

@@ -31,7 +31,7 @@ impl Processes {
         (pid, tid)
     }
 
-    /// The number of the span's process: its id, unless another process in these spans has that too.
+    /// Returns the number of the span's process: its id, unless another process in these spans has that too.
     fn pid(&mut self, span: &Span, details: &Details) -> u32 {
         let key = (span.pid_of_file(), details.resource.clone());
         if let Some(pid) = self.pid_by_resource.get(&key) {

@@ -168,7 +168,7 @@ mod tests {
         serde_json::from_slice(&out).expect("it is JSON")
     }
 
-    /// The events of a profile as `+name@time` and `-name@time`.
+    /// Returns the events of a profile as `+name@time` and `-name@time`.
     fn events(file: &serde_json::Value, profile: usize) -> Vec<String> {
         let sign = |event: &serde_json::Value| if event["type"] == "O" { '+' } else { '-' };
         let name = |event: &serde_json::Value| {

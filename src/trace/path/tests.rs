@@ -15,16 +15,16 @@ fn micros(unix_nano: u64) -> u64 {
     (unix_nano - EPOCH) / 1000
 }
 
-/// The stretches of the path, as `name from-to`.
+/// Returns the stretches of the path, as `name from-to`.
 fn outline(spans: &[SpanText]) -> Vec<String> {
     let (trace, path, _) = path_of(spans);
-    let what = |what| match what {
-        What::Span(index) => trace.spans[index].name.clone(),
-        What::Queued(index) => format!("queued {}", trace.spans[index].name),
-        What::Between => "between".into(),
+    let kind = |kind| match kind {
+        StretchKind::Span(index) => trace.spans[index].name.clone(),
+        StretchKind::Queued(index) => format!("queued {}", trace.spans[index].name),
+        StretchKind::Between => "between".into(),
     };
     let text = |stretch: &Stretch| {
-        format!("{} {}-{}", what(stretch.what), micros(stretch.start_unix_nano), micros(stretch.end_unix_nano))
+        format!("{} {}-{}", kind(stretch.kind), micros(stretch.start_unix_nano), micros(stretch.end_unix_nano))
     };
     path.stretches.iter().map(text).collect()
 }
@@ -37,7 +37,7 @@ fn idle_of(spans: &[SpanText]) -> Vec<(u64, u64, String, bool)> {
         .collect()
 }
 
-/// A submission that is over at once and a task that is run later, in a job.
+/// Returns a submission that is over at once and a task that is run later, in a job.
 fn queued() -> Vec<SpanText> {
     vec![
         span("job", 1, None, (0, 100)),
@@ -147,7 +147,7 @@ proptest! {
             prop_assert_eq!(stretch.start_unix_nano, at);
             prop_assert!(stretch.end_unix_nano > at);
             at = stretch.end_unix_nano;
-            if let What::Span(index) = stretch.what {
+            if let StretchKind::Span(index) = stretch.kind {
                 let span = &trace.spans[index];
                 prop_assert!(path.contains(index));
                 prop_assert!(span.start_unix_nano <= stretch.start_unix_nano);

@@ -32,7 +32,7 @@ impl Test {
         matches!(self, Test::Trace(_) | Test::Spans(..))
     }
 
-    /// The answer of a question about the trace; none for a question about a span.
+    /// Returns the answer of a question about the trace; none for a question about a span.
     fn of_trace(&self, trace: &Trace) -> Option<bool> {
         match self {
             Test::Trace(beginning) => Some(trace.id.to_string().starts_with(beginning)),
@@ -84,7 +84,7 @@ fn has_text(span: &Span, text: &str) -> bool {
         || span.events().iter().any(|event| is_in(&event.name) || in_attributes(&event.attributes))
 }
 
-/// The text of a value: a string without its quotes, anything else as JSON has it.
+/// Returns the text of a value: a string without its quotes, anything else as JSON has it.
 fn plain(value: &Value) -> String {
     match value {
         Value::String(text) => text.clone(),

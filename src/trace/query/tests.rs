@@ -28,7 +28,7 @@ fn three_traces() -> Loaded {
     loaded([("17.json", text.into_bytes())])
 }
 
-/// The low byte of the id of each trace that matches.
+/// Returns the low byte of the id of each trace that matches.
 fn matching(question: &str) -> Vec<u8> {
     let query = parsed(question);
     three_traces().traces.iter().filter(|trace| query.matches(trace)).map(|trace| trace.id.0 as u8).collect()

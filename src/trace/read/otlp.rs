@@ -15,8 +15,10 @@ use serde_json::{Map, Value, json};
 use super::super::span::{Attributes, Kind, Span, SpanFile, SpanId, SpanLocation, Status, TraceId};
 use super::super::time;
 use super::Text;
+use crate::names;
+use crate::propagation::TraceParent;
 
-/// How an object with spans begins on a line of its own.
+/// Beginning of an object with spans on a line of its own.
 pub(super) const START: &[u8] = b"{\"resourceSpans\"";
 
 /// Returns whether an object that begins like this can be one of OTLP.
@@ -67,6 +69,8 @@ struct Header<'a> {
     end_time: Option<Scalar<'a>>,
     #[serde(borrow, default)]
     status: Option<StatusHeader<'a>>,
+    #[serde(default)]
+    flags: u32,
 }
 
 #[derive(Deserialize)]
@@ -85,7 +89,7 @@ enum Scalar<'a> {
 }
 
 impl Scalar<'_> {
-    /// The number; a text counts by its position among `names`, of which `prefix` may be left out.
+    /// Returns the number; a text counts by its position among `names`, of which `prefix` may be left out.
     fn number(&self, names: &[&str]) -> Option<u64> {
         match self {
             Scalar::Number(number) => Some(*number),
@@ -107,7 +111,7 @@ const KINDS: [&str; 6] = [
 ];
 const STATUS_CODES: [&str; 3] = ["STATUS_CODE_UNSET", "STATUS_CODE_OK", "STATUS_CODE_ERROR"];
 
-/// Where the parts of a span are in a file's bytes.
+/// Ranges of the parts of a span in a file's bytes.
 #[derive(Clone, Debug)]
 pub(in super::super) struct OtlpPlace {
     span: Range<usize>,
@@ -115,6 +119,27 @@ pub(in super::super) struct OtlpPlace {
     resource: Range<usize>,
     /// The text `schemaUrl` of the resource, with its quotes; empty for none.
     schema_url: Range<usize>,
+    /// Context of the attempt of a command, if the resource names it.
+    pub(in super::super) stem: Option<(TraceId, SpanId)>,
+    /// True if the span says that its parent is of its own process.
+    pub(in super::super) has_local_parent: bool,
+}
+
+/// The flags that say whether a parent is known to be remote or not, and whether it is: `SPAN_FLAGS_CONTEXT_HAS_IS_REMOTE_MASK` and
+/// `SPAN_FLAGS_CONTEXT_IS_REMOTE_MASK`.
+const REMOTE_FLAGS: u32 = 0x300;
+/// Value of these flags for a parent that is not remote.
+const IS_LOCAL: u32 = 0x100;
+
+/// The context that a resource names in [`names::TRACEPARENT`].
+fn stem_in(resource: Option<&RawValue>) -> Option<(TraceId, SpanId)> {
+    // It is parsed only where the name is there.
+    let text = resource?.get();
+    memchr::memmem::find(text.as_bytes(), names::TRACEPARENT.as_bytes())?;
+    let resource: ResourcePart = serde_json::from_str(text).ok()?;
+    let pair = resource.attributes.into_iter().rfind(|pair| pair.key == names::TRACEPARENT)?;
+    let context = TraceParent::parse(plain(pair.value).as_str()?).ok()?;
+    Some((TraceId(u128::from_be_bytes(context.trace_id)), SpanId(u64::from_be_bytes(context.span_id))))
 }
 
 impl Traces<'_> {
@@ -122,11 +147,13 @@ impl Traces<'_> {
     pub(super) fn add_spans(self, file: &Arc<SpanFile>, spans: &mut Vec<Span>) -> usize {
         let mut not_spans = 0;
         for group in self.resource_spans {
+            let stem = stem_in(group.resource);
             let resource = place(file, group.resource);
             let schema_url = place(file, group.schema_url);
             for raw in group.scope_spans.into_iter().flat_map(|scope| scope.spans) {
                 let span = place(file, Some(raw));
-                let place = OtlpPlace { span, resource: resource.clone(), schema_url: schema_url.clone() };
+                let (resource, schema_url) = (resource.clone(), schema_url.clone());
+                let place = OtlpPlace { span, resource, schema_url, stem, has_local_parent: false };
                 let header: Option<Header<'_>> = serde_json::from_str(raw.get()).ok();
                 match header.and_then(|header| header.into_span(file, place)) {
                     Some(span) => spans.push(span),
@@ -147,7 +174,8 @@ fn place(file: &SpanFile, part: Option<&RawValue>) -> Range<usize> {
 
 impl Header<'_> {
     /// Returns the span, or `None` when an id or a time is not one.
-    fn into_span(self, file: &Arc<SpanFile>, place: OtlpPlace) -> Option<Span> {
+    fn into_span(self, file: &Arc<SpanFile>, mut place: OtlpPlace) -> Option<Span> {
+        place.has_local_parent = self.flags & REMOTE_FLAGS == IS_LOCAL;
         let parent_id = match &self.parent_span_id {
             Some(text) if !text.0.is_empty() => Some(id(&text.0)?.parse().ok()?),
             _ => None,
@@ -185,7 +213,7 @@ impl Header<'_> {
     }
 }
 
-/// An id in hexadecimal digits, as OTLP has it, from what may be base64, as protobuf's own JSON has bytes. The lengths tell them apart.
+/// Returns an id in hexadecimal digits, as OTLP has it, from what may be base64, as protobuf's own JSON has bytes. The lengths tell them apart.
 fn id(text: &str) -> Option<Cow<'_, str>> {
     if !matches!(text.len(), 12 | 24) {
         return Some(text.into());
@@ -228,7 +256,7 @@ struct StatusPart {
 }
 
 #[derive(Deserialize)]
-struct KeyValue {
+pub(in super::super) struct KeyValue {
     key: String,
     #[serde(default)]
     value: Value,
@@ -263,13 +291,13 @@ struct ResourcePart {
 }
 
 impl OtlpPlace {
-    /// The attributes of the resource.
+    /// Returns the attributes of the resource.
     pub(in super::super) fn resource(&self, bytes: &[u8]) -> Attributes {
         let resource: ResourcePart = serde_json::from_slice(&bytes[self.resource.clone()]).unwrap_or_default();
         Attributes(resource.attributes.into_iter().map(|pair| (pair.key, plain(pair.value))).collect())
     }
 
-    /// The span as an object in the format of the Python console exporter.
+    /// Returns the span as an object in the format of the Python console exporter.
     pub(in super::super) fn text(&self, span: &Span) -> String {
         let bytes = &span.file.bytes;
         let parts: Parts = serde_json::from_slice(&bytes[self.span.clone()]).unwrap_or_default();
@@ -325,12 +353,22 @@ impl OtlpPlace {
     }
 }
 
-/// Of several values with one key, the last holds.
+/// Converts pairs to an object. Of several values with one key, the last holds.
 fn object(pairs: Vec<KeyValue>) -> Map<String, Value> {
     pairs.into_iter().map(|pair| (pair.key, plain(pair.value))).collect()
 }
 
-/// The value in an `AnyValue`. Bytes stay the text that they are in JSON; what is not known is null.
+/// Returns attributes with plain values.
+pub(in super::super) fn pairs(pairs: Vec<KeyValue>) -> Vec<(String, Value)> {
+    pairs.into_iter().map(|pair| (pair.key, plain(pair.value))).collect()
+}
+
+/// Returns the value in an `AnyValue`; null for none.
+pub(in super::super) fn any_value(any: Value) -> Value {
+    plain(any)
+}
+
+/// Returns the value in an `AnyValue`. Bytes stay the text that they are in JSON; what is not known is null.
 fn plain(any: Value) -> Value {
     let Value::Object(any) = any else { return Value::Null };
     let Some((kind, value)) = any.into_iter().next() else { return Value::Null };

@@ -29,7 +29,7 @@ fn words(text: &[u8]) -> Vec<(usize, usize)> {
     found
 }
 
-/// The text with numbers of the same length in the places of such words, for a reader that steps over them. None when there are none.
+/// Returns the text with numbers of the same length in the places of such words, for a reader that steps over them. None when there are none.
 pub(super) fn as_numbers(text: &[u8]) -> Option<Vec<u8>> {
     let words = words(text);
     if words.is_empty() {
@@ -42,7 +42,7 @@ pub(super) fn as_numbers(text: &[u8]) -> Option<Vec<u8>> {
     Some(numbers)
 }
 
-/// The text with such words as strings, as OTLP and tracer's own files have them.
+/// Returns the text with such words as strings, as OTLP and tracer's own files have them.
 pub(in crate::trace) fn as_strings(text: Cow<'_, str>) -> Cow<'_, str> {
     let words = words(text.as_bytes());
     if words.is_empty() {

@@ -4,7 +4,7 @@ use super::super::fixture::{EPOCH, SpanText, loaded, span};
 use super::super::{Attributes, SpanId, TraceId};
 use super::*;
 
-/// What the console exporter of the OpenTelemetry Python SDK 1.45 writes when it is asked for one object per line.
+/// Output of the console exporter of the OpenTelemetry Python SDK 1.45 when it is asked for one object per line.
 const ONE_PER_LINE: &str = include_str!("golden/one_per_line.json");
 /// The same, by default: objects with an indentation of four, one after another.
 const PRETTY_PRINTED: &str = include_str!("golden/pretty_printed.json");
@@ -291,7 +291,7 @@ fn hostile_files_are_read_in_linear_time() {
     }
 }
 
-/// As the hook `otlp_file` and collectors write a span; of three spans the second has an id that is none.
+/// Makes a line as the hook `otlp_file` and collectors write it; of three spans the second has an id that is none.
 fn otlp_line(spans: &[(&str, &str)]) -> String {
     let span = |(name, id): &(&str, &str)| {
         format!(

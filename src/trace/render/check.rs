@@ -7,7 +7,7 @@ use crate::count::{Count, Elapsed};
 use crate::trace::check::{Offender, Report};
 use crate::trace::{Diff, DiffRow, Side};
 
-/// How many offenders of a bound are shown.
+/// Limit on the offenders of a bound that are shown.
 const OFFENDERS_SHOWN: usize = 10;
 /// Separates the names of a path.
 const BELOW: &str = " › ";

@@ -1,7 +1,7 @@
 //! Attributes and events of a span, as lines below its own.
 
-use super::super::{Attributes, Span};
-use super::{DIM, NAME_MIN, clean, wrap};
+use super::super::{Attributes, LogRecord, Span};
+use super::{DIM, INDENT, NAME_MIN, clean, wrap};
 use crate::count::{Count, Elapsed};
 
 /// An attribute with more lines is cut; the whole value is in the report for programs.
@@ -11,25 +11,27 @@ const STEP: usize = 2;
 
 /// Sections that are shown of a trace besides its tree.
 #[derive(Clone, Copy, Debug)]
-pub struct Details {
+pub struct Details<'a> {
     /// The attributes of each span.
     pub attributes: bool,
     /// The events of each span, with their attributes.
     pub events: bool,
+    /// Log records of the trace, in the order of their times: each below its span, and those without one below the tree.
+    pub logs: Option<&'a [LogRecord]>,
     /// Many siblings of one name take one line.
     pub folds: bool,
 }
 
-impl Default for Details {
-    fn default() -> Details {
-        Details { attributes: false, events: false, folds: true }
+impl Default for Details<'_> {
+    fn default() -> Self {
+        Details { attributes: false, events: false, logs: None, folds: true }
     }
 }
 
 /// Renders what is asked for of a span. Each line begins with `gutter`, which is as wide as it is painted, and has at most `width` columns.
 pub(super) fn below(
     span: &Span,
-    details: &Details,
+    details: &Details<'_>,
     trace_start_unix_nano: u64,
     gutter: &str,
     width: usize,
@@ -45,6 +47,49 @@ pub(super) fn below(
         lines.push((0, format!("◆{offset} {}", clean(&event.name))));
         push_attributes(&event.attributes, STEP, &mut lines);
     }
+    let own = details.logs.into_iter().flatten().filter(|record| record.span_id == Some(span.span_id));
+    own.for_each(|record| push_record(record, details, trace_start_unix_nano, &mut lines));
+    laid_out(lines, gutter, width, colour)
+}
+
+/// Renders log records that belong to no span which is shown.
+pub(super) fn loose<'a>(
+    records: impl Iterator<Item = &'a LogRecord>,
+    details: &Details<'_>,
+    trace_start_unix_nano: u64,
+    width: usize,
+    colour: bool,
+) -> String {
+    let mut lines = Vec::new();
+    records.for_each(|record| push_record(record, details, trace_start_unix_nano, &mut lines));
+    laid_out(lines, &" ".repeat(INDENT), width, colour)
+}
+
+/// Adds a record: its time since the start of the trace, its severity, and its message, of which each line is one.
+fn push_record(
+    record: &LogRecord,
+    details: &Details<'_>,
+    trace_start_unix_nano: u64,
+    lines: &mut Vec<(usize, String)>,
+) {
+    let message = match &record.body {
+        serde_json::Value::String(text) => text.clone(),
+        serde_json::Value::Null => String::new(),
+        other => other.to_string(),
+    };
+    let offset = record.time_unix_nano.checked_sub(trace_start_unix_nano);
+    let offset = offset.map(|offset| format!("+{} ", Elapsed::from_nanos(offset))).unwrap_or_default();
+    let severity = if record.severity.is_empty() { String::new() } else { format!("{} ", record.severity) };
+    let mut rows = message.lines();
+    lines.push((0, clean(&format!("▸ {offset}{severity}{}", rows.next().unwrap_or_default()))));
+    lines.extend(rows.map(|row| (STEP, clean(row))));
+    if details.attributes {
+        push_attributes(&record.attributes, STEP, lines);
+    }
+}
+
+/// Breaks lines, each with its indent, into those of a terminal.
+fn laid_out(lines: Vec<(usize, String)>, gutter: &str, width: usize, colour: bool) -> String {
     let mut text = String::new();
     let mut put = |indent: usize, line: &str| {
         let line = format!("{}{line}", " ".repeat(indent));

@@ -12,7 +12,7 @@ use super::details::{self, Details};
 use super::siblings::{self, Content, Row};
 use super::{BOLD, DIM, GAP, GREEN, INDENT, NAME_MIN, RED, Style, clean, fit_middle, pad_left, wrap};
 use crate::count::{Count, Elapsed};
-use crate::trace::{CriticalPath, Idle, Item, Kind, Span, Status, Trace, Tree, idle};
+use crate::trace::{CriticalPath, Idle, Item, Kind, LogRecord, Span, Status, Trace, Tree, idle};
 
 /// Bars of one process have one colour; a failed span's is red.
 const PROCESS_STYLES: [Style; 5] = [Style("36"), Style("33"), Style("35"), Style("34"), Style("32")];
@@ -31,7 +31,7 @@ const MESSAGE_LINES_MAX: usize = 12;
 const FOLD_PART: u64 = 8;
 /// Nothing is folded unless that is so much of the trace in all: one of so many.
 const FOLD_PART_IN_ALL: u64 = 3;
-/// What a folded column shows, and what the line that tells of it begins and ends with.
+/// Sign in a folded column, and at both ends of the line that tells of it.
 const FOLD_SIGN: char = '⋯';
 /// Columns before the attributes and events of a span on a line of its own.
 const ENDED_INDENT: usize = 21;
@@ -54,7 +54,7 @@ struct Line<'a> {
 }
 
 /// Renders a trace in `width` columns.
-pub fn show(trace: &Trace, details: &Details, width: usize, colour: bool) -> String {
+pub fn show(trace: &Trace, details: &Details<'_>, width: usize, colour: bool) -> String {
     let tree = Tree::new(trace);
     // Of one span there is nothing to choose.
     let path = (trace.spans.len() > 1).then(|| CriticalPath::new(trace, &tree));
@@ -78,6 +78,7 @@ pub fn show(trace: &Trace, details: &Details, width: usize, colour: bool) -> Str
             text += &details::below(span, details, trace.start_unix_nano(), &gutter, width, colour);
         }
     }
+    text += &loose_records(&lines, details, trace.start_unix_nano(), width, colour);
     let failed: Vec<&Span> = lines.iter().filter_map(|line| line.span).filter(|span| has_failed(span)).collect();
     for span in failed {
         text.push('\n');
@@ -97,9 +98,28 @@ pub fn show(trace: &Trace, details: &Details, width: usize, colour: bool) -> Str
     text
 }
 
+/// Renders the log records that stand below no span: those without one, and those of spans that are not shown.
+fn loose_records(
+    lines: &[Line<'_>],
+    details: &Details<'_>,
+    start_unix_nano: u64,
+    width: usize,
+    colour: bool,
+) -> String {
+    let Some(records) = details.logs else { return String::new() };
+    let shown: HashSet<_> = lines.iter().filter_map(|line| line.span).map(|span| span.span_id).collect();
+    let is_loose = |record: &&LogRecord| record.span_id.is_none_or(|id| !shown.contains(&id));
+    let text = details::loose(records.iter().filter(is_loose), details, start_unix_nano, width, colour);
+    match (text.is_empty(), records.is_empty()) {
+        (true, true) => format!("\n{}\n", DIM.paint("No log records.", colour)),
+        (true, false) => text,
+        (false, _) => format!("\n{}\n{text}", DIM.paint("Log records without a span that is shown:", colour)),
+    }
+}
+
 /// Renders a span that has ended as a line of its own: when it ended after the start of its trace, how long it took, its name, and the rest.
 /// Lines for its attributes and events follow, if they are asked for.
-pub fn ended(span: &Span, trace_start_unix_nano: u64, details: &Details, colour: bool) -> String {
+pub fn ended(span: &Span, trace_start_unix_nano: u64, details: &Details<'_>, colour: bool) -> String {
     let end = span.end_unix_nano.unwrap_or(span.start_unix_nano);
     let after = format!("+{}", Elapsed::from_nanos(end.saturating_sub(trace_start_unix_nano)));
     let duration = Elapsed::from_nanos(span.duration_ns()).to_string();
@@ -148,7 +168,7 @@ fn folds(trace: &Trace, mut idle: Vec<Idle>) -> Vec<Idle> {
     idle
 }
 
-/// A line for time that is folded, above that of the span that ends it.
+/// Returns a line for time that is folded, above that of the span that ends it.
 fn fold_line(fold: &Idle, gutter: &str) -> Line<'static> {
     let duration = Elapsed::from_nanos(fold.end_unix_nano - fold.start_unix_nano);
     let what = if fold.is_queued { "queued" } else { "nothing runs" };
@@ -168,7 +188,7 @@ fn fold_line(fold: &Idle, gutter: &str) -> Line<'static> {
     }
 }
 
-/// A line for spans of one name, with the median and the longest of their durations.
+/// Returns a line for spans of one name, with the median and the longest of their durations.
 fn group_line<'a>(trace: &Trace, row: &Row, spans: &[usize], gutter: String, path: Option<&CriticalPath>) -> Line<'a> {
     let (p50, max) = siblings::p50_and_max(trace, spans);
     let (p50, max) = (Elapsed::from_nanos(p50), Elapsed::from_nanos(max));
@@ -279,7 +299,7 @@ fn lines<'a>(
     lines
 }
 
-/// A second or later attempt at a task.
+/// Returns the number of a second or later attempt at a task.
 fn attempt(span: &Span) -> Option<u64> {
     if span.kind != Kind::Consumer {
         return None;
@@ -287,7 +307,7 @@ fn attempt(span: &Span) -> Option<u64> {
     span.attribute("tracer.attempt")?.as_u64().filter(|attempt| *attempt > 1)
 }
 
-/// Of a deeper gutter only the nearest levels are made: a chain may be as long as the file.
+/// Levels of a gutter that are made, the nearest ones: a chain may be as long as the file.
 const GUTTER_LEVELS_MAX: usize = 40;
 
 pub(super) fn gutter(above: &[(bool, Option<u32>)], depth: usize, is_last: bool) -> String {
@@ -461,7 +481,7 @@ impl Axis {
         axis
     }
 
-    /// The time before a point of the trace that is not folded.
+    /// Returns the time before a point of the trace that is not folded.
     fn shown_before(&self, since_start_ns: u64) -> u64 {
         let folded = self.folds.iter().map(|fold| since_start_ns.clamp(fold.start_ns, fold.end_ns) - fold.start_ns);
         since_start_ns - folded.sum::<u64>()

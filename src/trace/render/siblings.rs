@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use super::super::{CriticalPath, Item, Kind, Span, Status, Trace, Tree, What};
+use super::super::{CriticalPath, Item, Kind, Span, Status, StretchKind, Trace, Tree};
 
 /// From so many siblings of one name on, they are folded.
 const FOLD_FROM: usize = 10;
@@ -11,7 +11,7 @@ const PATH_PART: u64 = 10;
 
 /// A line of the tree as it is shown.
 pub(super) struct Row {
-    /// How far below a root it is; 0 for a root.
+    /// Depth below a root; 0 for a root.
     pub(super) depth: usize,
     /// True if it is the last of its siblings.
     pub(super) is_last: bool,
@@ -121,7 +121,7 @@ fn children(tree: &Tree) -> Vec<Vec<usize>> {
 fn keepers(trace: &Trace, tree: &Tree, path: Option<&CriticalPath>) -> Vec<bool> {
     let mut on_path_ns = vec![0; trace.spans.len()];
     for stretch in path.iter().flat_map(|path| &path.stretches) {
-        if let What::Span(index) | What::Queued(index) = stretch.what {
+        if let StretchKind::Span(index) | StretchKind::Queued(index) = stretch.kind {
             on_path_ns[index] += stretch.duration_ns();
         }
     }
@@ -151,7 +151,7 @@ fn keepers(trace: &Trace, tree: &Tree, path: Option<&CriticalPath>) -> Vec<bool>
     figures.into_iter().map(|(is_kept, path_ns)| is_kept || path_ns >= considerable_ns).collect()
 }
 
-/// The median (nearest rank) and the longest of the durations.
+/// Returns the median (nearest rank) and the longest of the durations.
 pub(super) fn p50_and_max(trace: &Trace, spans: &[usize]) -> (u64, u64) {
     let mut durations: Vec<u64> = spans.iter().map(|index| trace.spans[*index].duration_ns()).collect();
     durations.sort_unstable();
@@ -164,7 +164,7 @@ mod tests {
     use super::super::super::fixture::{SpanText, span, trace};
     use super::*;
 
-    /// A map with `tasks` tasks, each with a submission, an attempt and a step; `fail` fails, `slow` lasts as long as all others.
+    /// Returns a map with `tasks` tasks, each with a submission, an attempt and a step; `fail` fails, `slow` lasts as long as all others.
     fn map(tasks: u64, fail: Option<u64>, slow: Option<u64>) -> Trace {
         let mut spans = vec![(1, span("tracer job", 1, None, (0, 1000 * tasks)))];
         for task in 0..tasks {

@@ -187,7 +187,7 @@ trace 4bf92f3577b34da6a3ce929d0e0e4736  5 spans  3 processes  3 s  4 errors
     );
 }
 
-/// A task that waited for long in the queue, then failed, and waited for its second attempt; beside it one that nobody waited for.
+/// Returns a task that waited for long in the queue, then failed, and waited for its second attempt; beside it one that nobody waited for.
 fn queued() -> Vec<(u32, SpanText)> {
     let attempt = |span_id, attempt: u64, micros| {
         span("shop.charge tracer.remote_worker", span_id, 2, micros)
@@ -671,7 +671,7 @@ fn figures_are_shown_name_by_name() {
     assert!(narrow.contains("…"), "{narrow}");
 }
 
-/// A map of 30 tasks, one of which fails; it lasts for 3 ms.
+/// Returns a map of 30 tasks, one of which fails; it lasts for 3 ms.
 fn mapped() -> Vec<(u32, SpanText)> {
     let mut spans = vec![(100, span("tracer job", 1, None, (0, 3_000)))];
     for task in 0..30 {
@@ -782,7 +782,7 @@ fn attributes_and_events_stand_below_their_spans() {
         (7, span("a", 2, 1, (1, 5)).attributes(r#"{"steer\u001b": "x\u001b[2J\n\u009b31m\u202e"}"#)),
         (7, span("b", 3, 1, (5, 9)).exception("io::Error", "no such file")),
     ];
-    let shown = show(&trace(&spans), &Details { attributes: true, events: true, folds: true }, WIDTH, false);
+    let shown = show(&trace(&spans), &Details { attributes: true, events: true, ..Details::default() }, WIDTH, false);
     let expected = "
 trace 4bf92f3577b34da6a3ce929d0e0e4736  3 spans  1 process  10 µs  ok
 * job      +0  10 µs  ███████████████████████████████████████████████████  pid 7
@@ -804,4 +804,45 @@ trace 4bf92f3577b34da6a3ce929d0e0e4736  3 spans  1 process  10 µs  ok
     assert_eq!(shown.lines().filter(|line| line.width() > WIDTH).count(), 0, "{shown}");
     let ended = ended(&trace(&spans).spans[2], EPOCH, &Details { events: true, ..Details::default() }, false);
     assert!(ended.contains("◆ +9 µs exception\n") && ended.contains("exception.type = \"io::Error\"\n"), "{ended}");
+}
+
+#[test]
+fn log_records_stand_below_their_spans_and_those_without_one_below_the_tree() {
+    use crate::trace::{Attributes, LogRecord, SpanId};
+
+    let record = |after: u64, severity: &str, body: serde_json::Value, span_id: Option<u64>| LogRecord {
+        time_unix_nano: EPOCH + after * 1000,
+        severity: severity.into(),
+        body,
+        span_id: span_id.map(SpanId),
+        attributes: Attributes(vec![("line".into(), 7.into())]),
+    };
+    let records = [
+        record(2, "INFO", "steer\u{1b}[2J\nand on".into(), Some(2)),
+        record(3, "WARN", serde_json::json!({"a": [1]}), Some(2)),
+        record(4, "ERROR", "of nobody".into(), None),
+        record(5, "", "of a span that is not here".into(), Some(9)),
+    ];
+    let spans = [(7, span("job", 1, None, (0, 10))), (7, span("a", 2, 1, (1, 5)))];
+    let shown = |logs: &[LogRecord], attributes| {
+        show(&trace(&spans), &Details { logs: Some(logs), attributes, ..Details::default() }, WIDTH, false)
+    };
+    let expected = "
+trace 4bf92f3577b34da6a3ce929d0e0e4736  2 spans  1 process  10 µs  ok
+* job      +0  10 µs  ███████████████████████████████████████████████████  pid 7
+* └─ a  +1 µs   4 µs       ████████████████████▌
+        ▸ +2 µs INFO steer\\u{1b}[2J
+          and on
+        ▸ +3 µs WARN {\"a\":[1]}
+
+Log records without a span that is shown:
+  ▸ +4 µs ERROR of nobody
+  ▸ +5 µs of a span that is not here
+
+* The critical path, which the end of the trace waited for: 10 µs in its spans.
+";
+    let found = shown(&records, false);
+    assert!(format!("\n{found}") == expected, "\n--- shown:\n{found}--- expected:\n{expected}---");
+    assert!(shown(&records, true).contains("▸ +4 µs ERROR of nobody\n    line = 7\n"), "{}", shown(&records, true));
+    assert!(shown(&[], false).contains("\nNo log records.\n"));
 }

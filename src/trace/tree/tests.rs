@@ -3,7 +3,7 @@ use proptest::prelude::*;
 use super::super::fixture::{span, trace};
 use super::*;
 
-/// One line a node: depth, whether it is the last of its siblings, what it is.
+/// Returns one line a node: depth, whether it is the last of its siblings, what it is.
 fn outline(spans: &[(u64, Option<u64>, u64)]) -> Vec<String> {
     let spans: Vec<_> = spans
         .iter()

@@ -16,11 +16,11 @@ use std::sync::atomic::{AtomicI64, Ordering};
 
 use rustix::process::{Pid, Signal, set_parent_process_death_signal};
 
-use crate::propagation::Carrier;
+use super::Surroundings;
 use crate::spool::Spool;
 use crate::task::CommandSpec;
 
-/// What the child needs besides the few calls that it makes: as much as the libraries that it calls take, many times over.
+/// Stack of the child: the few calls that it makes take a small part of it.
 const STACK_BYTES: usize = 64 << 10;
 
 thread_local! {
@@ -28,7 +28,7 @@ thread_local! {
     static STACK: Cell<Vec<u128>> = const { Cell::new(Vec::new()) };
 }
 
-/// Where programs are looked for when the environment does not say.
+/// Search path for programs when the environment has none.
 const DEFAULT_PATH: &str = "/bin:/usr/bin";
 /// Runs a file that may be executed and is of no known format, as shells and `execvp` have it.
 const SHELL: &CStr = c"/bin/sh";
@@ -48,7 +48,7 @@ struct Plan {
     input: c_int,
     worker: Pid,
     spool: &'static Spool,
-    /// Why the program does not run: 0 while it may.
+    /// Error with which the start of the program failed; 0 while it has not.
     errno: c_int,
 }
 
@@ -57,14 +57,20 @@ pub(super) fn spawn(
     spec: &CommandSpec<'_>,
     directory: &Path,
     input: Option<OwnedFd>,
-    carrier: &Carrier,
-    inherited: &Inherited,
+    around: &Surroundings<'_>,
     spool: &'static Spool,
 ) -> io::Result<Pid> {
-    let carried = carrier.to_env();
+    let carried = around.carrier.to_env();
     let none = Inherited(Variables::default());
-    let inherited = if spec.replaces_environment { &none } else { inherited };
-    let environment = Environment::new(inherited, &carried, &spec.environment)?;
+    let inherited = if spec.replaces_environment { &none } else { around.inherited };
+    let said = |name: &str| {
+        let set = spec.environment.iter().rfind(|(set, _)| *set == name.as_bytes());
+        set.map(|(_, value)| *value).or_else(|| inherited.0.value(name.as_bytes()))
+    };
+    let exporting = around.receiver.map(|receiver| receiver.variables(&around.of, said)).unwrap_or_default();
+    let exporting = exporting.iter().map(|(name, value)| (name.as_bytes(), value.as_slice()));
+    let set: Vec<_> = spec.environment.iter().copied().chain(exporting).collect();
+    let environment = Environment::new(inherited, &carried, &set)?;
     let files = files(spec.program, environment.path())?;
     let texts = std::iter::once(&spec.program).chain(&spec.arguments).map(|text| CString::new(*text));
     let texts = texts.collect::<Result<Vec<_>, _>>()?;
@@ -95,7 +101,7 @@ pub(super) fn spawn(
 #[derive(Default)]
 struct Variables {
     pairs: Vec<u8>,
-    /// Where each begins, and how long its name is.
+    /// Start of each, and length of its name.
     places: Vec<(usize, usize)>,
 }
 
@@ -174,7 +180,7 @@ impl Environment<'_> {
         Ok(Environment { inherited, own, pointers })
     }
 
-    /// The folders in which programs are looked for.
+    /// Returns the folders in which programs are looked for.
     fn path(&self) -> &[u8] {
         let name = b"PATH";
         self.own.value(name).or_else(|| self.inherited.value(name)).unwrap_or(DEFAULT_PATH.as_bytes())
@@ -197,7 +203,7 @@ fn files(program: &[u8], path: &[u8]) -> io::Result<Vec<CString>> {
     Ok(files.collect::<Result<_, _>>()?)
 }
 
-/// The most memory that this process ever had counts as the child's too, because for a moment it has the same: from now on the most is what
+/// Resets the peak of memory: the most that this process ever had counts as the child's too, because for a moment it has the same: from now on the most is what
 /// there is now. Where the kernel cannot do that, a command's peak is at least its worker's.
 fn forget_peak() {
     static KNOWN: AtomicI64 = AtomicI64::new(0);
@@ -236,7 +242,7 @@ fn clone(plan: &mut Plan) -> io::Result<Pid> {
     }
 }
 
-/// The child. It returns only if the program does not run.
+/// Runs in the child. It returns only if the program does not run.
 extern "C" fn child(plan: *mut c_void) -> c_int {
     // SAFETY: the plan of the parent, which waits. What is called is safe after a fork, and what it writes, `errno` and the plan, is this thread's
     // of the parent.

@@ -12,12 +12,13 @@ use std::{io, mem};
 
 use rustc_hash::FxHashMap;
 
-use super::outbox::{Outbox, Slice};
+use super::outbox::{FrameAt, Outbox, Slice};
 use super::request::{End, Gone, Request};
 use super::span::{self, Ending, Facts};
 use crate::hook::{ActiveSpan, Answered, ModuleHeaders, ModulePiece, ModuleResponse};
 use crate::lane::{self, HEADER_LIMIT, LANE_FRAME_LIMIT, Reset};
 use crate::task::Failure;
+use crate::value;
 use tracer_core::http_field;
 use tracer_ipc::claims::SharedClaims;
 
@@ -46,6 +47,16 @@ pub(super) struct State {
     pub(super) is_closed: bool,
     /// Requests that wait for room because the lane has too much to write.
     pub(super) starved: Vec<u32>,
+    /// Requests whose spans are being ended, after which their last frames are queued.
+    ending: usize,
+}
+
+/// The end of a request that the module has ended.
+struct Finishing {
+    trailers: Option<Vec<(String, Vec<u8>)>>,
+    span: Option<ActiveSpan>,
+    facts: Facts,
+    last_frame: Option<FrameAt>,
 }
 
 impl Lane {
@@ -64,6 +75,15 @@ impl Lane {
     pub(super) fn is_over(&self) -> bool {
         let state = self.state();
         state.is_closed && state.requests.is_empty()
+    }
+
+    /// Returns whether every answer is written, or nobody wants it any more. One whose last frame is about to be queued, by another thread, is not written.
+    pub(super) fn is_idle(&self) -> bool {
+        let state = self.state();
+        if state.is_closed {
+            return state.requests.values().all(|request| !request.is_open());
+        }
+        state.ending == 0 && state.outbox.is_empty() && state.requests.values().all(|request| !request.is_unanswered())
     }
 
     /// Returns whether it was clean, and is dirty from now on.
@@ -178,23 +198,37 @@ impl Lane {
 
     /// Ends a request that the module has ended, if nothing of its body waits for credit: its span first, then the last frame.
     pub(super) fn finish(&self, id: u32) {
-        let mut state = self.state();
-        let Some(request) = state.requests.get_mut(&id).filter(|request| request.unsent.is_empty()) else { return };
-        if !matches!(request.end, End::Sending { .. }) {
-            return;
+        let Some(mut finishing) = self.take_finished(id) else { return };
+        if let Some(span) = finishing.span.take() {
+            let trailers = finishing.trailers.iter().flatten().map(|(name, value)| (&**name, &**value));
+            finishing.facts.grpc_status(trailers);
+            span::end(span, &finishing.facts, &Ending::Whole);
         }
-        let End::Sending { trailers, span } = mem::replace(&mut request.end, End::Answered) else { return };
-        let mut facts = mem::take(&mut request.facts);
+        self.queue_last(id, finishing);
+    }
+
+    /// Takes what is left to do for a request that the module has ended, if nothing of its body waits for credit. Until [`Lane::queue_last`] has it, the lane is
+    /// not idle.
+    fn take_finished(&self, id: u32) -> Option<Finishing> {
+        let mut state = self.state();
+        let request = state.requests.get_mut(&id).filter(|request| request.unsent.is_empty())?;
+        if !matches!(request.end, End::Sending { .. }) {
+            return None;
+        }
+        let End::Sending { trailers, span } = mem::replace(&mut request.end, End::Answered) else { return None };
+        let facts = mem::take(&mut request.facts);
         let (last_frame, is_over) = (request.last_frame, request.incoming.is_over());
         if is_over {
             state.requests.remove(&id);
         }
-        drop(state);
-        if let Some(span) = span {
-            facts.grpc_status(trailers.iter().flatten().map(|(name, value)| (&**name, &**value)));
-            span::end(span, &facts, &Ending::Whole);
-        }
+        state.ending += 1;
+        Some(Finishing { trailers, span, facts, last_frame })
+    }
+
+    /// Queues the last frame of a request whose span has ended.
+    fn queue_last(&self, id: u32, Finishing { trailers, last_frame, .. }: Finishing) {
         let mut state = self.state();
+        state.ending -= 1;
         let outbox = &mut state.outbox;
         match trailers {
             Some(trailers) => {
@@ -216,18 +250,35 @@ impl Lane {
             drop(state);
             return drop(span);
         };
+        state.ending += 1;
         drop(state);
         let gone = request.gone.or(is_closed.then_some(Gone::Client));
         if let Some(gone) = gone {
-            return end_span(span, Some(&request), &Ending::Gone(gone));
+            end_span(span, Some(&request), &Ending::Gone(gone));
+            self.state().ending -= 1;
+            return;
         }
         let failure = request.refused.take().unwrap_or(failure);
         end_span(span, Some(&request), &Ending::Failed(&failure));
+        if request.facts.is_call && !request.has_head {
+            let mut state = self.state();
+            state.ending -= 1;
+            return put_failure(&mut state.outbox, id, &failure);
+        }
         let reset = if request.has_head { Reset::BodyFailed } else { Reset::HandlerFailed };
-        self.state().outbox.frame(|out| lane::put_reset(out, id, reset));
+        let mut state = self.state();
+        state.ending -= 1;
+        state.outbox.frame(|out| lane::put_reset(out, id, reset));
     }
 
-    /// The module has used so many bytes of a request's body. Returns whether there is credit to be written.
+    /// Answers a call of a method of a deployment that takes none.
+    pub(super) fn refuse_call(&self, id: u32, method: &str) {
+        let message = format!("the deployment has no method `{method}`; it takes requests of HTTP alone");
+        let failure = Failure::Error { type_name: "NoSuchMethod".into(), message, stacktrace: String::new() };
+        put_failure(&mut self.state().outbox, id, &failure);
+    }
+
+    /// Notes that the module has used so many bytes of a request's body. Returns whether there is credit to be written.
     pub(super) fn consumed(&self, id: u32, bytes: usize) -> bool {
         let mut state = self.state();
         let State { requests, outbox, .. } = &mut *state;
@@ -275,6 +326,23 @@ pub(super) fn send_unsent(id: u32, request: &mut Request, outbox: &mut Outbox, d
     }
 }
 
+/// The most bytes of the message of a call's failure.
+const FAILURE_LIMIT: usize = 16 << 10;
+
+/// Queues the answer to a call that has failed: type and message.
+fn put_failure(outbox: &mut Outbox, id: u32, failure: &Failure) {
+    let mut message = failure.to_string();
+    let cut = (0..=FAILURE_LIMIT.min(message.len())).rev().find(|at| message.is_char_boundary(*at));
+    message.truncate(cut.unwrap_or(0));
+    let bytes = value::to_bytes(&(failure.error_type(), message)).unwrap_or_default();
+    let none: [(&str, &[u8]); 0] = [];
+    outbox.frame(|out| lane::put_head(out, id, false, 500, none));
+    outbox.frame(|out| {
+        out.extend_from_slice(&lane::data_header(id, true, bytes.len()));
+        out.extend_from_slice(&bytes);
+    });
+}
+
 fn end_span(span: Option<ActiveSpan>, request: Option<&Request>, ending: &Ending<'_>) {
     if let Some(span) = span {
         let none = Facts::default();
@@ -282,7 +350,7 @@ fn end_span(span: Option<ActiveSpan>, request: Option<&Request>, ending: &Ending
     }
 }
 
-/// A name of HTTP in lower case, if it is one.
+/// Returns a name of HTTP in lower case, if it is one.
 fn lower_case(name: &[u8]) -> Option<std::borrow::Cow<'_, str>> {
     if !http_field::is_token(name) {
         return None;
@@ -299,8 +367,10 @@ fn sendable<'a>(response: &ModuleResponse<'a>, has_head: bool) -> Result<Sendabl
     if has_head {
         return Err("the handler began its response twice".into());
     }
-    let status = u16::try_from(response.status).ok().filter(|status| (200..1000).contains(status));
-    let status = status.ok_or_else(|| format!("expected a status from 200 to 999, found {}", response.status))?;
+    let is_status = |status: &u16| (100..1000).contains(status) && lane::is_final(*status);
+    let status = u16::try_from(response.status).ok().filter(is_status);
+    let status =
+        status.ok_or_else(|| format!("expected a status from 200 to 999, or 101, found {}", response.status))?;
     let mut headers = Vec::new();
     let mut bytes = 0;
     for (name, value) in response.headers.iter() {
@@ -337,4 +407,26 @@ fn checked_trailers(trailers: ModuleHeaders<'_>) -> Vec<(String, Vec<u8>)> {
         })
         .take(HEADER_LIMIT)
         .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_lane_is_not_idle_until_the_last_frame_of_each_answer_is_written() {
+        let (own, _other) = UnixStream::pair().unwrap();
+        let (claims, _file) = SharedClaims::create().unwrap();
+        let lane = Lane::new(1, own.into(), claims).unwrap();
+        let mut request = Request::new(true, Facts::default());
+        request.end = End::Sending { trailers: None, span: None };
+        lane.state().requests.insert(7, request);
+        assert!(!lane.is_idle(), "it is not answered");
+        let finishing = lane.take_finished(7).expect("the module has ended it");
+        assert!(!lane.is_idle(), "its span is being ended by another thread");
+        lane.queue_last(7, finishing);
+        assert!(!lane.is_idle(), "its last frame is not written");
+        lane.flush(|_| ());
+        assert!(lane.is_idle());
+    }
 }

@@ -69,7 +69,7 @@ impl Queued {
     }
 }
 
-/// Which frame it was.
+/// Position of a frame.
 #[derive(Clone, Copy)]
 pub(super) struct FrameAt {
     round: u64,

@@ -8,12 +8,12 @@ use crate::hook::ActiveSpan;
 use crate::lane::{Incoming, Outgoing};
 use crate::task::Failure;
 
-/// The number that the module knows a request by: the lane, and the request in it.
+/// Returns the number that the module knows a request by: the lane, and the request in it.
 pub(super) fn number(lane: u32, request: u32) -> u64 {
     u64::from(lane) << 32 | u64::from(request)
 }
 
-/// The lane and the request of such a number.
+/// Returns the lane and the request of such a number.
 pub(super) fn place(number: u64) -> (u32, u32) {
     ((number >> 32) as u32, number as u32)
 }
@@ -33,7 +33,7 @@ pub(super) struct Request {
     pub(super) incoming: Incoming,
     /// Credit for those that go.
     pub(super) outgoing: Outgoing,
-    /// What its span will say at its end.
+    /// Facts for its span, set at its end.
     pub(super) facts: Facts,
     /// True from the head of the response on.
     pub(super) has_head: bool,

@@ -43,14 +43,23 @@ impl Names {
         format!("{span} {deployment} {method}")
     }
 
-    fn put(&self, is_grpc: bool, put: PutAttribute<'_>) {
+    fn span_of_call(&self, method: &str) -> String {
+        format!("{} {} {method}", request_names::REPLICA_HANDLE_REQUEST_SPAN, self.deployment)
+    }
+
+    fn put(&self, is_grpc: bool, method: Option<&str>, put: PutAttribute<'_>) {
         put(request_names::DEPLOYMENT, self.deployment.into());
         put(request_names::APP, self.application.into());
         put(request_names::ROUTE, self.route_prefix.into());
-        put(request_names::CALL_METHOD, request_names::HTTP_CALL_METHOD.into());
+        put(request_names::CALL_METHOD, method.unwrap_or(request_names::HTTP_CALL_METHOD).into());
         put(request_names::REPLICA_ID, self.replica.into());
-        put(request_names::REQUEST_TYPE, if is_grpc { "grpc" } else { "http" }.into());
-        put(request_names::IS_HTTP_REQUEST, Attribute::Bool(!is_grpc));
+        let request_type = match (method, is_grpc) {
+            (Some(_), _) => "call",
+            (None, true) => "grpc",
+            (None, false) => "http",
+        };
+        put(request_names::REQUEST_TYPE, request_type.into());
+        put(request_names::IS_HTTP_REQUEST, Attribute::Bool(!is_grpc && method.is_none()));
         put(request_names::IS_GRPC_REQUEST, Attribute::Bool(is_grpc));
         put(names::PID, self.pid.into());
         put(names::WORKER_ID, self.worker.into());
@@ -78,11 +87,17 @@ pub(super) struct Context<'a> {
     pub(super) baggage: Cow<'a, str>,
     pub(super) is_grpc: bool,
     pub(super) has_length: bool,
+    /// True for a call of a method.
+    pub(super) is_call: bool,
+    /// Model that it is for; empty for none.
+    pub(super) model: &'a str,
 }
 
 impl<'a> Context<'a> {
     pub(super) fn of(opening: &Opening<'_>, headers: &Headers<'a>) -> Context<'a> {
-        let mut context = Context { parent: None, baggage: "".into(), is_grpc: false, has_length: false };
+        let is_call = opening.version == 0;
+        let (is_grpc, has_length, model) = (false, false, "");
+        let mut context = Context { parent: None, baggage: "".into(), is_grpc, has_length, is_call, model };
         let mut trace_state = String::new();
         for (name, value) in headers.iter() {
             match name {
@@ -93,6 +108,7 @@ impl<'a> Context<'a> {
                 "baggage" => join(context.baggage.to_mut(), value),
                 "content-type" => context.is_grpc = opening.version == 20 && grpc::is_content_type(value),
                 "content-length" => context.has_length = true,
+                request_names::MODEL_HEADER => context.model = std::str::from_utf8(value).unwrap_or_default(),
                 _ => {}
             }
         }
@@ -104,7 +120,7 @@ impl<'a> Context<'a> {
     }
 }
 
-/// Several headers of one name are one list.
+/// Joins several headers of one name into one list.
 fn join(list: &mut String, value: &[u8]) {
     let Ok(value) = std::str::from_utf8(value) else { return };
     if !list.is_empty() {
@@ -125,11 +141,16 @@ pub(super) fn start(
     let path = opening.target.split('?').next().unwrap_or_default();
     let (host, port) = host_and_port(opening.authority);
     let (client, _) = host_and_port(opening.client);
-    let mut attributes = AttributeList::<11>::new();
+    let mut attributes = AttributeList::<12>::new();
     attributes.put(request_names::REQUEST_ID, client_text(opening.request_id));
-    attributes.put(request_names::HTTP_REQUEST_METHOD, if is_known { opening.method } else { "_OTHER" });
-    attributes.put(request_names::URL_PATH, client_text(path));
-    attributes.put(request_names::URL_SCHEME, if opening.is_secure { "https" } else { "http" });
+    if !context.model.is_empty() {
+        attributes.put(request_names::MULTIPLEXED_MODEL_ID, client_text(context.model));
+    }
+    if !context.is_call {
+        attributes.put(request_names::HTTP_REQUEST_METHOD, if is_known { opening.method } else { "_OTHER" });
+        attributes.put(request_names::URL_PATH, client_text(path));
+        attributes.put(request_names::URL_SCHEME, if opening.is_secure { "https" } else { "http" });
+    }
     if !host.is_empty() {
         attributes.put(request_names::SERVER_ADDRESS, client_text(host));
     }
@@ -142,16 +163,22 @@ pub(super) fn start(
         attributes.put(request_names::RPC_METHOD, client_text(path.trim_start_matches('/')));
     }
     let is_grpc = context.is_grpc;
+    let method = context.is_call.then(|| client_text(opening.target));
+    let of_call = method.map(|method| names.span_of_call(method));
     recorder.start(&SpanRequest {
-        name: &names.span,
+        name: of_call.as_deref().unwrap_or(&names.span),
         kind: abi::SPAN_KIND_SERVER,
         parent: context.parent.as_ref(),
         is_parent_remote: true,
         baggage: &context.baggage,
         start_time_unix_nano: began_unix_nano,
         prefix: AttributePrefix {
-            id: if is_grpc { PREFIX_GRPC } else { PREFIX_HTTP },
-            attributes: &|put| names.put(is_grpc, put),
+            id: match (method, is_grpc) {
+                (Some(_), _) => 0,
+                (None, true) => PREFIX_GRPC,
+                (None, false) => PREFIX_HTTP,
+            },
+            attributes: &|put| names.put(is_grpc, method, put),
         },
         attributes: attributes.as_slice(),
         link: None,
@@ -186,7 +213,7 @@ fn host_and_port(text: &str) -> (&str, Option<u16>) {
 /// Facts about a request at its end.
 #[derive(Debug, Default)]
 pub(super) struct Facts {
-    /// When its span began.
+    /// Time of its span's start.
     pub(super) began_unix_nano: u64,
     /// From then to the head of the response.
     pub(super) first_byte_ns: Option<u64>,
@@ -202,13 +229,16 @@ pub(super) struct Facts {
     pub(super) pieces: u32,
     /// True for a call of gRPC.
     pub(super) is_grpc: bool,
+    /// True for a call of a method.
+    pub(super) is_call: bool,
     /// Its status, from the trailers, or from the head when the answer has nothing else.
     pub(super) grpc_status: Option<grpc::Status>,
 }
 
 impl Facts {
-    pub(super) fn new(began_unix_nano: u64, is_grpc: bool) -> Facts {
-        Facts { began_unix_nano, is_grpc, ..Facts::default() }
+    pub(super) fn new(began_unix_nano: u64, context: &Context<'_>) -> Facts {
+        let Context { is_grpc, is_call, .. } = *context;
+        Facts { began_unix_nano, is_grpc, is_call, ..Facts::default() }
     }
 
     /// Notes the status of gRPC, if these headers or trailers have it.
@@ -250,7 +280,7 @@ pub(super) fn end(span: ActiveSpan, facts: &Facts, ending: &Ending<'_>) {
         Ending::Failed(_) if facts.status == 0 => 500,
         _ => facts.status,
     };
-    if status != 0 {
+    if status != 0 && !facts.is_call {
         attributes.put(request_names::HTTP_RESPONSE_STATUS_CODE, i64::from(status));
     }
     attributes.put_some(request_names::TIME_TO_FIRST_BYTE_NS, facts.first_byte_ns);

@@ -39,7 +39,7 @@ pub(super) struct Turns {
     /// True if the last turn took all there was.
     was_busy: bool,
     has_stopped: bool,
-    /// What came before anything else.
+    /// Settings that came before anything else.
     pub(super) first_settings: Option<Vec<u8>>,
     /// True when the handler is to be asked whether it is well, before the replica is ready.
     pub(super) asks_for_first_health: bool,
@@ -206,7 +206,7 @@ impl Replica {
         }
     }
 
-    /// Nobody wants the answer to a request any more.
+    /// Notes that nobody wants the answer to a request any more.
     fn give_up(&self, lane: &Lane, id: u32, gone: Gone, events: &mut RequestEvents) {
         let mut state = lane.state();
         let Some(request) = state.requests.get_mut(&id) else { return };
@@ -402,7 +402,7 @@ impl Replica {
             return Err(LaneError::Order("OPEN"));
         }
         let is_call = opening.version == 0;
-        if is_call || self.is_stopping.load(Acquire) {
+        if self.is_stopping.load(Acquire) {
             state.outbox.frame(|out| lane::put_reset(out, id, Reset::Refused));
             drop(state);
             self.note(lane);
@@ -415,7 +415,14 @@ impl Replica {
         }
         let began_unix_nano = now_unix_nano();
         let context = Context::of(opening, headers);
-        let facts = Facts::new(began_unix_nano, context.is_grpc);
+        let facts = Facts::new(began_unix_nano, &context);
+        if is_call && !self.takes_calls {
+            if lane.claims.claim(id.into()) {
+                lane.refuse_call(id, opening.target);
+                self.note(lane);
+            }
+            return Ok(());
+        }
         let span = self.recorder.map(|recorder| span::start(recorder, &self.names, opening, &context, began_unix_nano));
         if !lane.claims.claim(id.into()) {
             if let Some(span) = span {
@@ -452,7 +459,7 @@ impl Replica {
     }
 }
 
-/// A context as the header has it.
+/// Returns a context as the header has it.
 fn written<'r>(room: &'r mut [u8; TRACE_PARENT], context: &TraceContext) -> Option<&'r [u8]> {
     write!(&mut room[..], "{}", context.parent).ok()?;
     Some(room)

@@ -20,7 +20,7 @@ const TRACER: &str = env!("CARGO_BIN_EXE_tracer");
 pub(crate) const HOOK: &str = "local_tmp_tracing:setup_tracing";
 pub(crate) const WORKERS: usize = 2;
 
-/// Whether what is started from now on looks for what is about to come before it sleeps.
+/// True if processes that are started from now on spin for a while before they sleep.
 pub(crate) static HAS_SPINNING: AtomicBool = AtomicBool::new(true);
 
 /// The folder of the running cluster, for the thread that waits for signals.
@@ -66,7 +66,7 @@ impl Hook {
         Ok(Hook { library: library.is_file().then_some(library) })
     }
 
-    /// Where the hook comes from, in words.
+    /// Returns the origin of the hook, in words.
     pub(crate) fn place(&self) -> String {
         self.library.as_ref().map_or_else(|| "built in".into(), |library| library.display().to_string())
     }
@@ -78,7 +78,7 @@ pub(crate) fn build(module: &str) -> Result<(), Failure> {
     if library.is_file() { Ok(()) } else { Err(format!("there is no `{}`", library.display()).into()) }
 }
 
-/// The library of a package, beside the binary, built from what is there now: an older one would be measured without a word.
+/// Returns the library of a package, beside the binary, built from what is there now: an older one would be measured without a word.
 fn library(package: &str) -> Result<PathBuf, Failure> {
     let folder = Path::new(TRACER).parent().ok_or("the binary is in no folder")?;
     let library = folder.join(format!("lib{package}.so"));
@@ -93,7 +93,7 @@ fn library(package: &str) -> Result<PathBuf, Failure> {
     Ok(library)
 }
 
-/// A command of cargo's for this workspace, in the profile that this program was built in.
+/// Returns a command of cargo's for this workspace, in the profile that this program was built in.
 pub(crate) fn cargo(subcommand: &str) -> Command {
     let folder = Path::new(TRACER).parent().and_then(Path::file_name);
     let profile = folder.filter(|name| *name != "debug").unwrap_or(OsStr::new("dev"));
@@ -143,7 +143,7 @@ fn temp_dir(folder: &Path) -> PathBuf {
     folder.join("place")
 }
 
-/// A command whose environment says where the cluster is, and nothing else about tracing.
+/// Returns a command whose environment says where the cluster is, and nothing else about tracing.
 fn command(program: impl AsRef<OsStr>, folder: &Path) -> Command {
     let mut command = Command::new(program);
     for (name, _) in std::env::vars_os() {
@@ -252,12 +252,12 @@ impl<'a> Cluster<'a> {
         Ok(submit.stdout(Stdio::null()).stderr(Stdio::null()).spawn()?)
     }
 
-    /// Where the spans are.
+    /// Returns the folder of the span files.
     pub(crate) fn spans_dir(&self) -> PathBuf {
         self.place.spans_dir()
     }
 
-    /// The workers that are ready and have nothing to do.
+    /// Returns the workers that are ready and have nothing to do.
     pub(crate) fn idle_workers(&self) -> Result<Vec<u32>, Failure> {
         let mut driver = Driver::connect(&temp_dir(self.place.folder.path()))?;
         let Reply::Workers(workers) = driver.query(&Query::Workers)? else {
@@ -276,7 +276,7 @@ impl<'a> Cluster<'a> {
         Ok(serde_json::from_slice(&output(self.driver_under(under, role)?)?)?)
     }
 
-    /// A driver that is to be started.
+    /// Returns a driver that is to be started.
     pub(crate) fn driver(&self, role: &[String]) -> Result<Command, Failure> {
         self.driver_under(&[], role)
     }
@@ -289,7 +289,7 @@ impl<'a> Cluster<'a> {
         Ok(driver)
     }
 
-    /// The head and each worker as they are now.
+    /// Returns the head and each worker as they are now.
     pub(crate) fn processes(&self) -> Result<Vec<ProcessFigures>, Failure> {
         let mut driver = Driver::connect(&temp_dir(self.place.folder.path()))?;
         let Reply::Workers(workers) = driver.query(&Query::Workers)? else {

@@ -2,7 +2,7 @@
 
 use super::Failure;
 
-/// The cpu time of a process in nanoseconds. `/proc/<pid>/stat` counts in hundredths of a second, which is too coarse.
+/// Returns the cpu time of a process in nanoseconds. `/proc/<pid>/stat` counts in hundredths of a second, which is too coarse.
 pub(crate) fn cpu_ns(pid: u32) -> Result<u64, Failure> {
     let mut clock = 0;
     let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };

@@ -1,4 +1,4 @@
-//! How long it takes from the death of a worker until its spans are in its span file.
+//! Time from the death of a worker until its spans are in its span file.
 //!
 //! A task of the fixtures opens spans in spans, on two threads, and dies in one of the ways. The clock starts when the kernel says, by the worker's
 //! pidfd, that the process has ended, and stops when all five spans are in the file: those that were open closed, and the one that had ended.
@@ -17,7 +17,7 @@ use rustix::process::{Pid, PidfdFlags, Signal, kill_process, pidfd_open};
 use super::Failure;
 use super::cluster::{self, Cluster};
 
-/// What stands in `error.type`, and how the task is to die.
+/// Values of `error.type`, each of which is the way in which the task is to die.
 pub(crate) const WAYS: [&str; 6] = ["signal:9", "signal:11", "signal:6", "exit:3", "timeout", "oom"];
 /// The attempt, two open spans, one that had ended, and one on another thread.
 const SPANS: usize = 5;
@@ -45,7 +45,7 @@ impl SmallMemory {
         Some(group)
     }
 
-    /// The file that takes processes in.
+    /// Returns the file that takes processes in.
     pub(crate) fn processes(&self) -> PathBuf {
         self.path.join("cgroup.procs")
     }
@@ -105,7 +105,7 @@ pub(crate) fn one(cluster: &Cluster<'_>, way: &str, number: usize) -> Result<f64
     Ok(written.saturating_duration_since(died).as_secs_f64() * 1e9)
 }
 
-/// The workers, once the one that died before was replaced.
+/// Returns the workers, once the one that died before was replaced.
 fn idle_workers(cluster: &Cluster<'_>) -> Result<Vec<u32>, Failure> {
     let deadline = Instant::now() + LIMIT;
     while Instant::now() < deadline {
@@ -123,7 +123,7 @@ fn pidfd(pid: u32) -> io::Result<OwnedFd> {
     Ok(pidfd_open(pid, PidfdFlags::empty())?)
 }
 
-/// Which process dies first, and when.
+/// Returns the process that dies first, and the time of its death.
 fn first_death(pidfds: &[(u32, OwnedFd)]) -> io::Result<(u32, Instant)> {
     let mut polled: Vec<_> = pidfds.iter().map(|(_, pidfd)| PollFd::new(pidfd, PollFlags::IN)).collect();
     let limit = Timespec { tv_sec: LIMIT.as_secs() as i64, tv_nsec: 0 };

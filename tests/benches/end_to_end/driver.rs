@@ -15,10 +15,10 @@ use super::{Failure, floor, process, spans};
 const NO_OP: &str = "demo:my_function";
 /// Tasks before those that count, so that every worker has loaded the module.
 const WARM_UP: usize = 500;
-/// How often a few tasks wait.
+/// Rounds in which a few tasks wait.
 const QUEUED_ROUNDS: usize = 100;
 
-/// What submitting and collecting many tasks took.
+/// Figures of submitting and collecting many tasks.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct Throughput {
     /// From the first submission to the last result.

@@ -1,4 +1,4 @@
-//! What the operating system alone needs: starting a process, and 64 bytes through three processes and back.
+//! Times of the operating system alone: starting a process, and sending 64 bytes through three processes and back.
 
 use std::fs::File;
 use std::io::{Read, Write};
@@ -136,7 +136,7 @@ impl Burners {
     }
 }
 
-/// What the copies of this program do.
+/// Runs a copy of this program, in one of its roles.
 pub(crate) fn run_role(role: &[String]) -> Result<(), Failure> {
     let socket = |fd: BorrowedFd<'_>| fd.try_clone_to_owned().map(UnixStream::from);
     let mut input = socket(std::io::stdin().as_fd())?;

@@ -1,4 +1,4 @@
-//! What tracer costs from the outside: whole processes, a whole cluster, everything through the doors that users have.
+//! Costs of tracer from the outside: whole processes, a whole cluster, everything through the doors that users have.
 //!
 //! A user chooses a launcher by how long it takes until work runs, how much a task costs beyond the work itself, and what
 //! tracing adds to that. So every figure is taken untraced and traced, and beside it stands its *floor*: what the bare
@@ -43,13 +43,13 @@ use report::{Figure, Report, Variant};
 /// Error of a measurement. It names what was being done.
 type Failure = Box<dyn Error>;
 
-/// How long the cluster rests before its memory is measured: it gives back what many tasks took.
+/// Time that the cluster rests before its memory is measured: it gives back what many tasks took.
 const REST: Duration = Duration::from_millis(500);
 
 /// Turns of commands in each cluster.
 const COMMAND_TURNS: usize = 5;
 
-/// How often everything is done.
+/// Numbers of repetitions.
 #[derive(Clone, Copy, Debug)]
 struct Effort {
     starts: usize,
@@ -110,7 +110,7 @@ const QUICK: Effort = Effort {
 /// Measures one thing, and puts it into the report of the run.
 type Measure = fn(&mut Run) -> Result<(), Failure>;
 
-/// What is measured, by the names that `--only` takes.
+/// Measurements, by the names that `--only` takes.
 const GROUPS: [(&str, Measure); 16] = [
     ("start", start),
     ("submit", submit),
@@ -130,10 +130,10 @@ const GROUPS: [(&str, Measure); 16] = [
     ("peers", peers::measure),
 ];
 
-/// What is left out unless it is named: one builds everything a second time, and the other runs what others made, where it is installed.
+/// Measurements that are left out unless they are named: one builds everything a second time, and the other runs what others made, where it is installed.
 const ON_REQUEST: [&str; 2] = ["untraced", "peers"];
 
-/// What the command line asks for.
+/// Options of the command line.
 struct Options {
     effort: Effort,
     is_quick: bool,
@@ -148,7 +148,7 @@ struct Run {
     hook: Hook,
     /// The p50 of starting and reaping `/bin/true`, in nanoseconds, once it was measured.
     spawn_ns: Option<(f64, f64)>,
-    /// What took more than is said.
+    /// Figures that are beyond their stated limit.
     excesses: Vec<String>,
 }
 
@@ -229,7 +229,7 @@ fn say(text: &str) {
 
 const VARIANTS: [Variant; 2] = [Variant::Untraced, Variant::Traced];
 
-/// What was found in the clusters of each kind.
+/// Figures of the clusters of each kind.
 type ByVariant<T> = [(Variant, Vec<T>); 2];
 
 impl Run {
@@ -270,7 +270,7 @@ impl Run {
     }
 }
 
-/// A value of each run.
+/// Returns a value of each run.
 fn each<T>(runs: &[T], value: impl Fn(&T) -> f64) -> Vec<f64> {
     runs.iter().map(value).collect()
 }
@@ -323,7 +323,7 @@ fn submit(run: &mut Run) -> Result<(), Failure> {
     Ok(())
 }
 
-/// What one cluster needed for many tasks.
+/// Figures of one cluster that ran many tasks.
 struct Many {
     idle: Vec<ProcessFigures>,
     after: Vec<ProcessFigures>,
@@ -465,7 +465,7 @@ fn round_trip(run: &mut Run) -> Result<(), Failure> {
     Ok(())
 }
 
-/// What looking before sleeping costs and gains where it is not made for: one request each millisecond, and other work on every core. Beside
+/// Measures spinning where it is not made for: one request each millisecond, and other work on every core. Beside
 /// each figure stands the same without it, as the floor.
 fn sparse(run: &mut Run) -> Result<(), Failure> {
     let count = run.effort.round_trips;
@@ -598,7 +598,7 @@ fn command(run: &mut Run) -> Result<(), Failure> {
     Ok(())
 }
 
-/// What a span of a task costs its worker, through OpenTelemetry's traits, the boundary and the spool, against the same span without them.
+/// Measures a span of a task in its worker, through OpenTelemetry's traits, the boundary and the spool, against the same span without them.
 fn span(run: &mut Run) -> Result<(), Failure> {
     let tasks = run.effort.span_tasks;
     cluster::build("traced_tasks")?;
@@ -687,7 +687,7 @@ fn system_calls(run: &mut Run) -> Result<(), Failure> {
     Ok(())
 }
 
-/// What tracing costs where it is off: the instructions of an untraced round trip, beside those of the same build without tracing code.
+/// Measures tracing where it is off: the instructions of an untraced round trip, beside those of the same build without tracing code.
 fn untraced(run: &mut Run) -> Result<(), Failure> {
     say("instructions of round trips");
     HAS_SPINNING.store(false, Ordering::Relaxed);

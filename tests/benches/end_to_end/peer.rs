@@ -1,4 +1,4 @@
-//! What a peer needs for the same, as it was measured before: constants, so that a run needs no peer installed.
+//! Figures of a peer for the same work, measured before: constants, so that a run needs no peer installed.
 //!
 //! Source: Ray 2.60.0 with Python 3.11 on two cores of the same kind of machine, one node, a Python function that does nothing in a
 //! warm worker process; medians of three runs. Traced means with Ray's own startup hook that writes span files. Compare
@@ -28,7 +28,7 @@ pub(crate) const START_NS: Peer = Peer { untraced: 3.57e9, traced: 4.08e9 };
 pub(crate) const TASKS_PER_SECOND: Peer = Peer { untraced: 1_900.0, traced: 1_120.0 };
 /// Submit one, get one.
 pub(crate) const ROUND_TRIP_P50_NS: Peer = Peer { untraced: 1_608e3, traced: 2_264e3 };
-/// As above.
+/// The same, at the 99th percentile.
 pub(crate) const ROUND_TRIP_P99_NS: Peer = Peer { untraced: 4_593e3, traced: 4_823e3 };
 /// A task with 1 MiB of bytes in and out.
 pub(crate) const LARGE_BOTH_WAYS_NS: Peer = Peer { untraced: 4.8e6, traced: 4.8e6 };

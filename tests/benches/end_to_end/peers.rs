@@ -11,10 +11,10 @@ use super::cluster::{Cluster, Place};
 use super::report::{self, Better, Figure, Unit, Variant};
 use super::{Effort, Failure, Run, VARIANTS, cluster, driver, say};
 
-/// How long HyperQueue may take to be ready.
+/// Time that HyperQueue may take to be ready.
 const READY_LIMIT: Duration = Duration::from_secs(30);
 
-/// What is done alike, in the order in which a program of a peer prints it: as many as it can do. Tasks per second or a p50 in nanoseconds.
+/// Measurements of the same work, in the order in which a program of a peer prints them: as many as it can do. Tasks per second or a p50 in nanoseconds.
 const ALIKE: [(&str, Unit); 6] = [
     ("no-op tasks by one driver", Unit::PerSecond),
     ("round trip, p50", Unit::Nanoseconds),
@@ -98,7 +98,7 @@ if __name__ == "__main__":
     print(json.dumps([rate(tasks, run), p50(trips, trip), *further(trips, nested, large)]))
 "#;
 
-/// Everything that a peer and tracer both do.
+/// Measures the work that a peer and tracer both do.
 pub(crate) fn measure(run: &mut Run) -> Result<(), Failure> {
     commands(run)?;
     tasks(run)
@@ -177,7 +177,7 @@ fn tasks(run: &mut Run) -> Result<(), Failure> {
     Ok(())
 }
 
-/// What [`ALIKE`] lists, in some clusters.
+/// Measures [`ALIKE`] in some clusters.
 fn our_tasks(run: &Run, variant: Variant) -> Result<Vec<[f64; ALIKE.len()]>, Failure> {
     let effort = &run.effort;
     let mut found = Vec::new();
@@ -254,7 +254,7 @@ impl Drop for Killed {
     }
 }
 
-/// As much of [`ALIKE`] as the program does.
+/// Runs the part of [`ALIKE`] that the program can do.
 fn in_python(program: &str, is_alone: bool, effort: &Effort, variant: Variant) -> Result<Vec<f64>, Failure> {
     let folder = tempfile::tempdir()?;
     let script = folder.path().join("peer.py");

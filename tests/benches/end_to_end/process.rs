@@ -1,4 +1,4 @@
-//! What the kernel knows of a process: its share of memory and its cpu time.
+//! Figures of the kernel for a process: its share of memory and its cpu time.
 
 use serde::{Deserialize, Serialize};
 
@@ -23,7 +23,7 @@ impl ProcessFigures {
     }
 }
 
-/// The cpu time that the processes whose names begin with `role` used between two moments.
+/// Returns the cpu time that the processes whose names begin with `role` used between two moments.
 pub(crate) fn cpu_between(before: &[ProcessFigures], after: &[ProcessFigures], role: &str) -> u64 {
     let of_role = after.iter().filter(|one| one.name.starts_with(role));
     of_role
@@ -34,7 +34,7 @@ pub(crate) fn cpu_between(before: &[ProcessFigures], after: &[ProcessFigures], r
         .sum()
 }
 
-/// The proportional set size in bytes.
+/// Returns the proportional set size in bytes.
 pub(crate) fn pss(pid: u32) -> Result<u64, Failure> {
     bytes_of(&format!("/proc/{pid}/smaps_rollup"), "Pss:")
 }
@@ -50,7 +50,7 @@ pub(crate) fn forget_peak(pid: u32) -> Result<(), Failure> {
     Ok(std::fs::write(format!("/proc/{pid}/clear_refs"), "5")?)
 }
 
-/// What a file of the kernel says in kilobytes.
+/// Reads a figure in kilobytes from a file of the kernel, as bytes.
 fn bytes_of(path: &str, name: &str) -> Result<u64, Failure> {
     let text = std::fs::read_to_string(path).map_err(|error| format!("cannot read `{path}`: {error}"))?;
     let line =

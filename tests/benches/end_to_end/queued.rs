@@ -1,4 +1,4 @@
-//! What the head needs for tasks that wait: its memory for each, and its cpu time from the submission of each to its end.
+//! Costs in the head of tasks that wait: its memory for each, and its cpu time from the submission of each to its end.
 //!
 //! Both workers have something else to do until all tasks wait.
 
@@ -11,15 +11,15 @@ use tracer::{Cluster, TaskHandle};
 use super::cluster::WORKERS;
 use super::{Failure, driver, process};
 
-/// So many that nothing of the head has grown for them.
+/// Tasks that are so few that nothing of the head has grown for them.
 pub(crate) const FEW: usize = 1_000;
 
 /// Bytes and nanoseconds for each task.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub(crate) struct Queued {
-    /// While all wait.
+    /// Memory while all wait.
     pub(crate) bytes: f64,
-    /// At the most until then.
+    /// Peak of the memory until then.
     pub(crate) peak_bytes: f64,
     pub(crate) cpu_ns: f64,
 }

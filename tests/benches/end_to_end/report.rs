@@ -9,7 +9,7 @@ use serde::Serialize;
 
 use super::Failure;
 
-/// Whether the cluster traced.
+/// Kind of a cluster: traced or not.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Variant {
@@ -26,7 +26,7 @@ impl fmt::Display for Variant {
     }
 }
 
-/// Which way a figure improves.
+/// Direction in which a figure improves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Better {
@@ -34,7 +34,7 @@ pub(crate) enum Better {
     Higher,
 }
 
-/// What a value counts.
+/// Unit of a value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Unit {
@@ -54,7 +54,7 @@ pub(crate) struct Figure {
     pub(crate) better: Better,
     /// The least and the greatest, where `value` is a median of whole runs.
     pub(crate) range: Option<(f64, f64)>,
-    /// What the operating system alone needs, and its value in the same unit.
+    /// The operating system's part, with its value in the same unit.
     pub(crate) floor: Option<(&'static str, f64)>,
     /// The peer's value in the same unit.
     pub(crate) peer: Option<f64>,
@@ -77,7 +77,7 @@ impl Figure {
         Figure::new(name, variant, count, Unit::Count, Better::Lower)
     }
 
-    /// The cpu time of one task in one kind of process.
+    /// Returns the cpu time of one task in one kind of process.
     pub(crate) fn cpu(role: &str, variant: Variant, nanoseconds: f64) -> Figure {
         Figure::time(&format!("cpu time of a task, {role}"), variant, nanoseconds)
     }
@@ -86,26 +86,26 @@ impl Figure {
         Figure { name: name.into(), variant, value, unit, better, range: None, floor: None, peer: None }
     }
 
-    /// The median of so many runs.
+    /// Returns the median of so many runs.
     pub(crate) fn over(self, runs: &[f64]) -> Figure {
         let range = (runs.len() > 1).then(|| range(runs));
         Figure { value: percentile(runs, 50), range, ..self }
     }
 
-    /// How many times the floor it takes; for a rate, how many times slower than the floor it is.
+    /// Returns the multiple of the floor that it takes; for a rate, the multiple by which it is slower than the floor.
     fn times_floor(&self) -> Option<f64> {
         let (_, floor) = self.floor?;
         Some(if self.better == Better::Higher { floor / self.value } else { self.value / floor })
     }
 
-    /// How many times better than the peer it is.
+    /// Returns the multiple by which it is better than the peer.
     fn times_peer(&self) -> Option<f64> {
         let peer = self.peer?;
         Some(if self.better == Better::Higher { self.value / peer } else { peer / self.value })
     }
 }
 
-/// Everything that a run found.
+/// Figures of a run.
 #[derive(Debug, Serialize)]
 pub(crate) struct Report {
     version: &'static str,
@@ -113,7 +113,7 @@ pub(crate) struct Report {
     cpus: usize,
     kernel: String,
     is_quick: bool,
-    /// Where the hook came from.
+    /// Origin of the hook.
     hook: String,
     peer: &'static str,
     figures: Vec<Figure>,
@@ -139,7 +139,8 @@ impl Report {
         self.figures.push(figure);
     }
 
-    /// The figures for people. `/ floor` is how many times the floor a figure takes, `× PEER` how many times better than the peer it is: Ray, where no other is named.
+    /// Returns the figures for people. `/ floor` is how many times the floor a figure takes, `× PEER` how many times better than the peer it is:
+    /// Ray, where no other is named.
     pub(crate) fn table(&self) -> Table {
         let mut table = Table::new();
         table.load_style(comfy_table::presets::NOTHING);
@@ -197,7 +198,7 @@ fn show(value: f64, unit: Unit) -> String {
     }
 }
 
-/// The value below which `percent` of the values are, by nearest rank.
+/// Returns the value below which `percent` of the values are, by nearest rank.
 pub(crate) fn percentile(values: &[f64], percent: usize) -> f64 {
     let mut sorted = values.to_vec();
     sorted.sort_by(f64::total_cmp);
@@ -205,7 +206,7 @@ pub(crate) fn percentile(values: &[f64], percent: usize) -> f64 {
     sorted.get(rank - 1).copied().unwrap_or(f64::NAN)
 }
 
-/// The least and the greatest.
+/// Returns the least and the greatest.
 pub(crate) fn range(values: &[f64]) -> (f64, f64) {
     values.iter().fold((f64::INFINITY, f64::NEG_INFINITY), |(least, most), &value| (least.min(value), most.max(value)))
 }

@@ -14,14 +14,14 @@ use std::thread::JoinHandle;
 use super::cluster::Cluster;
 use super::{Failure, cluster};
 
-/// How often the trip is made.
+/// Number of trips.
 const TRIPS: usize = 10;
 /// The processes of a trip.
 const PROCESSES: [&str; 3] = ["head", "workers together", "driver"];
 /// Given to the compiler, it leaves out what is done with spans.
 const WITHOUT_TRACING: &str = "tracer_without_tracing";
 
-/// The instructions of a round trip, by the names of the figures.
+/// Returns the instructions of a round trip, by the names of the figures.
 pub(crate) fn of_round_trip(cluster: &Cluster<'_>) -> Result<HashMap<String, f64>, Failure> {
     let processes = cluster.processes()?;
     let mut driver = cluster.driver(&["stepped".into(), TRIPS.to_string()])?;
@@ -173,7 +173,7 @@ fn pin(thread: i32) -> io::Result<()> {
     if outcome < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
 
-/// Where a thread has stopped after an instruction.
+/// Returns the address at which a thread has stopped after an instruction.
 fn address(thread: i32) -> io::Result<usize> {
     // SAFETY: all zeroes are a valid siginfo, which the call fills in; it is that of a stop after an instruction, which has an address.
     unsafe {
@@ -186,7 +186,7 @@ fn address(thread: i32) -> io::Result<usize> {
     }
 }
 
-/// A thread that has stopped, or ended, and how; only of those that this thread has attached to.
+/// Returns a thread that has stopped, or ended, and how; only of those that this thread has attached to.
 fn next_stop() -> io::Result<Option<(i32, i32)>> {
     let mut status = 0;
     // SAFETY: it writes the status only.

@@ -1,4 +1,4 @@
-//! How many system calls a task takes in each process, as strace counts them: no clock is in it, so that a call too many is seen on any machine.
+//! System calls of a task in each process, as strace counts them: no clock is in it, so that a call too many is seen on any machine.
 //!
 //! Nobody looks before sleeping here: how often somebody looks in vain depends on the machine.
 
@@ -33,15 +33,15 @@ pub(crate) const AMONG_MANY: Counted = Counted {
 pub(crate) const ROUND_TRIP: Counted =
     Counted { name: "of a round trip", role: "round_trips", times: 2_000, said: [9.0, 5.0, 3.1], tolerance: 1.15 };
 
-/// What is counted, and what is said of it.
+/// A workload with the numbers of calls that are stated for it.
 pub(crate) struct Counted {
     pub(crate) name: &'static str,
-    /// What the driver does, and how often.
+    /// Role of the driver, with its repetitions.
     pub(crate) role: &'static str,
     pub(crate) times: usize,
     /// Calls of each of [`PROCESSES`].
     pub(crate) said: [f64; 3],
-    /// How many times as many are let pass. Batches are smaller where other work runs, but a call for each task is many times what is said.
+    /// Multiple of the stated numbers that is let pass. Batches are smaller where other work runs, but a call for each task is many times more.
     pub(crate) tolerance: f64,
 }
 
@@ -49,7 +49,7 @@ const RUNS: usize = 3;
 /// A worker asks for what a task has used if that has run for long, as every task does under strace.
 const NOT_COUNTED: &str = "getrusage";
 
-/// Why nothing can be counted, if that is so.
+/// Returns the reason why nothing can be counted, if there is one.
 pub(crate) fn obstacle() -> Option<Failure> {
     let attempt = || {
         let folder = tempfile::tempdir()?;
@@ -62,8 +62,8 @@ pub(crate) fn obstacle() -> Option<Failure> {
     attempt().err()
 }
 
-/// The calls of a task in each of [`PROCESSES`]. Start-up and warm-up of a driver are counted alone, and are not in it. Batches are larger and smaller
-/// as processes happen to run, so it is done several times, and the fewest calls count.
+/// Returns the calls of a task in each of [`PROCESSES`]. Start-up and warm-up of a driver are counted alone, and are not in it. Batches are
+/// larger and smaller as processes happen to run, so it is done several times, and the fewest calls count.
 pub(crate) fn per_task(cluster: &Cluster<'_>, counted: &Counted) -> Result<Vec<CallsPerTask>, Failure> {
     let drive = |times: usize| of_drive(cluster, &[counted.role.into(), times.to_string()]);
     let without = drive(0)?;
@@ -82,7 +82,7 @@ pub(crate) fn per_task(cluster: &Cluster<'_>, counted: &Counted) -> Result<Vec<C
     Ok(fewest)
 }
 
-/// The calls of each of [`PROCESSES`] while a driver runs.
+/// Returns the calls of each of [`PROCESSES`] while a driver runs.
 fn of_drive(cluster: &Cluster<'_>, role: &[String]) -> Result<[Calls; 3], Failure> {
     let folder = tempfile::tempdir()?;
     let processes = cluster.processes()?;
@@ -105,7 +105,7 @@ fn of_drive(cluster: &Cluster<'_>, role: &[String]) -> Result<[Calls; 3], Failur
 struct Counter {
     strace: Child,
     table: PathBuf,
-    /// What strace has still to say goes nowhere, and must not kill it.
+    /// Standard error of strace, which is kept open: writing to a closed one must not kill it.
     _stderr: BufReader<ChildStderr>,
 }
 
@@ -126,7 +126,7 @@ impl Counter {
         Err(format!("strace cannot attach to process {pid}: {}", said.trim()).into())
     }
 
-    /// The calls since then.
+    /// Returns the calls since then.
     fn finish(mut self) -> Result<Calls, Failure> {
         self.interrupt();
         self.strace.wait()?;
@@ -149,7 +149,7 @@ impl Drop for Counter {
     }
 }
 
-/// What `strace -c` has written: for each call a line that ends with its count, the errors if there were any, and its name.
+/// Reads the table of `strace -c`: for each call a line that ends with its count, the errors if there were any, and its name.
 fn read(table: &Path) -> Result<Calls, Failure> {
     let text = fs::read_to_string(table)?;
     let lines = text.lines().map(|line| line.split_whitespace().collect::<Vec<_>>());

@@ -1,4 +1,4 @@
-//! What the parts cost from the inside: the steps that a task or a span takes once each.
+//! Costs of the parts from the inside: the steps that a task or a span takes once each.
 //!
 //! `end_to_end` says what a user pays; this says where it goes. Everything here happens per task or per span, so a microsecond
 //! more in one of these is a microsecond more for every task that anyone runs.
@@ -9,9 +9,11 @@
 //! cargo bench --bench inner -- --quick       # a first impression
 //! ```
 
+#[path = "../../support/idle_effects.rs"]
+mod idle_effects;
 mod json_exporter;
+mod signals;
 
-use std::collections::VecDeque;
 use std::hint::black_box;
 use std::path::Path;
 use std::sync::atomic::Ordering;
@@ -19,24 +21,22 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use criterion::{BatchSize, BenchmarkId, Criterion, Throughput, criterion_group};
+use idle_effects::IdleEffects;
 use json_exporter::JsonExporter;
 use opentelemetry::trace::{Span as _, SpanKind, Tracer as _, TracerProvider as _};
 use opentelemetry::{InstrumentationScope, KeyValue};
 use opentelemetry_sdk::trace::SdkTracerProvider;
 use rustix::time::{ClockId, clock_gettime};
 use tempfile::TempDir;
-use tracer::head::reactor::{self, Effects, EndedAttempt, Submission, Watchers, WorkerExit};
-use tracer::head::state::{Death, DriverId, Now, Settings, State, TaskEnd};
+use tracer::head::reactor::{self, Submission, WorkerExit};
+use tracer::head::state::{DriverId, Now, Settings, State};
 use tracer::hook::{Attribute, AttributePrefix, Recorder, SpanRequest};
 use tracer::propagation::{TraceContext, TraceParent};
 use tracer::protocol::frame::{FRAME_LIMIT, FrameBuffer, put_frame};
 use tracer::protocol::wire::{Put, Take};
-use tracer::protocol::{AttemptResult, Lease, Period, WorkerReady, kind};
-use tracer::spool::{ClaimState, Prefix, SLOT_COUNT, SpanOpening, Spool};
-use tracer::task::{
-    AttemptReport, Demand, Envelope, FunctionSpec, JobId, Outcome, Policy, SpanLink, StopReason, TaskId, TaskSpec,
-    TraceLink, WorkerId,
-};
+use tracer::protocol::{AttemptResult, Lease, WorkerReady, kind};
+use tracer::spool::{Prefix, SLOT_COUNT, SpanOpening, Spool};
+use tracer::task::{Demand, Envelope, FunctionSpec, JobId, Outcome, Policy, TaskId, TaskSpec, TraceLink, WorkerId};
 use tracer_local_tmp_tracing::FileProcessor;
 use tracer_sdk::hook::{DurableProcessor, Tracing};
 use tracer_span_file::{ResourceJson, Rotation, SpanKind as FileSpanKind, Status, Value, write_line};
@@ -103,7 +103,7 @@ fn default_hook() -> Result<Tracing, tracer_local_tmp_tracing::SpanDirError> {
     Ok(Tracing::builder().with_durable_processor(processor).build())
 }
 
-/// The default hook's table, wrapped by the recorder with a spool, as every process of a cluster has it.
+/// Returns the default hook's table, wrapped by the recorder with a spool, as every process of a cluster has it.
 fn recorder() -> &'static Recorder {
     static RECORDER: OnceLock<&'static Recorder> = OnceLock::new();
     RECORDER.get_or_init(|| {
@@ -116,7 +116,7 @@ fn recorder() -> &'static Recorder {
     })
 }
 
-/// What the spans start with.
+/// Attributes that the spans start with.
 const ATTRIBUTES: [(&str, Attribute<'_>); 5] = [
     ("tracer.remote", Attribute::Str("function")),
     ("tracer.function", Attribute::Str("demo.my_function")),
@@ -254,7 +254,7 @@ fn span_cpu(criterion: &mut Criterion) {
     group.finish();
 }
 
-/// The cpu time that all threads of this process take meanwhile.
+/// Returns the cpu time that all threads of this process take meanwhile.
 fn cpu_time(work: impl FnOnce()) -> Duration {
     let now = || Duration::try_from(clock_gettime(ClockId::ProcessCPUTime)).expect("it is not negative");
     let before = now();
@@ -289,7 +289,7 @@ impl Committer {
     }
 }
 
-/// What makes a span survive its process: its slot in the spool, from open to free.
+/// Measures a span's slot in the spool, from open to free, which makes the span survive its process.
 fn spool(criterion: &mut Criterion) {
     let folder = folder();
     let spool = Spool::create(&folder.path().join("bench.spool"), SLOT_COUNT).expect("the folder can be written to");
@@ -357,7 +357,7 @@ fn envelope_bytes() -> Vec<u8> {
     bytes
 }
 
-/// What a task costs on the wire: its envelope, and its share of a frame.
+/// Measures a task on the wire: its envelope, and its share of a frame.
 fn wire(criterion: &mut Criterion) {
     const LEASES: u64 = 128;
     let mut out = Vec::new();
@@ -434,93 +434,6 @@ fn wire(criterion: &mut Criterion) {
     group.finish();
 }
 
-/// The world outside of the reactor: leases that were granted and not reported, oldest first.
-#[derive(Default)]
-struct Remembered {
-    leases: VecDeque<(WorkerId, u64)>,
-    finished: u64,
-}
-
-impl Effects for Remembered {
-    fn drain_output(&mut self, _worker: WorkerId, _watchers: &Watchers) {}
-
-    fn lease(&mut self, worker: WorkerId, lease: Lease<'_>) {
-        self.leases.push_back((worker, lease.number));
-    }
-
-    fn lease_inline(&mut self, _worker: WorkerId, _lease: Lease<'_>) {}
-
-    fn journal_submit(
-        &mut self,
-        _first: TaskId,
-        _submissions: &[Submission<'_>],
-        _now: Now,
-    ) -> Result<Option<Period>, String> {
-        Ok(None)
-    }
-
-    fn journal_end(&mut self, _task: TaskId, _attempt: u32, _ended: &TaskEnd) {}
-
-    fn count_attempt(&mut self, _attempt: &EndedAttempt<'_>) {}
-
-    fn journal_start(&mut self, _task: TaskId, _attempt: u32) -> bool {
-        true
-    }
-
-    fn journal_actor(&mut self, _actor: TaskId, _attempt: u32, _restarts: u32, _death: Option<&Death>) {}
-
-    fn journal_pruned(&mut self, _tasks: &[TaskId]) {}
-
-    fn journal_attempt(&mut self, _task: TaskId, _attempt: &AttemptReport, _span: Option<SpanLink>) {}
-
-    fn finished(
-        &mut self,
-        _to: (DriverId, u64),
-        _task: TaskId,
-        _attempt: u32,
-        _outcome: &Outcome,
-        _ended_unix_nano: Option<u64>,
-        _past: &[AttemptReport],
-    ) {
-        self.finished += 1;
-    }
-
-    fn claim_state(&self, _worker: WorkerId, _lease: u64) -> ClaimState {
-        ClaimState::Claimed
-    }
-
-    fn has_begun_inline(&self, _worker: WorkerId, _task: TaskId, _attempt: u32) -> bool {
-        true
-    }
-
-    fn running(&self, _worker: WorkerId) -> Option<(u64, u64)> {
-        None
-    }
-
-    fn revoke(&mut self, _worker: WorkerId, _lease: u64) -> bool {
-        false
-    }
-
-    fn start_worker(&mut self, _worker: WorkerId) {}
-
-    fn ask_to_end(&mut self, _worker: WorkerId) {}
-
-    fn ask_to_stop(&mut self, _worker: WorkerId, _task: TaskId, _attempt: u32, _why: StopReason) {}
-
-    fn signal_command(&mut self, _worker: WorkerId, _kill: bool) -> bool {
-        true
-    }
-
-    fn terminate(&mut self, _worker: WorkerId) {}
-
-    fn bound_memory(&mut self, _worker: WorkerId, _limit_bytes: Option<u64>) {}
-
-    fn kill(&mut self, _worker: WorkerId) {}
-
-    fn give_up_value(&mut self, _name: String) {}
-    fn log(&mut self, _line: String) {}
-}
-
 /// The head's decisions for one task, from its submission to its end, with many others queued. It must not grow with them.
 fn head(criterion: &mut Criterion) {
     let now = Now { monotonic_ns: 1, unix_nano: EPOCH };
@@ -530,7 +443,7 @@ fn head(criterion: &mut Criterion) {
     for queued in [10, 1_000, 100_000, 1_000_000] {
         group.bench_function(BenchmarkId::new("queued", queued), |bencher| {
             let mut state = State::new(Settings::of_workers(2));
-            let mut effects = Remembered::default();
+            let mut effects = IdleEffects::default();
             for worker in [WorkerId(1), WorkerId(2)] {
                 reactor::on_worker_started(&mut state, worker, 1000 + worker.0 as u32, now);
                 let ready = WorkerReady { tracing: "none".into(), hook_failure: None };
@@ -599,7 +512,7 @@ fn scale(criterion: &mut Criterion) {
 /// A head without a process.
 struct Simulation {
     state: State,
-    effects: Remembered,
+    effects: IdleEffects,
     envelope: Vec<u8>,
     next_tag: u64,
     next_worker: u64,
@@ -613,7 +526,7 @@ impl Simulation {
     fn new(workers: u64, queued: u64) -> Simulation {
         let mut simulation = Simulation {
             state: State::new(Settings::of_workers(workers as usize)),
-            effects: Remembered::default(),
+            effects: IdleEffects::default(),
             envelope: envelope_bytes(),
             next_tag: 0,
             next_worker: 1,
@@ -650,7 +563,7 @@ impl Simulation {
         reactor::on_submission(&mut self.state, submission, Simulation::LATER);
     }
 
-    /// So many tasks come, and as many of those end that were begun.
+    /// Simulates a wake-up: so many tasks come, and as many of those end that were begun.
     fn wake_up(&mut self, tasks: u64) {
         for _ in 0..tasks {
             self.submit();
@@ -671,7 +584,7 @@ impl Simulation {
         self.decide();
     }
 
-    /// What the head does at the end of each wake-up.
+    /// Makes the decisions of the head at the end of a wake-up.
     fn decide(&mut self) {
         let (state, effects, now) = (&mut self.state, &mut self.effects, Simulation::LATER);
         reactor::start_missing_workers(state, effects, now);
@@ -757,7 +670,7 @@ fn write_spans(folder: &Path, count: u64) {
 criterion_group! {
     name = benches;
     config = Criterion::default().warm_up_time(Duration::from_secs(1)).measurement_time(Duration::from_secs(3));
-    targets = line, span, span_cpu, spool, wire, head, scale, load
+    targets = line, span, span_cpu, signals::log_record, signals::counter, spool, wire, head, scale, load
 }
 
 fn main() {

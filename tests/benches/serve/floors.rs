@@ -48,7 +48,7 @@ impl Role {
         self.0.id()
     }
 
-    /// The port that it prints.
+    /// Returns the port that it prints.
     fn port(&mut self) -> Result<u16, Failure> {
         let mut line = String::new();
         BufReader::new(self.0.stdout.take().ok_or("it has no output")?).read_line(&mut line)?;
@@ -96,10 +96,28 @@ impl Server for Floor {
     }
 }
 
-/// One hyper process.
+/// Returns one hyper process.
 pub(crate) fn bare() -> Result<Box<dyn Server>, Failure> {
     let mut role = Role::start(&["bare"])?;
     Ok(Box::new(Floor { port: role.port()?, roles: vec![("server", role)], _folder: None }))
+}
+
+/// A process that decodes spans and drops them.
+pub(crate) struct Decoding {
+    port: u16,
+    role: Role,
+}
+
+impl Decoding {
+    pub(crate) fn port_and_pid(&self) -> (u16, u32) {
+        (self.port, self.role.pid())
+    }
+}
+
+/// Returns one hyper process that decodes OTLP.
+pub(crate) fn decoding() -> Result<Decoding, Failure> {
+    let mut role = Role::start(&["decoding"])?;
+    Ok(Decoding { port: role.port()?, role })
 }
 
 /// The process behind a proxy: hyper on a Unix socket in this folder.
@@ -147,6 +165,7 @@ pub(crate) fn run_role(role: &[String]) -> Result<(), Failure> {
     local.block_on(&runtime, async move {
         match role[0].as_str() {
             "bare" => serve_tcp(|request| async move { answer(request) }).await,
+            "decoding" => serve_tcp(super::otlp::decode).await,
             "upstream" => serve_unix(&socket).await,
             "relay" => {
                 let pool = Rc::new(Pool { socket, idle: RefCell::default() });

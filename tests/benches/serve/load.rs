@@ -36,7 +36,7 @@ pub(crate) struct Measured {
 }
 
 impl Measured {
-    /// The median of each figure.
+    /// Returns the median of each figure.
     pub(crate) fn median(runs: &[Measured]) -> Measured {
         let of = |figure: &dyn Fn(&Measured) -> f64| {
             let mut values: Vec<f64> = runs.iter().map(figure).collect();
@@ -128,7 +128,7 @@ fn output_of(mut command: Command) -> Result<String, Failure> {
     }
 }
 
-/// A time as wrk writes it.
+/// Returns a time as wrk writes it.
 fn microseconds(text: &str) -> Result<f64, Failure> {
     let units = [("us", 1.0), ("ms", 1e3), ("s", 1e6)];
     let found = units.iter().find_map(|(unit, factor)| Some(text.strip_suffix(unit)?.parse::<f64>().ok()? * factor));

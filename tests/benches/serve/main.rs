@@ -4,6 +4,8 @@
 //! cargo bench --bench serve                     # everything, some minutes
 //! cargo bench --bench serve -- --quick          # does it work at all
 //! cargo bench --bench serve -- --only hello
+//! cargo bench --bench serve -- --only otlp     # what `tracer start --otlp` takes
+//! cargo bench --bench serve -- --only batch    # batches of a handler of fixed cost, beside the ideal
 //! ```
 //!
 //! The load is wrk's (one thread) and h2load's, on the same cores as everything else. Floors: one hyper process; hyper with a pool of
@@ -15,8 +17,10 @@
 #[path = "../end_to_end/cpu_time.rs"]
 mod cpu_time;
 
+mod batches;
 mod floors;
 mod load;
+mod otlp;
 mod peers;
 mod service;
 
@@ -30,9 +34,9 @@ type Failure = Box<dyn Error>;
 
 /// Something that answers requests, for as long as it is there.
 trait Server {
-    /// Where it answers, as `http://address/path`.
+    /// Returns the address at which it answers, as `http://address/path`.
     fn url(&self) -> String;
-    /// Its processes, by name.
+    /// Returns its processes, by name.
     fn processes(&self) -> Vec<(String, u32)>;
     /// True if it takes HTTP/2 on a connection that begins with it.
     fn has_h2(&self) -> bool {
@@ -43,7 +47,7 @@ trait Server {
 /// Starts a server.
 type Start = fn() -> Result<Box<dyn Server>, Failure>;
 
-/// Everything that is compared, by its name.
+/// Servers that are compared, by their names.
 const SERVERS: [(&str, Start); 7] = [
     ("bare hyper", floors::bare),
     ("hyper to hyper", floors::relay),
@@ -61,6 +65,11 @@ const LOADS: [(&str, Load); 4] = [
     ("h2", Load { connections: 4, streams: 8, path: "/" }),
     ("bodies", Load { connections: 4, streams: 0, path: "/mebibyte" }),
 ];
+
+/// The name of the measurement of OTLP in.
+const OTLP: &str = "otlp";
+/// The name of the measurement of batches.
+const BATCH: &str = "batch";
 
 struct Options {
     seconds: u32,
@@ -92,8 +101,9 @@ fn parse(arguments: &[String]) -> Result<Options, String> {
             "--bench" => {}
             "--quick" => (options.seconds, options.runs) = (1, 1),
             "--only" => {
-                let name = arguments.next().filter(|name| LOADS.iter().any(|(known, _)| known == name));
-                options.only = Some(name.ok_or("--only needs one of hello, one, h2, bodies")?.clone());
+                let mut known = LOADS.iter().map(|(known, _)| *known).chain([OTLP, BATCH]);
+                let name = arguments.next().filter(|name| known.any(|known| known == **name));
+                options.only = Some(name.ok_or("--only needs one of hello, one, h2, bodies, otlp, batch")?.clone());
             }
             other => return Err(format!("unknown argument `{other}`; known are --quick and --only NAME")),
         }
@@ -102,6 +112,15 @@ fn parse(arguments: &[String]) -> Result<Options, String> {
 }
 
 fn measure(options: &Options) -> Result<(), Failure> {
+    if options.only.as_deref().is_none_or(|only| only == OTLP) {
+        otlp::measure(options.seconds, options.runs)?;
+    }
+    if options.only.as_deref().is_none_or(|only| only == BATCH) {
+        batches::measure(options.seconds, options.runs)?;
+    }
+    if options.only.as_deref().is_some_and(|only| [OTLP, BATCH].contains(&only)) {
+        return Ok(());
+    }
     let mut servers = Vec::new();
     for (name, start) in SERVERS {
         match start() {

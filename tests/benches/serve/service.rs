@@ -37,14 +37,15 @@ impl Drop for Service {
 }
 
 pub(crate) fn untraced() -> Result<Box<dyn Server>, Failure> {
-    start(false)
+    of("handlers:app", false)
 }
 
 pub(crate) fn traced() -> Result<Box<dyn Server>, Failure> {
-    start(true)
+    of("handlers:app", true)
 }
 
-fn start(is_traced: bool) -> Result<Box<dyn Server>, Failure> {
+/// Starts a service of one deployment.
+pub(crate) fn of(import_path: &str, is_traced: bool) -> Result<Box<dyn Server>, Failure> {
     let modules = build_handlers()?;
     let folder = tempfile::Builder::new().prefix("serve-").tempdir_in(env!("CARGO_TARGET_TMPDIR"))?;
     let mut head = tracer(folder.path());
@@ -59,7 +60,7 @@ fn start(is_traced: bool) -> Result<Box<dyn Server>, Failure> {
         &file,
         format!(
             "name = \"bench\"\n[http]\naddress = \"127.0.0.1:{port}\"\n[tracing]\nenabled = {is_traced}\n\
-             [[applications]]\nimport_path = \"handlers:app\"\n"
+             [[applications]]\nimport_path = \"{import_path}\"\n"
         ),
     )?;
     succeed(head)?;
@@ -71,13 +72,15 @@ fn start(is_traced: bool) -> Result<Box<dyn Server>, Failure> {
     Ok(Box::new(service))
 }
 
-fn tracer(place: &Path) -> Command {
+/// Returns the program, for a place of its own.
+pub(crate) fn tracer(place: &Path) -> Command {
     let mut command = Command::new(TRACER);
     command.env("TRACER_TEMP_DIR", place.join("place")).stdin(Stdio::null());
     command
 }
 
-fn succeed(mut command: Command) -> Result<(), Failure> {
+/// Runs a command that has to succeed.
+pub(crate) fn succeed(mut command: Command) -> Result<(), Failure> {
     let output = command.output()?;
     if output.status.success() {
         return Ok(());

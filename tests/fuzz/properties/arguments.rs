@@ -1,4 +1,4 @@
-//! Whatever is sent as the arguments of a task either fits or is an error that says so; no panic, and one answer.
+//! Sends anything as the arguments of a task: it fits or is an error that says so; no panic, and one answer.
 
 use std::collections::BTreeMap;
 use std::ffi::c_void;
@@ -28,7 +28,7 @@ tracer_sdk::builtin_module! {
     fn module, tasks = [echo]
 }
 
-/// A host that offers nothing but its version.
+/// Returns a host that offers nothing but its version.
 fn host() -> &'static abi::Host {
     // SAFETY: the contract has it that what is absent is zero: numbers, and pointers that may be null.
     let nothing: abi::Host = unsafe { std::mem::zeroed() };
@@ -36,7 +36,7 @@ fn host() -> &'static abi::Host {
     Box::leak(Box::new(abi::Host { size, abi_major: abi::ABI_MAJOR, abi_minor: abi::ABI_MINOR, ..nothing }))
 }
 
-/// What the callbacks were told: that there is a result, or the kind of the error.
+/// Answers to the callbacks: a result, or the kind of the error.
 type Answers = Vec<Result<Vec<u8>, u32>>;
 
 unsafe extern "C" fn host_result(data: *mut c_void, value: abi::Bytes) {

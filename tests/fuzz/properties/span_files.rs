@@ -25,7 +25,7 @@ pub(super) fn holds(bytes: &[u8]) {
         let sum: u64 = path.stretches.iter().map(|stretch| stretch.duration_ns()).sum();
         assert_eq!(sum, trace.duration_ns(), "the path is as long as the trace");
         for width in [20, 80, 300] {
-            let all = render::Details { attributes: true, events: true, folds: false };
+            let all = render::Details { attributes: true, events: true, folds: false, ..render::Details::default() };
             for details in [render::Details::default(), all] {
                 assert!(!render::show(trace, &details, width, true).is_empty());
             }

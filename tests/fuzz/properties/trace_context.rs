@@ -1,4 +1,4 @@
-//! Whatever is received as headers or variables is carried on valid, unchanged by a second hop, and never fails the caller.
+//! Sends anything as headers or variables: it is carried on valid, unchanged by a second hop, and never fails the caller.
 
 use tracer::propagation::{Baggage, Carrier, TraceParent, TraceState};
 

@@ -1,4 +1,4 @@
-//! Who is let in.
+//! Access: requests that are let in, and those that are not.
 
 use std::net::TcpListener;
 use std::os::unix::fs::PermissionsExt;
@@ -60,7 +60,7 @@ fn a_page_that_was_rebound_or_is_of_another_origin_is_refused_whatever_the_metho
 fn what_is_wrong_with_a_request_is_said() {
     let (_cluster, api) = untraced();
     let problem = api.get("/nowhere").problem(404, "no-such-path");
-    assert_eq!(problem["hint"], "GET / lists what there is");
+    assert_eq!(problem["hint"], "GET / lists the routes");
     api.get("/api/v1/tasks/1").problem(404, "no-such-task");
     for id in ["0", "-1", "x", "1.0", "99999999999999999999"] {
         api.get(&format!("/api/v1/tasks/{id}")).problem(400, "invalid-request");

@@ -10,12 +10,12 @@ use serde_json::{Value, json};
 use super::{builder, traced, untraced};
 use crate::support::{Api, Cluster, HOOK, is_alive, kill, read_answer, read_head, wait_until};
 
-/// As in `src/http_api/limits.rs`, which the description repeats.
+/// Limits of `src/http_api/limits.rs`, which the description repeats.
 const CONNECTIONS: usize = 256;
 const WAITS: usize = 96;
 const REQUESTS_PER_SECOND: usize = 1000;
 
-/// A task that runs until its file exists, and that file.
+/// Returns a task that runs until its file exists, and that file.
 fn waiting_task(cluster: &Cluster, api: &Api) -> std::path::PathBuf {
     let (started, released) = (cluster.file("started"), cluster.file("released"));
     let body = json!({"function": "misbehaving_tasks:waits", "arguments": [started, released]});

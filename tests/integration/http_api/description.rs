@@ -8,8 +8,8 @@ use serde_json::Value;
 use super::traced;
 use crate::support::python_with;
 
-/// What a submission is answered with by the draft of `Idempotency-Key`, when the key names another task, and for a task that asks for
-/// more than there is, cannot be seen from the description.
+/// Settings of the checks: two answers to a submission cannot be seen from the description, that of the draft of `Idempotency-Key`
+/// when the key names another task, and that to a task that asks for more than there is.
 const SETTINGS: &str = "\
 [checks.positive_data_acceptance]
 expected-statuses = [\"2xx\", 401, 403, 404, 422, 429, 503]

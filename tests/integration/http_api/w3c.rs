@@ -19,7 +19,7 @@ fn seen(api: &Api, headers: &[(&str, &str)]) -> (String, String) {
     (text(0), text(1))
 }
 
-/// The members of a list, without the blanks around them.
+/// Returns the members of a list, without the blanks around them.
 fn members(state: &str) -> Vec<&str> {
     state.split(',').map(str::trim).filter(|member| !member.is_empty()).collect()
 }

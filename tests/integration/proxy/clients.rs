@@ -6,7 +6,7 @@ use std::time::Duration;
 use tracer::lane::Reset;
 use tracer_ipc::serving::Retry;
 
-use super::played::{Client, Head, What};
+use super::played::{Client, FrameContent, Head};
 use super::{outcome, plain};
 use crate::support::wait_until;
 
@@ -98,11 +98,11 @@ fn a_body_that_is_too_long_is_refused_by_its_length_or_when_it_has_come() {
     head.send("POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 11\r\n\r\n").answer().status(413);
     let mut client = head.send("POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nabcde\r\n");
     let (request, _, _) = replica.take();
-    assert_eq!(replica.next().what, What::Data(b"abcde".to_vec()));
+    assert_eq!(replica.next().content, FrameContent::Data(b"abcde".to_vec()));
     client.send("6\r\nabcdef\r\n");
     client.answer().status(413);
     let came = replica.next();
-    assert_eq!((came.request, came.what), (request, What::Reset(Reset::ClientGone)));
+    assert_eq!((came.request, came.content), (request, FrameContent::Reset(Reset::ClientGone)));
 }
 
 #[test]
@@ -122,7 +122,7 @@ fn a_request_whose_time_is_up_ends_at_the_client_and_at_the_replica() {
     replica.data(request, false, b"x");
     let rest = client.rest();
     assert!(rest.starts_with("HTTP/1.1 200") && rest.ends_with("1\r\nx\r\n"), "{rest}");
-    assert_eq!(replica.next().what, What::Reset(Reset::Timeout));
+    assert_eq!(replica.next().content, FrameContent::Reset(Reset::Timeout));
     let spans = head.spans(4);
     for server in spans.all_named("proxy_http_request hello GET /") {
         assert_eq!(outcome(server), ("ERROR", "timeout", "timeout"));
@@ -203,7 +203,7 @@ fn other_hosts_are_refused_and_trusted_peers_speak_for_clients() {
     spans.only("is of the client", |span| span.attribute("client.address") == "1.2.3.4");
 }
 
-/// A frame of HTTP/2.
+/// Returns a frame of HTTP/2.
 fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
     let length = u32::try_from(payload.len()).unwrap().to_be_bytes();
     [&length[1..], &[kind, flags], &stream.to_be_bytes(), payload].concat()
@@ -229,7 +229,7 @@ const RST_STREAM: u8 = 3;
 const SETTINGS: u8 = 4;
 const GOAWAY: u8 = 7;
 
-/// The next frame: kind, flags, stream, payload.
+/// Returns the next frame: kind, flags, stream, payload.
 fn next_frame(client: &mut Client) -> (u8, u8, u32, Vec<u8>) {
     let mut header = [0; 9];
     client.0.read_exact(&mut header).unwrap();
@@ -239,7 +239,7 @@ fn next_frame(client: &mut Client) -> (u8, u8, u32, Vec<u8>) {
     (header[3], header[4], u32::from_be_bytes(header[5..].try_into().unwrap()), payload)
 }
 
-/// The next frame of this kind.
+/// Returns the next frame of this kind.
 fn next_of(client: &mut Client, kind: u8) -> (u8, u32, Vec<u8>) {
     loop {
         let (found, flags, stream, payload) = next_frame(client);
@@ -272,7 +272,7 @@ fn http_2_has_many_requests_on_one_connection_and_resets_reach_the_replica() {
     assert_eq!(next_of(&mut client, DATA), (1, 3, b"2".to_vec()));
     client.send(frame(RST_STREAM, 0, 1, &8_u32.to_be_bytes()));
     let came = replica.next();
-    assert_eq!((came.request, came.what), (one, What::Reset(Reset::ClientGone)));
+    assert_eq!((came.request, came.content), (one, FrameContent::Reset(Reset::ClientGone)));
     // An answer that breaks off resets its stream and no other.
     client.send(frame(HEADERS, 5, 5, &asked("/three", "GET")));
     let (three, _, _) = replica.take();
@@ -382,7 +382,7 @@ fn hostile_http_2_ends_its_connection_alone() {
     let mut client = head.get(target);
     loop {
         let came = replica.next();
-        if let What::Open { opening, .. } = came.what
+        if let FrameContent::Open { opening, .. } = came.content
             && opening.target == target
         {
             replica.claims.claim(came.request.into());
@@ -392,6 +392,45 @@ fn hostile_http_2_ends_its_connection_alone() {
     }
     client.answer().status(200);
     assert!(head.is_running());
+}
+
+#[test]
+fn no_line_of_the_log_and_no_span_is_forged_or_broken_by_what_a_client_sends() {
+    let head = Head::start_with(1, |settings| settings.http.request_timeout = Some(Duration::from_millis(20)));
+    let forged = "\" 200 5 0.1ms request=x trace=x replica=x service=shop";
+    let mut requests = 0;
+    for target in ["/\"", "/a\"b\"c", "/\\\"", "/{\"a\":1}", "/%22%0a%00", "/'$(x)|"] {
+        for header in [
+            format!("User-Agent: {forged}"),
+            format!("User-Agent: \u{85}\u{2028}\t{forged}\\"),
+            "X-Request-Id: a\"b\\".into(),
+            format!("X-Request-Id: {forged}"),
+            "Traceparent: 00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01\r\nTracestate: a=\"\\".into(),
+            "Baggage: a=%22%0a,b=\"".into(),
+        ] {
+            let mut client =
+                head.send(format!("GET {target} HTTP/1.1\r\nHost: a\r\n{header}\r\nConnection: close\r\n\r\n"));
+            assert!(client.rest().starts_with("HTTP/1.1 "), "{target}, {header}");
+            requests += 1;
+        }
+    }
+    // Over HTTP/2 a path is text.
+    let mut client = head.connect();
+    client.send([PREFACE, &frame(SETTINGS, 0, 0, &[])].concat());
+    for (number, path) in ["/\"", "/\u{85}x", "/\u{2028}\u{202e}", "/\"\u{e4}"].into_iter().enumerate() {
+        client.send(frame(HEADERS, 5, 2 * number as u32 + 1, &asked(path, "GET")));
+    }
+    requests += 4;
+    let log = wait_until("all requests are in the log", || {
+        let log = head.access_log();
+        (log.lines().count() >= requests - 4).then_some(log)
+    });
+    for line in log.lines() {
+        assert!(line.is_ascii() && !line.bytes().any(|byte| byte.is_ascii_control()), "{line:?}");
+        assert_eq!((line.matches('"').count(), line.split(' ').count()), (2, 11), "{line}");
+    }
+    let spans = head.spans(requests - 4);
+    assert!(spans.torn_lines.is_empty(), "{:?}", spans.torn_lines);
 }
 
 #[test]

@@ -6,6 +6,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
@@ -32,11 +33,14 @@ const LIMIT: Duration = Duration::from_secs(30);
 pub(super) struct Head {
     pub(super) folder: TempDir,
     pub(super) table: ReplicaTable,
+    pub(super) table_file: OwnedFd,
+    /// Lanes that the proxy has closed, because of what it was sent.
+    pub(super) broken_lanes: AtomicU64,
     pub(super) address: SocketAddr,
     pub(super) settings: ProxySettings,
     child: Child,
     control: OwnedFd,
-    /// As the head keeps them.
+    /// Sockets that the head would keep open.
     _listeners: Vec<OwnedFd>,
     wakes: Vec<OwnedFd>,
     _spool: ClaimRing,
@@ -46,6 +50,7 @@ pub(super) struct Head {
 /// A lane, from the side of a replica.
 pub(super) struct Replica {
     pub(super) claims: SharedClaims,
+    pub(super) claims_file: OwnedFd,
     pub(super) socket: UnixStream,
     inbox: FrameBuffer,
 }
@@ -55,11 +60,11 @@ pub(super) struct Replica {
 pub(super) struct Came {
     pub(super) request: u32,
     pub(super) is_last: bool,
-    pub(super) what: What,
+    pub(super) content: FrameContent,
 }
 
 #[derive(Clone, Debug, PartialEq)]
-pub(super) enum What {
+pub(super) enum FrameContent {
     Open { opening: Opened, headers: Vec<(String, String)> },
     Data(Vec<u8>),
     Trailers(Vec<(String, String)>),
@@ -95,7 +100,7 @@ fn listener(address: SocketAddr) -> OwnedFd {
 }
 
 impl Head {
-    /// A proxy with one thread, one application at `/`, and tracing.
+    /// Starts a proxy with one thread, one application at `/`, and tracing.
     pub(super) fn start() -> Head {
         Head::start_with(1, |_| {})
     }
@@ -160,6 +165,8 @@ impl Head {
         let head = Head {
             folder,
             table,
+            table_file,
+            broken_lanes: AtomicU64::new(0),
             address,
             settings,
             child,
@@ -169,7 +176,7 @@ impl Head {
             _spool: ring,
             threads,
         };
-        let files = std::iter::once(&table_file).chain(&head._listeners).chain(&head.wakes);
+        let files = std::iter::once(&head.table_file).chain(&head._listeners).chain(&head.wakes);
         let files: Vec<BorrowedFd<'_>> = files.map(AsFd::as_fd).collect();
         control::send(&head.control, &ProxyOrder::Begin(Box::new(begin)), &files).unwrap();
         assert!(matches!(head.report(), ProxyReport::Ready { hook_failure: None, .. }));
@@ -189,7 +196,7 @@ impl Head {
         control::send(&self.control, order, files).unwrap();
     }
 
-    /// What the proxy says next.
+    /// Returns the next report of the proxy.
     #[track_caller]
     pub(super) fn report(&self) -> ProxyReport {
         self.report_with_files().0
@@ -212,14 +219,25 @@ impl Head {
         std::fs::read_to_string(self.folder.path().join("session/logs/serve/access.log")).unwrap_or_default()
     }
 
-    /// A replica of the first deployment, with a lane for each thread.
+    /// Returns a replica of the first deployment, with a lane for each thread.
     pub(super) fn add_replicas(&self, number: u32, limit: u32) -> Vec<Replica> {
+        self.add_replicas_of(0, number, limit)
+    }
+
+    /// The same of any deployment.
+    pub(super) fn add_replicas_of(&self, deployment: usize, number: u32, limit: u32) -> Vec<Replica> {
         let lanes: Vec<_> = (0..self.threads).map(|_| lane()).collect();
         let files = lanes.iter().flat_map(|(_, socket, claims)| [socket.as_fd(), claims.as_fd()]);
         let files: Vec<_> = files.collect();
         self.order(&ProxyOrder::Lanes { replica: number, name: format!("hello#{number}") }, &files);
-        assert_eq!(self.report(), ProxyReport::LanesTaken { replica: number });
-        let (replica, deployment) = (self.table.replica(number as usize), self.table.deployment(0));
+        loop {
+            match self.report() {
+                // What a test has broken before.
+                ProxyReport::LaneBroken { .. } => drop(self.broken_lanes.fetch_add(1, Relaxed)),
+                report => break assert_eq!(report, ProxyReport::LanesTaken { replica: number }),
+            }
+        }
+        let (replica, deployment) = (self.table.replica(number as usize), self.table.deployment(deployment));
         self.table.add_replica(replica.unwrap(), deployment.unwrap(), limit);
         self.order(&ProxyOrder::Refresh, &[]);
         lanes.into_iter().map(|(replica, _, _)| replica).collect()
@@ -244,7 +262,7 @@ impl Head {
         self.table.waiting(self.table.deployment(0).unwrap())
     }
 
-    /// A connection of a client.
+    /// Returns a connection of a client.
     pub(super) fn connect(&self) -> Client {
         let stream = TcpStream::connect(self.address).unwrap();
         stream.set_read_timeout(Some(LIMIT)).unwrap();
@@ -262,7 +280,7 @@ impl Head {
         self.send(format!("GET {path} HTTP/1.1\r\nHost: shop\r\n\r\n"))
     }
 
-    /// The spans in the files, once there are as many of the proxy.
+    /// Returns the spans in the files, once there are as many of the proxy.
     #[track_caller]
     pub(super) fn spans(&self, count: usize) -> Spans {
         wait_until(&format!("there are {count} spans: {}", self.log()), || {
@@ -280,7 +298,7 @@ impl Head {
         wait_until("the proxy ends", || self.child.try_wait().unwrap()).success()
     }
 
-    /// Whether all its threads sleep.
+    /// Returns true if all its threads sleep.
     pub(super) fn sleeps(&self) -> bool {
         let tasks = std::fs::read_dir(format!("/proc/{}/task", self.child.id())).unwrap();
         let states = tasks.map(|task| std::fs::read_to_string(task.unwrap().path().join("stat")).unwrap_or_default());
@@ -330,7 +348,8 @@ fn lane() -> (Replica, OwnedFd, OwnedFd) {
     let (socket, of_proxy) = UnixStream::pair().unwrap();
     socket.set_read_timeout(Some(LIMIT)).unwrap();
     let (claims, file) = SharedClaims::create().unwrap();
-    (Replica { claims, socket, inbox: FrameBuffer::new() }, of_proxy.into(), file)
+    let claims_file = file.try_clone().unwrap();
+    (Replica { claims, claims_file, socket, inbox: FrameBuffer::new() }, of_proxy.into(), file)
 }
 
 fn texts(headers: lane::Headers<'_>) -> Vec<(String, String)> {
@@ -338,14 +357,14 @@ fn texts(headers: lane::Headers<'_>) -> Vec<(String, String)> {
 }
 
 impl Replica {
-    /// The next frame; none at the end of the lane.
+    /// Returns the next frame; none at the end of the lane.
     #[track_caller]
     pub(super) fn try_next(&mut self) -> Option<Came> {
         loop {
             if let Some((kind, body)) = self.inbox.next_frame(LANE_FRAME_LIMIT).unwrap() {
                 let frame = Frame::decode(kind, body).unwrap();
-                let what = match frame.body {
-                    Body::Open(opening, headers) => What::Open {
+                let content = match frame.body {
+                    Body::Open(opening, headers) => FrameContent::Open {
                         opening: Opened {
                             trace_id: hex(&opening.trace_id),
                             span_id: hex(&opening.span_id),
@@ -360,14 +379,14 @@ impl Replica {
                         },
                         headers: texts(headers),
                     },
-                    Body::Data(piece) => What::Data(piece.into()),
-                    Body::Trailers(trailers) => What::Trailers(texts(trailers)),
-                    Body::Credit(bytes) => What::Credit(bytes),
-                    Body::Reset(reset) => What::Reset(reset),
-                    Body::Drain => What::Drain,
+                    Body::Data(piece) => FrameContent::Data(piece.into()),
+                    Body::Trailers(trailers) => FrameContent::Trailers(texts(trailers)),
+                    Body::Credit(bytes) => FrameContent::Credit(bytes),
+                    Body::Reset(reset) => FrameContent::Reset(reset),
+                    Body::Drain => FrameContent::Drain,
                     Body::Head(..) => panic!("a proxy sends no HEAD"),
                 };
-                return Some(Came { request: frame.request, is_last: frame.is_last, what });
+                return Some(Came { request: frame.request, is_last: frame.is_last, content });
             }
             if self.inbox.read_from(&mut self.socket).expect("the lane is read in time") == 0 {
                 return None;
@@ -380,7 +399,7 @@ impl Replica {
         self.try_next().expect("the lane goes on")
     }
 
-    /// The next request, claimed as a replica does it.
+    /// Returns the next request, claimed as a replica does it.
     #[track_caller]
     pub(super) fn take(&mut self) -> (u32, Opened, Vec<(String, String)>) {
         let (request, opening, headers) = self.take_unclaimed();
@@ -406,22 +425,22 @@ impl Replica {
     #[track_caller]
     pub(super) fn take_unclaimed(&mut self) -> (u32, Opened, Vec<(String, String)>) {
         let came = self.next();
-        match came.what {
-            What::Open { opening, headers } => (came.request, opening, headers),
-            what => panic!("expected OPEN, found {what:?}"),
+        match came.content {
+            FrameContent::Open { opening, headers } => (came.request, opening, headers),
+            content => panic!("expected OPEN, found {content:?}"),
         }
     }
 
-    /// The body of a request that has been opened.
+    /// Returns the body of a request that has been opened.
     #[track_caller]
     pub(super) fn body(&mut self) -> Vec<u8> {
         let mut body = Vec::new();
         loop {
             let came = self.next();
-            match came.what {
-                What::Data(piece) => body.extend(piece),
-                What::Trailers(_) => {}
-                what => panic!("expected DATA, found {what:?}"),
+            match came.content {
+                FrameContent::Data(piece) => body.extend(piece),
+                FrameContent::Trailers(_) => {}
+                content => panic!("expected DATA, found {content:?}"),
             }
             if came.is_last {
                 return body;
@@ -485,7 +504,7 @@ impl Client {
         read_answer(&mut self.0, false).unwrap()
     }
 
-    /// Everything until the connection is closed.
+    /// Reads until the connection is closed.
     pub(super) fn rest(&mut self) -> String {
         let mut rest = Vec::new();
         let _ = std::io::Read::read_to_end(&mut self.0, &mut rest);

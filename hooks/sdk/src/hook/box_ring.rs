@@ -82,7 +82,7 @@ impl<T, const ROOM: usize> BoxRing<T, ROOM> {
         self.drained.store(put, Release);
     }
 
-    /// The owner uses it no more.
+    /// Notes that the owner uses it no more.
     pub(super) fn abandon(&self) {
         self.is_abandoned.store(true, Release);
     }

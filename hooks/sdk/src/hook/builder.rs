@@ -5,6 +5,9 @@ use std::sync::{Arc, OnceLock};
 
 use opentelemetry::{KeyValue, Value};
 use opentelemetry_sdk::Resource;
+use opentelemetry_sdk::logs::{
+    BatchConfigBuilder, BatchLogProcessor, LogExporter, LoggerProviderBuilder, SdkLoggerProvider,
+};
 use opentelemetry_sdk::resource::TelemetryResourceDetector;
 use opentelemetry_sdk::trace::{
     BatchSpanProcessor, IdGenerator, RandomIdGenerator, Sampler, SdkTracerProvider, ShouldSample, SimpleSpanProcessor,
@@ -25,6 +28,9 @@ pub const SAMPLING_RATIO_VARIABLE: &str = "TRACER_TRACING_SAMPLING_RATIO";
 /// The environment variable with which `tracer` hands the name of a service to the proxy and the replicas of it: their
 /// `service.name` when neither the hook nor the environment names one.
 pub const SERVICE_VARIABLE: &str = "TRACER_SERVICE";
+
+/// Log records that may wait for an exporter.
+const LOG_QUEUE_SIZE: usize = 65536;
 
 /// Tracing of a process, which a hook returns. Made by [`Tracing::builder`], or from a finished [`SdkTracerProvider`].
 ///
@@ -49,6 +55,8 @@ pub struct Tracing {
     pub(super) direct: Option<Direct>,
     /// True if the sampler or a processor may add something to a span that starts.
     pub(super) may_add: bool,
+    /// Delivery of log records, if somebody is to have them.
+    pub(super) logs: Option<SdkLoggerProvider>,
 }
 
 impl Tracing {
@@ -61,6 +69,7 @@ impl Tracing {
             limits: SaidLimits::default(),
             resources: Vec::new(),
             processors: Vec::new(),
+            log_processors: Vec::new(),
             delivery: Arc::default(),
             notices: Vec::new(),
             pauses: Vec::new(),
@@ -85,6 +94,7 @@ impl From<SdkTracerProvider> for Tracing {
             has_random_ids: false,
             direct: None,
             may_add: true,
+            logs: None,
         }
     }
 }
@@ -110,11 +120,12 @@ pub struct TracingBuilder {
     limits: SaidLimits,
     resources: Vec<Resource>,
     processors: Vec<(Kind, Option<Arc<dyn SinkTarget>>)>,
+    log_processors: Vec<BatchLogProcessor>,
     /// For the exporters; filled in by `build`.
     delivery: Arc<OnceLock<Arc<Delivery>>>,
     notices: Vec<Notice>,
     pauses: Vec<SharedPause>,
-    /// Of the processors, for people.
+    /// Descriptions of the processors, for people.
     descriptions: Vec<String>,
     description: Option<String>,
 }
@@ -135,6 +146,19 @@ impl TracingBuilder {
         let told = ToldExporter { exporter: Arc::clone(&exporter), delivery: Arc::clone(&self.delivery) };
         let processor = SimpleSpanProcessor::new(told);
         self.with_processor(Kind::Plain(Box::new(processor)), Some(exporter), short_name::<E>().to_owned())
+    }
+
+    /// Exports the log records of modules in batches, from a thread of the SDK's. `OTEL_BLRP_*` applies; without it, 65536 records may wait, and a further
+    /// one is dropped for this exporter. The records that a killed process had not exported yet are in its file alone.
+    pub fn with_log_exporter<E: LogExporter + 'static>(mut self, exporter: E) -> TracingBuilder {
+        let mut config = BatchConfigBuilder::default();
+        if std::env::var_os("OTEL_BLRP_MAX_QUEUE_SIZE").is_none_or(|size| size.is_empty()) {
+            config = config.with_max_queue_size(LOG_QUEUE_SIZE);
+        }
+        let processor = BatchLogProcessor::builder(exporter).with_batch_config(config.build()).build();
+        self.log_processors.push(processor);
+        self.descriptions.push(format!("log records to {} in batches", short_name::<E>()));
+        self
     }
 
     /// Adds a span processor. Processors are called in the order in which they were added.
@@ -244,7 +268,7 @@ impl TracingBuilder {
     /// - The resource: `OTEL_RESOURCE_ATTRIBUTES`, `OTEL_SERVICE_NAME`, `telemetry.sdk.*`, `service.name`
     ///   from [`SERVICE_VARIABLE`], or `tracer`, when nobody named the service, a random `service.instance.id`, and `process.pid`. They are merged under
     ///   the hook's: a key that the hook gives is the hook's.
-    /// - Ids: random. Limits: what `OTEL_*_LIMIT` says, the lengths of values included, else 128 of each thing.
+    /// - Ids: random. Limits: what `OTEL_*_LIMIT` says, the lengths of values included, else 128 of each thing and 4096 links.
     ///
     /// A variable that cannot be understood counts as not set. `tracer start` says so.
     pub fn build(self) -> Tracing {
@@ -315,7 +339,12 @@ impl TracingBuilder {
             _ => None,
         };
         let may_add = has_sampler || processors.iter().any(|processor| processor.changes_spans());
+        let logs = (!self.log_processors.is_empty()).then(|| {
+            let logs = SdkLoggerProvider::builder().with_resource(resource.clone());
+            self.log_processors.into_iter().fold(logs, LoggerProviderBuilder::with_log_processor).build()
+        });
         Tracing {
+            logs,
             provider: provider.with_resource(resource.clone()).build(),
             processors,
             delivery,
@@ -353,7 +382,7 @@ fn default_sampler(environment: &mut Reader<'_>) -> (Sampler, bool) {
     (root, true)
 }
 
-/// The hook's resources over the defaults. Sorted, so that every line of a file has the same order.
+/// Returns the hook's resources over the defaults. Sorted, so that every line of a file has the same order.
 fn merged_resource(given: &[Resource], environment: &[(String, String)], unnamed: Option<String>) -> Resource {
     let sdk = Resource::builder_empty().with_detector(Box::new(TelemetryResourceDetector)).build();
     let mut attributes: BTreeMap<String, Value> = BTreeMap::new();
@@ -382,7 +411,7 @@ fn merged_resource(given: &[Resource], environment: &[(String, String)], unnamed
     }
 }
 
-/// A random UUID (version 4), from the generator of the SDK, which is seeded by the operating system.
+/// Returns a random UUID (version 4), from the generator of the SDK, which is seeded by the operating system.
 fn random_uuid() -> String {
     let mut bytes = RandomIdGenerator::default().new_trace_id().to_bytes();
     bytes[6] = bytes[6] & 0x0f | 0x40;
@@ -391,7 +420,7 @@ fn random_uuid() -> String {
     [&digits[..8], &digits[8..12], &digits[12..16], &digits[16..20], &digits[20..]].join("-")
 }
 
-/// The last part of a type's path, without what it is generic over.
+/// Returns the last part of a type's path, without what it is generic over.
 fn short_name<T>() -> &'static str {
     let name = std::any::type_name::<T>();
     let name = name.split('<').next().unwrap_or(name);
@@ -539,6 +568,8 @@ mod tests {
         assert!(one.contains("max_events_per_span: 3") && one.contains("max_links_per_span: 6"), "{one}");
         let all = said(Tracing::builder().with_span_limits(SpanLimits::default()));
         assert!(all.contains("max_attributes_per_span: 128") && all.contains("max_links_per_span: 128"), "{all}");
+        let none = config(&built(Tracing::builder(), &[]));
+        assert!(none.contains("max_events_per_span: 128") && none.contains("max_links_per_span: 4096"), "{none}");
     }
 
     #[test]

@@ -175,7 +175,7 @@ unsafe fn value(interner: &Interner, value: &abi::Value) -> Option<Value> {
     }
 }
 
-/// The values of an array; `None` when there is none of this tag.
+/// Returns the values of an array; `None` when there is none of this tag.
 ///
 /// # Safety
 ///
@@ -185,7 +185,7 @@ pub(super) unsafe fn array_of(tag: u32, value: abi::ValueUnion) -> Option<Array>
     with_interner(|interner| unsafe { array_value(interner, tag, value.array) })
 }
 
-/// The rarer half of [`value`].
+/// Returns the rarer half of [`value`].
 ///
 /// # Safety
 ///
@@ -277,7 +277,7 @@ unsafe fn trace_state(header: abi::Str) -> TraceState {
     parse_trace_state(&unsafe { text(header) })
 }
 
-/// A tracestate in OpenTelemetry's type, also with keys that only the second level of the recommendation allows.
+/// Returns a tracestate in OpenTelemetry's type, also with keys that only the second level of the recommendation allows.
 pub(super) fn parse_trace_state(header: &str) -> TraceState {
     if header.is_empty() {
         return TraceState::NONE;
@@ -286,14 +286,14 @@ pub(super) fn parse_trace_state(header: &str) -> TraceState {
     TraceState::from_key_value(escape(header, is_taken)).unwrap_or(TraceState::NONE)
 }
 
-/// The `tracestate` that came, of what [`TraceState::header`](opentelemetry::trace::TraceState::header) returns in a hook. OpenTelemetry's
+/// Returns the `tracestate` that came, of what [`TraceState::header`](opentelemetry::trace::TraceState::header) returns in a hook. OpenTelemetry's
 /// type holds no keys that only level 2 of W3C Trace Context allows, so such members are in it under other keys; an exporter that does
 /// not call this sends them so.
 pub fn trace_state_as_sent(header: String) -> String {
     unescape(header)
 }
 
-/// The members of a W3C baggage header.
+/// Returns the members of a W3C baggage header.
 pub(super) fn baggage(header: &str) -> Vec<KeyValueMetadata> {
     let members = crate::baggage::members(header);
     members.map(|(key, value, properties)| KeyValueMetadata::new(key.to_owned(), value, properties)).collect()
@@ -321,12 +321,12 @@ pub(super) unsafe fn scope(pointer: *const abi::Scope) -> InstrumentationScope {
     }
 }
 
-/// A text that lives as long as the process.
+/// Returns a text that lives as long as the process.
 pub(super) fn leaked_text(text: &str) -> abi::Str {
     abi::Str::new(Box::leak(text.to_owned().into_boxed_str()))
 }
 
-/// An attribute that lives as long as the process, or `None` when the contract has no form for its value.
+/// Returns an attribute that lives as long as the process, or `None` when the contract has no form for its value.
 pub(super) fn leaked_attribute(key: &str, value: &Value) -> Option<abi::KeyValue> {
     fn list<T: 'static>(elements: Vec<T>) -> abi::Array {
         let elements: &'static [T] = Vec::leak(elements);

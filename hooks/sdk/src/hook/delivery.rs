@@ -1,4 +1,4 @@
-//! Who has which span: what the table tells the host about deliveries, and the exporters as the span sink uses them.
+//! Delivery of spans to exporters: reports to the host on each span, and the exporters as the span sink uses them.
 //!
 //! ```text
 //!   span ends ──▶ FanOut ──admitted──▶ processor ──▶ exporter ──▶ done ──┐
@@ -37,7 +37,7 @@ const QUIET_MAX: Duration = Duration::from_secs(60);
 /// Begins the text of an error that says that spans are refused for good.
 const REFUSED: &str = "refused for good: ";
 
-/// The error of an exporter whose receiver will never take the spans, whoever sends them: they are counted as lost at once. Those of
+/// Returns the error of an exporter whose receiver will never take the spans, whoever sends them: they are counted as lost at once. Those of
 /// any other error wait and are sent again.
 pub fn refused(reason: impl fmt::Display) -> OTelSdkError {
     OTelSdkError::InternalFailure(format!("{REFUSED}{reason}"))
@@ -46,7 +46,7 @@ pub fn refused(reason: impl fmt::Display) -> OTelSdkError {
 /// Begins the text of an error that says how many spans are refused for good.
 const REFUSED_IN_PART: &str = "refused in part: ";
 
-/// The error of an exporter whose receiver has taken a batch but for `count` spans, which it will never take: these are counted as
+/// Returns the error of an exporter whose receiver has taken a batch but for `count` spans, which it will never take: these are counted as
 /// lost, and nothing is sent again. Which ones they are, OTLP does not tell.
 pub fn refused_in_part(count: u64, reason: impl fmt::Display) -> OTelSdkError {
     OTelSdkError::InternalFailure(format!("{REFUSED_IN_PART}{count}: {reason}"))
@@ -174,7 +174,7 @@ impl Delivery {
         self.listener.set(listener).is_ok()
     }
 
-    /// The pause of the receiver that the processes of the session know of; none when the host passes none on.
+    /// Returns the pause of the receiver that the processes of the session know of; none when the host passes none on.
     pub(super) fn pause(&self) -> Option<Pause> {
         let listener = self.listener.get()?;
         let (_, left) = (listener.host_pause?, listener.host_pause_left?);
@@ -508,7 +508,7 @@ impl FanOut {
 
 /// Flushes the processors that do not tell, and tells for them.
 pub(super) struct Flusher {
-    /// Those that do not tell.
+    /// Processors that do not tell which spans they have delivered.
     processors: Vec<Arc<GuardedProcessor>>,
     delivery: Arc<Delivery>,
     /// Spans that they have got since the last flush.
@@ -569,7 +569,7 @@ impl Flusher {
         }
     }
 
-    /// A shutdown has delivered everything.
+    /// Notes that a shutdown has delivered everything.
     fn all_delivered(&self) {
         let spans = std::mem::take(&mut *lock(&self.spans));
         self.processors.iter().for_each(|_| self.delivery.done(&spans, &Ok(())));

@@ -155,7 +155,7 @@ impl Beginning {
 /// One attribute in the text.
 #[derive(Clone, Copy, Debug)]
 struct Attribute {
-    /// Of its key. Two keys may have the same.
+    /// Hash of its key. Two keys may have the same.
     hash: u32,
     /// End of it, from the beginning of the first attribute on.
     end: u32,
@@ -769,7 +769,7 @@ impl DirectSpan {
         self.end_time_unix_nano != 0
     }
 
-    /// False when it has ended before.
+    /// Ends it. False when it has ended before.
     fn end(&mut self, end_time_unix_nano: u64) -> bool {
         let is_first = !self.has_ended();
         if is_first {
@@ -832,7 +832,7 @@ impl Handle {
         }
     }
 
-    /// The span, if it was made without the SDK.
+    /// Returns the span, if it was made without the SDK.
     pub(super) fn direct(&self) -> Option<&DirectSpan> {
         match self {
             Handle::Direct(span) => Some(span),
@@ -856,7 +856,7 @@ impl Handle {
     }
 }
 
-/// A value of one of the rarer kinds for a writer; none for a kind that is newer than this.
+/// Returns a value of one of the rarer kinds for a writer; none for a kind that is newer than this.
 ///
 /// # Safety
 ///

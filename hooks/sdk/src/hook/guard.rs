@@ -1,4 +1,4 @@
-//! What happens when an exporter or a span processor of a hook panics.
+//! Handling of panics in a hook's exporters and span processors.
 //!
 //! 1. The panic is caught where it happened, so that neither the SDK's locks nor its threads are harmed: an exporter that
 //!    panics under the SDK's own processors would silence them for good.
@@ -74,7 +74,7 @@ pub trait DurableProcessor: SpanProcessor {
         None
     }
 
-    /// The file that holds this process's spans and the form of its lines, if the host knows that form: when the process has died, the
+    /// Returns the file that holds this process's spans and the form of its lines, if the host knows that form: when the process has died, the
     /// host appends what it completes. The name begins with the process id and a dot.
     ///
     /// By default none, and the host writes to `<pid>.json` in the folder of the span files.
@@ -168,7 +168,7 @@ fn panic_error(payload: Box<dyn Any + Send>) -> OTelSdkError {
     OTelSdkError::InternalFailure(format!("it panicked: {}", panic_text(payload)))
 }
 
-/// The message of a panic. The payload is leaked, because dropping one may panic in turn.
+/// Returns the message of a panic. The payload is leaked, because dropping one may panic in turn.
 pub(super) fn panic_text(payload: Box<dyn Any + Send>) -> String {
     let text = match (payload.downcast_ref::<&str>(), payload.downcast_ref::<String>()) {
         (Some(text), _) => (*text).to_owned(),
@@ -238,7 +238,7 @@ impl GuardedProcessor {
         }
     }
 
-    /// The file that it keeps, if the host knows its form.
+    /// Returns the file that it keeps, if the host knows its form.
     pub(super) fn span_file(&self) -> Option<(PathBuf, FileFormat)> {
         match &self.processor {
             Kind::Durable(processor) => catch_unwind(AssertUnwindSafe(|| processor.span_file())).ok().flatten(),

@@ -81,7 +81,7 @@ struct Leaked {
 static LEAKED: LazyLock<Mutex<Leaked>> = LazyLock::new(Mutex::default);
 
 impl Leaked {
-    /// The leaked twin of `text`, made if there is none yet and the bounds allow.
+    /// Returns the leaked twin of `text`, made if there is none yet and the bounds allow.
     fn leak(&mut self, text: &str) -> Option<&'static str> {
         if let Some(known) = self.texts.get(text) {
             return Some(known);

@@ -1,4 +1,4 @@
-//! What a hook may return.
+//! Return types of a hook.
 
 use std::fmt;
 
@@ -34,7 +34,7 @@ use super::Tracing;
     note = "the OpenTelemetry crates must be those of the version that `tracer-sdk` uses (0.33)"
 )]
 pub trait IntoTracing {
-    /// The description, or the hook's own error.
+    /// Returns the description, or the hook's own error.
     fn into_tracing(self) -> Result<Tracing, Error>;
 }
 
@@ -76,7 +76,7 @@ impl<T: IntoTracing, E: fmt::Display> IntoTracing for Result<T, E> {
     note = "the OpenTelemetry crates must be those of the version that `tracer-sdk` uses (0.33)"
 )]
 pub trait IntoProcessors {
-    /// The processors, or the exporter's own error.
+    /// Returns the processors, or the exporter's own error.
     fn into_processors(self) -> Result<Vec<Box<dyn SpanProcessor>>, Error>;
 }
 
@@ -105,7 +105,7 @@ pub struct Error {
 }
 
 impl Error {
-    /// An error that says `message`.
+    /// Makes an error that says `message`.
     pub fn new(message: impl fmt::Display) -> Error {
         Error { message: message.to_string() }
     }

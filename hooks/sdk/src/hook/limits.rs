@@ -1,4 +1,4 @@
-//! How much of a span is kept: what the hook says, else what the environment says.
+//! Limits of spans: those of the hook, else those of the environment.
 //!
 //! The SDK counts. It does not shorten values, so that is done here, as a span ends.
 
@@ -8,7 +8,7 @@ use opentelemetry::{Array, Context, KeyValue, StringValue, Value};
 use opentelemetry_sdk::Resource;
 use opentelemetry_sdk::error::OTelSdkResult;
 use opentelemetry_sdk::trace::{Span, SpanData, SpanLimits, SpanProcessor};
-use tracer_otel_env::{DEFAULT_COUNT_LIMIT, Limits};
+use tracer_otel_env::{DEFAULT_COUNT_LIMIT, DEFAULT_LINK_LIMIT, Limits};
 
 /// The limits that a hook has set. Those are never replaced.
 #[derive(Clone, Copy, Debug, Default)]
@@ -31,15 +31,16 @@ impl SaidLimits {
         }
     }
 
-    /// All limits, with the environment's where the hook has set none.
+    /// Returns all limits, with the environment's where the hook has set none.
     pub(super) fn or(self, environment: &Limits) -> SpanLimits {
-        let either = |said: Option<u32>, environment: Option<usize>| {
-            said.unwrap_or_else(|| u32::try_from(environment.unwrap_or(DEFAULT_COUNT_LIMIT)).unwrap_or(u32::MAX))
+        let or = |said: Option<u32>, environment: Option<usize>, default: usize| {
+            said.unwrap_or_else(|| u32::try_from(environment.unwrap_or(default)).unwrap_or(u32::MAX))
         };
+        let either = |said, environment| or(said, environment, DEFAULT_COUNT_LIMIT);
         SpanLimits {
             max_attributes_per_span: either(self.attributes_per_span, environment.span_attributes),
             max_events_per_span: either(self.events_per_span, environment.span_events),
-            max_links_per_span: either(self.links_per_span, environment.span_links),
+            max_links_per_span: or(self.links_per_span, environment.span_links, DEFAULT_LINK_LIMIT),
             max_attributes_per_event: either(self.attributes_per_event, environment.event_attributes),
             max_attributes_per_link: either(self.attributes_per_link, environment.link_attributes),
         }
@@ -61,7 +62,7 @@ pub(super) struct ShorteningProcessor<P> {
 }
 
 impl Lengths {
-    /// The lengths that the environment allows; none when it has no limit.
+    /// Returns the lengths that the environment allows; none when it has no limit.
     pub(super) fn of(limits: &Limits) -> Option<Lengths> {
         let lengths = Lengths { span: limits.span_value_length, other: limits.other_value_length };
         (lengths.span.is_some() || lengths.other.is_some()).then_some(lengths)

@@ -129,7 +129,7 @@ fn attributes(attributes: Vec<common::KeyValue>) -> Vec<KeyValue> {
     known.collect()
 }
 
-fn value(value: Any) -> Option<Value> {
+pub(super) fn value(value: Any) -> Option<Value> {
     Some(match value {
         Any::StringValue(text) => Value::String(text.into()),
         Any::BoolValue(truth) => Value::Bool(truth),
@@ -140,7 +140,7 @@ fn value(value: Any) -> Option<Value> {
     })
 }
 
-/// An array of one kind; an empty one says nothing about its kind.
+/// Returns an array of one kind; an empty one says nothing about its kind.
 fn array(values: Vec<common::AnyValue>) -> Option<Array> {
     let mut values = values.into_iter().map(|value| value.value).peekable();
     Some(match values.peek() {

@@ -30,7 +30,7 @@ impl SharedPause {
         let _ = self.delivery.set(Arc::clone(delivery));
     }
 
-    /// The pause as it is now.
+    /// Returns the pause as it is now.
     pub fn now(&self) -> Pause {
         let told = self.delivery.get().and_then(|delivery| delivery.pause());
         told.unwrap_or_else(|| match *lock(&self.own) {

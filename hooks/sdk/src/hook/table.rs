@@ -16,6 +16,7 @@ use opentelemetry::baggage::BaggageExt;
 use opentelemetry::trace::{Span as _, SpanBuilder, TraceContextExt, TraceState, Tracer as _, TracerProvider as _};
 use opentelemetry::{Context, TraceFlags, TraceId};
 use opentelemetry_sdk::error::{OTelSdkError, OTelSdkResult};
+use opentelemetry_sdk::logs::SdkLoggerProvider;
 use opentelemetry_sdk::trace::{IdGenerator, RandomIdGenerator, SdkTracer, SdkTracerProvider};
 use tracer_abi as abi;
 
@@ -26,6 +27,7 @@ use super::convert;
 use super::delivery::Delivery;
 use super::direct::{Direct, Handle};
 use super::guard::{FileFormat, GuardedProcessor, panic_text};
+use super::logs;
 use super::sink::{Reply, Sink};
 use crate::runtime::{self, RuntimeContext};
 
@@ -57,6 +59,7 @@ struct Live {
     has_random_ids: bool,
     direct: Option<Direct>,
     may_add: bool,
+    logs: Option<SdkLoggerProvider>,
     /// Spans that were given up, of all processors.
     lost: AtomicU64,
     is_shut_down: AtomicBool,
@@ -84,6 +87,7 @@ pub(super) fn leak(tracing: Tracing) -> *const abi::Tracing {
         has_random_ids,
         direct,
         may_add,
+        logs,
     } = tracing;
     let mut attributes: Vec<abi::KeyValue> = match &resource {
         Some(resource) => {
@@ -116,6 +120,7 @@ pub(super) fn leak(tracing: Tracing) -> *const abi::Tracing {
         has_random_ids,
         direct,
         may_add,
+        logs,
         lost: AtomicU64::new(0),
         is_shut_down: AtomicBool::new(false),
     }));
@@ -146,6 +151,7 @@ pub(super) fn leak(tracing: Tracing) -> *const abi::Tracing {
         span_end_and_release: Some(span_end_and_release),
         hand_back: can_hand_back.then_some(hand_back as _),
         lost: Some(lost),
+        log_export: live.logs.is_some().then_some(log_export as _),
     }))
 }
 
@@ -256,7 +262,7 @@ unsafe extern "C" fn span_start(
     })
 }
 
-/// The parent of a span that starts, if it has a valid one.
+/// Returns the parent of a span that starts, if it has a valid one.
 ///
 /// # Safety
 ///
@@ -609,6 +615,19 @@ unsafe extern "C" fn sink_export(
     unsafe { report(caught_outcome(take), error) }
 }
 
+unsafe extern "C" fn log_export(data: *mut c_void, request: abi::Bytes, error: *mut abi::TextBuffer) -> u32 {
+    // SAFETY: the host passes the table's own `data`.
+    let live = unsafe { live(data) };
+    // SAFETY: the host lends the bytes for the call.
+    let request = unsafe { request.as_bytes() };
+    let take = || {
+        let Some(logs) = &live.logs else { return Ok(()) };
+        logs::emit(logs, request).map_err(|reason| (abi::STATUS_FAILED, reason))
+    };
+    // SAFETY: the host lends the buffer.
+    unsafe { report(caught_outcome(take), error) }
+}
+
 impl Live {
     fn commit(&self) -> Outcome {
         if !self.processors.iter().any(|processor| processor.is_durable()) {
@@ -636,14 +655,15 @@ impl Live {
         }
         // Not through the provider, which would put all errors into one text.
         let flushed = self.processors.iter().map(|processor| processor.force_flush());
-        let outcome = flushed.map(outcome_of).fold(Ok(()), worse);
+        let logs = self.logs.as_ref().map_or(Ok(()), |logs| outcome_of(logs.force_flush()));
+        let outcome = flushed.map(outcome_of).fold(logs, worse);
         // Whoever waits has gone by then, when it takes longer.
         self.sink.flush(timeout);
         outcome
     }
 
-    /// Until when a shutdown that began `then` waits for answers. None for as long as it may, because there are deliveries of which
-    /// nobody tells.
+    /// Returns the time until which a shutdown that began `then` waits for answers. None for as long as it may, because there are deliveries
+    /// of which nobody tells.
     fn patience(&self, then: Instant) -> Option<Instant> {
         if !self.delivery.has_routes() || !can_hand_back(&self.processors) {
             return None;
@@ -667,6 +687,7 @@ impl Live {
         let durable = self.processors.iter().filter(|processor| processor.is_durable());
         let ended = durable.map(|processor| processor.shutdown_with_timeout(DURABLE_TIME));
         let outcome = ended.map(outcome_of).fold(Ok(()), worse);
+        self.end_logs(timeout);
         let are_idle = self.processors.iter().all(|processor| processor.wait_until_idle(deadline));
         match outcome {
             _ if was_shut_down => Err((abi::STATUS_ALREADY, String::new())),
@@ -675,11 +696,19 @@ impl Live {
         }
     }
 
+    /// Delivers the log records that wait. Those that are not delivered in time are in their file, and a second end does nothing.
+    fn end_logs(&self, timeout: Duration) {
+        if let Some(logs) = &self.logs {
+            let _ = logs.shutdown_with_timeout(timeout);
+        }
+    }
+
     fn shutdown(&self, timeout: Duration) -> Outcome {
         let was_shut_down = self.is_shut_down.swap(true, Ordering::AcqRel);
         self.notices.iter().for_each(|notice| caught((), || notice.0()));
         // The process's own spans come after those of others, which whoever gave them keeps until they are delivered.
         self.sink.shut_down(timeout / 2);
+        self.end_logs(timeout / 2);
         let outcome = outcome_of(self.provider.shutdown_with_timeout(timeout));
         match outcome {
             _ if was_shut_down => Err((abi::STATUS_ALREADY, String::new())),
@@ -699,7 +728,7 @@ fn outcome_of(result: OTelSdkResult) -> Outcome {
     })
 }
 
-/// Of two outcomes the one to report: a failure before a timeout before anything else.
+/// Returns the outcome to report of two: a failure before a timeout before anything else.
 fn worse(first: Outcome, second: Outcome) -> Outcome {
     let rank = |outcome: &Outcome| match outcome {
         Ok(()) => 0,

@@ -12,19 +12,21 @@ use tracer_abi::Tracing;
 #[derive(Debug)]
 pub(crate) struct Loan {
     table: &'static Tracing,
+    /// True if the host guards the span against calls that overlap, as it does for a task's; else the lock does.
+    is_guarded: bool,
     span: RwLock<Option<Handle>>,
 }
 
 #[derive(Clone, Copy, Debug)]
 struct Handle(*mut c_void);
-// SAFETY: the host guards its task span against calls from several threads (see `Tracing`).
+// SAFETY: the host guards its task span against calls from several threads (see `Tracing`); for another one the lock does.
 unsafe impl Send for Handle {}
 // SAFETY: as above.
 unsafe impl Sync for Handle {}
 
 impl Loan {
-    pub(crate) fn new(table: &'static Tracing, span: *mut c_void) -> Loan {
-        Loan { table, span: RwLock::new(Some(Handle(span))) }
+    pub(crate) fn new(table: &'static Tracing, span: *mut c_void, is_guarded: bool) -> Loan {
+        Loan { table, is_guarded, span: RwLock::new(Some(Handle(span))) }
     }
 
     pub(crate) fn revoke(&self) {
@@ -40,9 +42,15 @@ impl Loan {
     /// Calls `f` with the table and the span, unless the span was taken back.
     #[cfg_attr(not(any(feature = "otel-0-31", feature = "otel-0-32", feature = "otel-0-33")), allow(dead_code))]
     pub(crate) fn with(&self, f: impl FnOnce(&'static Tracing, *mut c_void)) {
-        let span = self.span.read().unwrap_or_else(PoisonError::into_inner);
-        if let Some(Handle(span)) = *span {
-            f(self.table, span);
+        let call = |span: &Option<Handle>| {
+            if let Some(Handle(span)) = *span {
+                f(self.table, span);
+            }
+        };
+        if self.is_guarded {
+            call(&self.span.read().unwrap_or_else(PoisonError::into_inner));
+        } else {
+            call(&self.span.write().unwrap_or_else(PoisonError::into_inner));
         }
     }
 }

@@ -11,10 +11,10 @@ use std::time::SystemTime;
 use std::{fmt, ptr};
 
 use smallvec::SmallVec;
-use tracer_abi::{self as abi, Str, TextBuffer, Tracing};
+use tracer_abi::{self as abi, Str, Tracing};
 
 use super::super::lend::Loan;
-use super::super::words::{PlainContext, unix_nanos};
+use super::super::words::{PlainContext, read_trace_state, unix_nanos};
 use super::super::{PROBE_SCOPE, host};
 use super::api::baggage::{Baggage, BaggageExt, KeyValueMetadata};
 use super::api::trace::{
@@ -58,7 +58,7 @@ pub(crate) fn current_headers() -> [String; 3] {
     [trace_parent, unescape(span.trace_state().header()), baggage]
 }
 
-/// The span that is current on this thread, and the baggage as a header.
+/// Returns the span that is current on this thread, and the baggage as a header.
 pub(crate) fn current_plain() -> (PlainContext, String) {
     let context = Context::current();
     (plain(context.span().span_context()), context.baggage().to_string())
@@ -107,12 +107,12 @@ struct TracerInner {
 }
 
 impl Tracer {
-    /// A tracer for `scope`.
+    /// Makes a tracer for `scope`.
     pub(crate) fn new(scope: InstrumentationScope) -> Tracer {
         Tracer { inner: Arc::new(TracerInner { scope, found: OnceLock::new() }) }
     }
 
-    /// The host's tracer; none in a process that is not traced.
+    /// Returns the host's tracer; none in a process that is not traced.
     fn host_tracer(&self) -> Option<&HostTracer> {
         if let Some(found) = self.inner.found.get() {
             return Some(found);
@@ -237,25 +237,6 @@ impl api::trace::Tracer for Tracer {
             api::trace::Span::set_status(&mut span, status);
         }
         span
-    }
-}
-
-/// # Safety
-///
-/// `span` is a handle of `table`.
-unsafe fn read_trace_state(table: &Tracing, span: *mut c_void) -> String {
-    let Some(read) = table.span_trace_state else { return String::new() };
-    // A tracestate need not be longer than this to be carried everywhere.
-    let mut buffer = vec![0; 512];
-    loop {
-        let mut text = TextBuffer::new(&mut buffer);
-        // SAFETY: promised by the caller; the buffer outlives the call.
-        unsafe { read(span, &mut text) };
-        let (length, filled) = (text.len, text.filled());
-        if length <= buffer.len() {
-            return String::from_utf8_lossy(&buffer[..filled]).into_owned();
-        }
-        buffer.resize(length, 0);
     }
 }
 
@@ -439,13 +420,7 @@ pub(crate) type Guard = ContextGuard;
 /// It begins with an empty context, not with the current one: what an earlier task forgot to detach is not
 /// this one's.
 pub(crate) fn attach(context: &PlainContext, loan: Option<Arc<Loan>>, baggage: &str) -> Guard {
-    let span_context = SpanContext::new(
-        TraceId::from_bytes(context.trace_id),
-        SpanId::from_bytes(context.span_id),
-        TraceFlags::new(context.trace_flags),
-        context.is_remote,
-        trace_state(&context.trace_state),
-    );
+    let span_context = of_plain(context);
     let attached = Context::new();
     let attached = match loan {
         Some(loan) => attached.with_span(Span { context: span_context, handle: Handle::Lent(loan) }),
@@ -459,6 +434,26 @@ pub(crate) fn attach(context: &PlainContext, loan: Option<Arc<Loan>>, baggage: &
         KeyValueMetadata::new(key.to_owned(), StringValue::from(value), properties.to_owned())
     });
     attached.with_baggage(members.collect::<Baggage>()).attach()
+}
+
+/// Links the span that is current in `context`, if there is one, to another one. Returns whether there is.
+#[cfg(feature = "serve")]
+pub(crate) fn add_link(context: &Context, to: &PlainContext) -> bool {
+    let span = context.span();
+    if span.span_context().is_valid() {
+        span.add_link(of_plain(to), Vec::new());
+    }
+    span.span_context().is_valid()
+}
+
+fn of_plain(context: &PlainContext) -> SpanContext {
+    SpanContext::new(
+        TraceId::from_bytes(context.trace_id),
+        SpanId::from_bytes(context.span_id),
+        TraceFlags::new(context.trace_flags),
+        context.is_remote,
+        trace_state(&context.trace_state),
+    )
 }
 
 fn plain(context: &SpanContext) -> PlainContext {
@@ -483,7 +478,7 @@ fn trace_state(header: &str) -> TraceState {
 /// Attributes as the host reads them. Borrows from the API's own; up to [`INLINE_ATTRIBUTES`] need no allocation
 /// unless there are arrays of strings. They are filled in where they are, because to move them costs more.
 #[derive(Default)]
-struct Attributes<'a> {
+pub(super) struct Attributes<'a> {
     pairs: SmallVec<[abi::KeyValue; INLINE_ATTRIBUTES]>,
     /// Strings that the arrays of strings point to.
     strings: Vec<Vec<Str>>,
@@ -491,7 +486,7 @@ struct Attributes<'a> {
 }
 
 impl<'a> Attributes<'a> {
-    fn new(attributes: &'a [KeyValue]) -> Attributes<'a> {
+    pub(super) fn new(attributes: &'a [KeyValue]) -> Attributes<'a> {
         let mut pairs = Attributes::default();
         pairs.lend(attributes);
         pairs
@@ -519,11 +514,11 @@ impl<'a> Attributes<'a> {
         }
     }
 
-    fn as_ptr(&self) -> *const abi::KeyValue {
+    pub(super) fn as_ptr(&self) -> *const abi::KeyValue {
         self.pairs.as_ptr()
     }
 
-    fn len(&self) -> usize {
+    pub(super) fn len(&self) -> usize {
         self.pairs.len()
     }
 }
@@ -531,7 +526,7 @@ impl<'a> Attributes<'a> {
 /// Placeholder of a value before it is one.
 const NO_VALUE: abi::Value = abi::Value { tag: abi::VALUE_BOOL, as_: abi::ValueUnion { bool_: 0 } };
 
-/// An array for the host; none for a kind that is newer than the contract.
+/// Returns an array for the host; none for a kind that is newer than the contract.
 #[cold]
 fn raw_array(values: &Array, strings: &mut Vec<Vec<Str>>) -> Option<abi::Value> {
     fn array<T>(elements: &[T]) -> abi::Array {

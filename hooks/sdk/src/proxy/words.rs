@@ -2,9 +2,10 @@
 #![cfg_attr(not(any(feature = "otel-0-31", feature = "otel-0-32", feature = "otel-0-33")), allow(dead_code))]
 
 use std::borrow::Cow;
+use std::ffi::c_void;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use tracer_abi::{SpanContext, Str};
+use tracer_abi::{SpanContext, Str, TextBuffer, Tracing};
 
 use crate::host::read_sized;
 
@@ -70,4 +71,25 @@ pub(crate) unsafe fn read_text<'a>(text: Str) -> Cow<'a, str> {
 pub(crate) fn unix_nanos(time: SystemTime) -> u64 {
     let since = time.duration_since(UNIX_EPOCH).unwrap_or_default().as_nanos();
     u64::try_from(since).unwrap_or(u64::MAX).max(1)
+}
+
+/// Reads the tracestate of a span.
+///
+/// # Safety
+///
+/// `span` is a handle of `table`.
+pub(crate) unsafe fn read_trace_state(table: &Tracing, span: *mut c_void) -> String {
+    let Some(read) = table.span_trace_state else { return String::new() };
+    // A tracestate need not be longer than this to be carried everywhere.
+    let mut buffer = vec![0; 512];
+    loop {
+        let mut text = TextBuffer::new(&mut buffer);
+        // SAFETY: promised by the caller; the buffer outlives the call.
+        unsafe { read(span, &mut text) };
+        let (length, filled) = (text.len, text.filled());
+        if length <= buffer.len() {
+            return String::from_utf8_lossy(&buffer[..filled]).into_owned();
+        }
+        buffer.resize(length, 0);
+    }
 }

@@ -51,7 +51,7 @@ impl Body {
         body.map_or_else(Body::empty, |body| Body(Kind::Any(Box::pin(Foreign(Box::pin(body))))))
     }
 
-    /// A body that is written while it is sent, and the end to write to. At most `pieces` wait to be sent, at least 1.
+    /// Returns a body that is written while it is sent, and the end to write to. At most `pieces` wait to be sent, at least 1.
     pub fn channel(pieces: usize) -> (Sender, Body) {
         let (sender, receiver) = mpsc::channel(pieces.max(1));
         (Sender(sender), Body(Kind::Channel(receiver)))

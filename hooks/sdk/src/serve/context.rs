@@ -2,10 +2,13 @@
 
 use std::cell::RefCell;
 use std::fmt;
+use std::future::{Future, poll_fn};
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use super::lent::HostTable;
+use crate::proxy::Held;
 
 /// The request that is handled: its id, where it belongs, and until when its answer is wanted.
 ///
@@ -27,35 +30,35 @@ impl RequestContext {
         RequestContext(Arc::new(inner))
     }
 
-    /// The id that the client and the access log see (`x-request-id`). A client may choose it, so two requests may have the same.
+    /// Returns the id that the client and the access log see (`x-request-id`). A client may choose it, so two requests may have the same.
     pub fn request_id(&self) -> &str {
         &self.0.request_id
     }
 
-    /// The name of the application.
+    /// Returns the name of the application.
     pub fn application(&self) -> &'static str {
         // SAFETY: texts of the host's table live as long as the process.
         text(unsafe { self.0.host.settings().application.as_bytes() })
     }
 
-    /// The deployment's name in the application.
+    /// Returns the deployment's name in the application.
     pub fn deployment(&self) -> &'static str {
         // SAFETY: as above.
         text(unsafe { self.0.host.settings().deployment.as_bytes() })
     }
 
-    /// The replica that handles the request.
+    /// Returns the replica that handles the request.
     pub fn replica(&self) -> &'static str {
         // SAFETY: as above.
         text(unsafe { self.0.host.settings().replica.as_bytes() })
     }
 
-    /// The prefix under which the application is served; `/` for all.
+    /// Returns the prefix under which the application is served; `/` for all.
     pub fn route_prefix(&self) -> &str {
         &self.0.route_prefix
     }
 
-    /// The client's address, as `address:port`; empty when unknown.
+    /// Returns the client's address, as `address:port`; empty when unknown.
     pub fn client(&self) -> &str {
         &self.0.client
     }
@@ -80,7 +83,7 @@ impl fmt::Debug for RequestContext {
     }
 }
 
-/// A text of the host's, which writes UTF-8.
+/// Returns a text of the host's, which writes UTF-8.
 fn text(bytes: &'static [u8]) -> &'static str {
     std::str::from_utf8(bytes).unwrap_or_default()
 }
@@ -89,7 +92,8 @@ thread_local! {
     static CURRENT: RefCell<Option<RequestContext>> = const { RefCell::new(None) };
 }
 
-/// The request that runs on this thread, or none outside of a handler. Threads and futures that a handler starts are outside; take the value along.
+/// Returns the request that runs on this thread, or none outside of a handler. Threads and futures that a handler starts are outside; take the
+/// value along.
 pub fn request_context() -> Option<RequestContext> {
     CURRENT.try_with(|current| current.borrow().clone()).ok().flatten()
 }
@@ -98,6 +102,51 @@ pub fn request_context() -> Option<RequestContext> {
 pub fn set_route(route: &str) {
     if let Some(context) = request_context() {
         context.set_route(route);
+    }
+}
+
+/// The request that a handler runs for, with its span, to be taken along to a future that outlives the handler's call, such as one that serves a WebSocket:
+/// spans, tasks and calls of that future belong to the request then.
+///
+/// ```
+/// use tracer_sdk::serve::{RequestScope, request_context};
+///
+/// async fn later() {
+///     // Here `request_context()` is that of the request, and spans are below its span.
+///     let _ = request_context();
+/// }
+///
+/// # fn handler() {
+/// let scope = RequestScope::current();
+/// let _future = scope.run(later());
+/// # }
+/// ```
+#[derive(Clone)]
+pub struct RequestScope {
+    held: Held,
+    context: Option<RequestContext>,
+}
+
+impl RequestScope {
+    /// Returns the scope of what runs on this thread; an empty one outside of a handler.
+    pub fn current() -> RequestScope {
+        RequestScope { held: Held::current(), context: request_context() }
+    }
+
+    /// Returns a future that is polled within the scope.
+    pub async fn run<F: Future>(self, future: F) -> F::Output {
+        let mut future = pin!(future);
+        poll_fn(|waker| {
+            let _current = (self.held.attach(), enter(self.context.clone()));
+            future.as_mut().poll(waker)
+        })
+        .await
+    }
+}
+
+impl fmt::Debug for RequestScope {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("RequestScope").field("context", &self.context).finish_non_exhaustive()
     }
 }
 

@@ -8,13 +8,15 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
 
 use bytes::Bytes;
-use http::{HeaderMap, Request};
+use http::{HeaderMap, Request, Response, StatusCode};
 use http_body::{Body as _, Frame, SizeHint};
 
 use super::body::{Body, BodyError};
 use super::context::{self, RequestContext};
 use super::handler::Handler;
 use super::lent::{HostTable, Taken};
+use super::method::{self, CalledMethod};
+use super::upgrade;
 use crate::export::panicked;
 use crate::proxy::{Held, Lender};
 use crate::task::Failure;
@@ -70,7 +72,7 @@ impl Mailbox {
         wake(reader);
     }
 
-    /// The rest of the body will not come.
+    /// Notes that the rest of the body will not come.
     pub(super) fn cut(&self) {
         let mut state = self.state();
         (state.is_complete, state.is_cut) = (true, true);
@@ -79,7 +81,7 @@ impl Mailbox {
         wake(reader);
     }
 
-    /// There is room for the response's body.
+    /// Notes that there is room for the response's body.
     pub(super) fn room(&self) {
         let mut state = self.state();
         state.has_room = true;
@@ -126,13 +128,18 @@ impl Mailbox {
         }
     }
 
-    /// Nobody reads the body any more: all of it counts as read, so that the client is not held up.
+    /// Notes that nobody reads the body any more: all of it counts as read, so that the client is not held up.
     pub(super) fn abandon(&self) {
         let mut state = self.state();
         state.is_abandoned = true;
         let waiting: usize = state.pieces.drain(..).map(|piece| piece.len()).sum();
         drop(state);
         self.host.consumed(self.number, waiting);
+    }
+
+    /// Begins the response.
+    pub(super) fn begin(&self, status: StatusCode, headers: &HeaderMap, is_last: bool) -> Taken {
+        self.host.respond(self.number, status.as_u16(), headers, is_last)
     }
 
     fn poll_room(&self, context: &mut Context<'_>) -> Poll<()> {
@@ -152,7 +159,7 @@ fn wake(waker: Option<Waker>) {
 }
 
 /// The end of a request.
-enum Ending {
+pub(super) enum Ending {
     Whole(Option<HeaderMap>),
     Failed(Failure),
 }
@@ -236,15 +243,24 @@ impl Drop for Exchange {
 
 /// Calls the handler, and sends what it answers.
 async fn answer(handler: Arc<dyn Handler>, request: Request<Body>, mailbox: Arc<Mailbox>) -> Ending {
-    let handled = handler.call(request).await;
-    let response = match handled {
-        Ok(response) => response,
-        Err(failure) => return Ending::Failed(failure),
+    if upgrade::is_asked(&request) {
+        return upgrade::answer(handler, request, mailbox).await;
+    }
+    let handled = match request.extensions().get::<CalledMethod>().cloned() {
+        Some(called) => method::answer(handler, &called.0, request).await,
+        None => handler.call(request).await,
     };
-    let (host, number) = (mailbox.host, mailbox.number);
+    match handled {
+        Ok(response) => respond(&mailbox, response).await,
+        Err(failure) => Ending::Failed(failure),
+    }
+}
+
+/// Sends a response.
+pub(super) async fn respond(mailbox: &Mailbox, response: Response<Body>) -> Ending {
     let (head, mut body) = response.into_parts();
     let is_last = body.is_end_stream();
-    if host.respond(number, head.status.as_u16(), &head.headers, is_last) != Taken::Yes {
+    if mailbox.begin(head.status, &head.headers, is_last) != Taken::Yes {
         return Ending::Failed(Failure::cancelled());
     }
     if is_last {
@@ -259,17 +275,28 @@ async fn answer(handler: Arc<dyn Handler>, request: Request<Body>, mailbox: Arc<
             Err(error) => return Ending::Failed(Failure::returned(&error, error.to_string())),
         };
         match frame.into_data() {
-            Ok(mut piece) => {
-                while !piece.is_empty() {
-                    match host.send(number, piece) {
-                        Ok(()) => break,
-                        Err((Taken::Full, back)) => piece = back,
-                        Err(_) => return Ending::Failed(Failure::cancelled()),
-                    }
-                    poll_fn(|context| mailbox.poll_room(context)).await;
+            Ok(piece) => {
+                if send(mailbox, piece).await.is_err() {
+                    return Ending::Failed(Failure::cancelled());
                 }
             }
             Err(frame) => return Ending::Whole(frame.into_trailers().ok()),
         }
     }
+}
+
+/// Nobody wants the rest of a response.
+pub(super) struct Unwanted;
+
+/// Sends a piece of a response's body, as there is room for it.
+pub(super) async fn send(mailbox: &Mailbox, mut piece: Bytes) -> Result<(), Unwanted> {
+    while !piece.is_empty() {
+        match mailbox.host.send(mailbox.number, piece) {
+            Ok(()) => break,
+            Err((Taken::Full, back)) => piece = back,
+            Err(_) => return Err(Unwanted),
+        }
+        poll_fn(|context| mailbox.poll_room(context)).await;
+    }
+    Ok(())
 }

@@ -29,6 +29,17 @@ pub trait Handler: Send + Sync + 'static {
     /// Answers a request.
     fn call(&self, request: Request<Body>) -> Boxed<Handled>;
 
+    /// Names the methods that can be called.
+    fn methods(&self) -> &'static [&'static str] {
+        &[]
+    }
+
+    /// Calls a method with these arguments, a MessagePack array; none if there is no such method.
+    fn call_method(&self, method: &str, arguments: Bytes) -> Option<Boxed<Handled>> {
+        let _ = (method, arguments);
+        None
+    }
+
     /// Finds out whether the handler is healthy. Called only for deployments that have [`tracer_abi::DEPLOYMENT_HEALTH`].
     fn health(&self) -> Boxed<Result<(), Failure>> {
         Box::pin(async { Ok(()) })
@@ -112,7 +123,7 @@ async fn whole(body: Body) -> Result<Bytes, Response<Body>> {
     })
 }
 
-/// A refusal as the service's own are: `application/problem+json` (RFC 9457).
+/// Returns a refusal as the service's own are: `application/problem+json` (RFC 9457).
 fn refusal(status: StatusCode, detail: String) -> Response<Body> {
     #[derive(Serialize)]
     struct Problem<'a> {
@@ -202,7 +213,7 @@ impl IntoResponse for () {
     }
 }
 
-/// An `async` function as a handler.
+/// Returns an `async` function as a handler.
 pub fn asynchronous<T, F, R>(f: F) -> Arc<dyn Handler>
 where
     T: FromRequest,
@@ -231,7 +242,7 @@ where
     Arc::new(Asynchronous(Arc::new(f), std::marker::PhantomData))
 }
 
-/// A function that blocks as a handler: each call has a thread of the runtime's pool.
+/// Returns a function that blocks as a handler: each call has a thread of the runtime's pool.
 pub fn blocking<T, F>(f: F) -> Arc<dyn Handler>
 where
     T: FromRequest,
@@ -257,7 +268,7 @@ where
     })
 }
 
-/// A tower service as a handler. Each request has a clone of it, as tower's users expect.
+/// Returns a tower service as a handler. Each request has a clone of it, as tower's users expect.
 pub fn service<S, B>(service: S) -> Arc<dyn Handler>
 where
     S: Service<Request<Body>, Response = Response<B>> + Clone + Send + Sync + 'static,

@@ -208,7 +208,7 @@ fn raw_headers(headers: &HeaderMap) -> SmallVec<[abi::Header; INLINE_HEADERS]> {
     headers.iter().map(raw).collect()
 }
 
-/// The headers that the host shows. One that is none is left out: the host has checked them.
+/// Returns the headers that the host shows. One that is none is left out: the host has checked them.
 ///
 /// # Safety
 ///

@@ -17,11 +17,13 @@ use tokio::task::AbortHandle;
 use tracer_abi as abi;
 
 use super::DeploymentItem;
+use super::batch;
 use super::body::Body;
 use super::context::{Inner, RequestContext};
 use super::exchange::{Exchange, Mailbox};
 use super::handler::Handler;
 use super::lent::{HostTable, read_headers, take_over};
+use super::method::CalledMethod;
 use crate::export::panicked;
 use crate::task::{Arguments, Failure};
 use crate::{panics, proxy};
@@ -53,6 +55,7 @@ pub(crate) unsafe fn serve(item: &'static DeploymentItem, serving: *const abi::S
         .await
     });
     let handler = created?;
+    batch::begin_replica(host);
     proxy::report_displaced(item.crate_name);
     host.ready();
     let outcome = runtime.block_on(run(handler, host));
@@ -226,11 +229,16 @@ impl Replica {
         let (request, length, context) = unsafe { self.request(number, head) };
         let mailbox = Arc::new(Mailbox::new(self.host, number, length));
         put_first(&mailbox);
-        let lent = proxy::Lent { span: head.span, context: head.span_context, baggage: head.baggage };
+        let lent = proxy::Lent { span: head.span, context: head.span_context, baggage: head.baggage, is_guarded: true };
         // SAFETY: promised by the caller; `Exchange` ends the loan before it ends the request.
         let current = unsafe { proxy::attach(lent) }.into_held();
         let mut request = request.map(|()| Body::incoming(mailbox.clone()));
         request.extensions_mut().insert(context.clone());
+        if head.version == 0 {
+            // SAFETY: promised by the caller.
+            let name = String::from_utf8_lossy(unsafe { head.target.as_bytes() });
+            request.extensions_mut().insert(CalledMethod(name.into()));
+        }
         let replica = self.clone();
         let on_end = Box::new(move |number| {
             replica.open().remove(&number);
@@ -244,7 +252,7 @@ impl Replica {
         }
     }
 
-    /// The request without its body, the length that the client has said, and the context.
+    /// Returns the request without its body, the length that the client has said, and the context.
     ///
     /// # Safety
     ///
@@ -299,7 +307,7 @@ impl Replica {
     }
 }
 
-/// The target as handlers see it: path and query.
+/// Returns the target as handlers see it: path and query.
 fn uri(target: &str) -> Uri {
     target.parse().unwrap_or_else(|_| Uri::from_static("*"))
 }

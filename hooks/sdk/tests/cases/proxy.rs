@@ -16,7 +16,7 @@ use super::otel::trace::{
 use super::otel::{Array, Context, InstrumentationScope, KeyValue, StringValue, Value, global};
 use crate::support::{self, Call, Context as Plain, Making, Span, TRACED, make, take_spans};
 
-/// A tracer of the proxy's, live.
+/// Returns a tracer of the proxy's, live.
 fn tracer(name: &'static str) -> global::BoxedTracer {
     support::module(&TRACED);
     take_spans();
@@ -30,7 +30,7 @@ fn remote_parent() -> (Context, Plain) {
     (Context::new().with_remote_span_context(parent), plain)
 }
 
-/// One attribute of every kind there is.
+/// Returns one attribute of every kind there is.
 fn all_kinds() -> (Vec<KeyValue>, Json) {
     let strings = vec![StringValue::from("x"), StringValue::from(String::from("ü"))];
     let attributes = vec![

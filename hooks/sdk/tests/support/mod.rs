@@ -74,7 +74,7 @@ pub(crate) fn make(making: Making) {
     MAKING.set(making);
 }
 
-/// The spans that this thread has started, in order. They are not returned again.
+/// Returns the spans that this thread has started, in order. They are not returned again.
 pub(crate) fn take_spans() -> Vec<Span> {
     SPANS.take().iter().map(|span| span.0.lock().expect("no test panics in a table's function").clone()).collect()
 }
@@ -287,6 +287,7 @@ static TABLE: Tracing = Tracing {
     span_end_and_release: Some(span_end_and_release),
     hand_back: None,
     lost: None,
+    log_export: None,
 };
 
 const fn host(tracing: *const Tracing) -> Host {
@@ -306,6 +307,16 @@ const fn host(tracing: *const Tracing) -> Host {
         host_is_cancelled: None,
         host_find_actor: None,
         host_end_actor: None,
+        host_log_record: None,
+        log_severity: 0,
+        log_events: 0,
+        host_call: None,
+        host_call_consumed: None,
+        host_call_cancel: None,
+        host_instrument: None,
+        host_measure: None,
+        host_exemplar: None,
+        host_observe: None,
     }
 }
 
@@ -380,7 +391,7 @@ pub(crate) struct Call {
 }
 
 impl Call {
-    /// A call in a traced process, with arguments as on a command line.
+    /// Makes a call in a traced process, with arguments as on a command line.
     pub(crate) fn new(arguments: Json) -> Call {
         let trace_state = "vendor=1,other=2".to_owned();
         Call {

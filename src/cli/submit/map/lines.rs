@@ -20,7 +20,7 @@ pub(super) enum Line {
 }
 
 impl Line {
-    /// Its number in the input, from 1.
+    /// Returns its number in the input, from 1.
     pub(super) fn number(&self) -> u64 {
         match self {
             Line::Whole { number, .. } | Line::TooLong { number, .. } => *number,
@@ -32,9 +32,9 @@ impl Line {
 pub(super) struct Lines {
     limit: usize,
     bytes: Vec<u8>,
-    /// Where the next line begins.
+    /// Offset of the next line.
     start: usize,
-    /// Up to where there is no line feed.
+    /// Offset up to which there is no line feed.
     searched: usize,
     taken: u64,
     /// The line was too long and its end has not come yet.
@@ -64,7 +64,7 @@ impl Lines {
         read
     }
 
-    /// The next line that is there. The last one of an input that has ended may lack its line feed.
+    /// Returns the next line that is there. The last one of an input that has ended may lack its line feed.
     pub(super) fn next(&mut self, has_ended: bool) -> Option<Line> {
         loop {
             let feed = memchr::memchr(b'\n', &self.bytes[self.searched..]).map(|offset| self.searched + offset);
@@ -94,7 +94,7 @@ impl Lines {
         }
     }
 
-    /// The line is too long, and goes on. It is told once.
+    /// Notes that the line is too long, and goes on. It is told once.
     fn skip(&mut self) -> Option<Line> {
         if std::mem::replace(&mut self.is_skipping, true) {
             return None;

@@ -1,4 +1,4 @@
-//! How far `--map` has come: a bar on a terminal, nothing elsewhere.
+//! Progress of `--map`: a bar on a terminal, nothing elsewhere.
 
 use std::fmt;
 use std::io::{self, IsTerminal};
@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use indicatif::{HumanCount, ProgressBar, ProgressDrawTarget, ProgressState, ProgressStyle};
 
-/// How often the rate and the time left are drawn anew while nothing happens.
+/// Interval at which the rate and the time left are drawn anew while nothing happens.
 const INTERVAL: Duration = Duration::from_millis(200);
 
 /// A bar on standard error.

@@ -3,7 +3,7 @@
 use super::*;
 
 impl Envelope<'_> {
-    /// The bytes of today for those of an older journal.
+    /// Returns the bytes of today for those of an older journal.
     pub fn renew(older: &[u8]) -> Result<Vec<u8>, WireError> {
         let mut bytes = Vec::with_capacity(older.len());
         decode(older)?.encode(&mut bytes);

@@ -109,7 +109,7 @@ impl RequestEvents {
         self.events.is_empty()
     }
 
-    /// A request begins.
+    /// Notes that a request begins.
     pub fn request<'h>(&mut self, new: NewRequest<'_>, headers: impl Iterator<Item = (&'h str, &'h [u8])>) {
         let headers = self.put_headers(headers);
         let (method, target) = (self.put(new.method.as_bytes()), self.put(new.target.as_bytes()));
@@ -148,29 +148,29 @@ impl RequestEvents {
         self.spans.extend(new.span.map(|span| (new.number, span)));
     }
 
-    /// A piece of a request's body has come.
+    /// Notes that a piece of a request's body has come.
     pub fn body(&mut self, number: u64, piece: Vec<u8>, is_last: bool) {
         let event = EventAt::new(abi::EVENT_BODY, number, is_last);
         self.events.push(EventAt { piece: give(piece), ..event });
     }
 
-    /// The body of a request has ended with trailers.
+    /// Notes that the body of a request has ended with trailers.
     pub fn trailers<'h>(&mut self, number: u64, trailers: impl Iterator<Item = (&'h str, &'h [u8])>) {
         let headers = self.put_headers(trailers);
         self.events.push(EventAt { headers, ..EventAt::new(abi::EVENT_BODY, number, true) });
     }
 
-    /// The rest of a request's body will not come.
+    /// Notes that the rest of a request's body will not come.
     pub fn body_cut(&mut self, number: u64) {
         self.events.push(EventAt::new(abi::EVENT_BODY_CUT, number, true));
     }
 
-    /// There is room again for the response's body.
+    /// Tells that there is room again for the response's body.
     pub fn room(&mut self, number: u64) {
         self.events.push(EventAt::new(abi::EVENT_ROOM, number, false));
     }
 
-    /// Nobody wants the response any more.
+    /// Notes that nobody wants the response any more.
     pub fn gone(&mut self, number: u64) {
         self.events.push(EventAt::new(abi::EVENT_GONE, number, false));
     }
@@ -315,7 +315,7 @@ unsafe extern "C" fn release(owner: *mut c_void) {
 mod tests {
     use super::*;
 
-    /// A text of the contract.
+    /// Returns a text of the contract.
     fn text(text: abi::Str) -> String {
         // SAFETY: the events are there.
         String::from_utf8(unsafe { text.as_bytes() }.to_vec()).unwrap()

@@ -1,0 +1,183 @@
+//! Calls of deployments by code that is no proxy: the router of a process, its lanes, and a thread that reads them.
+//!
+//! ```text
+//!  code: call ──▶ find the deployment ─▶ route ─▶ admit, wait ─▶ lane ──────────────────────────▶ replica
+//!                 (once, from the head)  span     (the router    (once for each replica, from        │
+//!  sink ◀─────────────────────────────── ends ◀──  and the table) the head)                  ◀───────┘
+//! ```
+//!
+//! The router, the table of replicas, the claims and the frames are those of the proxy, so a call waits in the same queue, counts in the same limits and begins at
+//! most once. The state is behind one lock: whoever calls admits its own call and writes it to the lane; the thread reads answers and orders of the head, and keeps
+//! deadlines. Neither a span is ended nor a sink told while the lock is held.
+//!
+//! | | |
+//! |---|---|
+//! | `state` | services, calls on their way, orders of the head |
+//! | `call` | one call: its stage, its spans, its end |
+//! | `lane` | frames: a lane to one replica |
+
+mod call;
+mod lane;
+mod state;
+
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Instant;
+
+use rustix::event::{EventfdFlags, Timespec, epoll, eventfd};
+use tracer_core::lock::lock;
+use tracer_host::hook::{CallRequest, CallSink, Recorder};
+use tracer_ipc::calling::connect_as_caller;
+
+use state::{After, State};
+
+/// Tokens of epoll events below those of services and lanes.
+const CONTROL: u64 = 0;
+const WAKE: u64 = 1;
+const FIRST_FREE: u64 = 2;
+/// Events that are taken at a time.
+const EVENTS: usize = 64;
+
+/// The calling side of a process.
+pub struct Calls {
+    state: Mutex<State>,
+    epoll: OwnedFd,
+    /// Wakes the thread when something is due before what it waits for.
+    wake: OwnedFd,
+    epoch: Instant,
+    is_closed: AtomicBool,
+}
+
+impl std::fmt::Debug for Calls {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Calls").finish_non_exhaustive()
+    }
+}
+
+impl Calls {
+    /// Connects to the head of a session, and starts the thread. `home` is the service and the application whose deployments are found first.
+    pub fn connect(
+        session_dir: &Path,
+        recorder: Option<&'static Recorder>,
+        home: Option<(String, String)>,
+    ) -> Result<Arc<Calls>, String> {
+        let connect = || -> io::Result<Arc<Calls>> {
+            let control = connect_as_caller(session_dir)?;
+            rustix::io::ioctl_fionbio(&control, true)?;
+            let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
+            let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
+            for (token, fd) in [(CONTROL, control.as_fd()), (WAKE, wake.as_fd())] {
+                epoll::add(&epoll, fd, epoll::EventData::new_u64(token), epoll::EventFlags::IN)?;
+            }
+            let state = State::new(control, epoll.try_clone()?, recorder, home);
+            let calls = Arc::new(Calls {
+                state: Mutex::new(state),
+                epoll,
+                wake,
+                epoch: Instant::now(),
+                is_closed: AtomicBool::new(false),
+            });
+            let own = Arc::clone(&calls);
+            std::thread::Builder::new().name("tracer-calls".into()).spawn(move || own.run())?;
+            Ok(calls)
+        };
+        connect().map_err(|error| match error.kind() {
+            io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused => {
+                "deployments cannot be called: no service is deployed\n(hint: `tracer serve deploy service.toml`)"
+                    .to_owned()
+            }
+            _ => format!("deployments cannot be called: {error}"),
+        })
+    }
+
+    /// Begins a call and returns its number.
+    pub fn call(&self, request: CallRequest, sink: CallSink) -> u64 {
+        let mut after = After::default();
+        let mut state = self.lock();
+        let number = state.begin(request, sink, self.now(), &mut after);
+        self.end_turn(state, after);
+        number
+    }
+
+    /// Notes that so many bytes of an answer's body were used.
+    pub fn consumed(&self, call: u64, bytes: usize) {
+        let mut after = After::default();
+        let mut state = self.lock();
+        state.consumed(call, bytes);
+        state.settle(self.now(), &mut after);
+        self.end_turn(state, after);
+    }
+
+    /// Gives a call up, if it has not ended.
+    pub fn cancel(&self, call: u64) {
+        let mut after = After::default();
+        let mut state = self.lock();
+        state.cancel(call, self.now(), &mut after);
+        state.settle(self.now(), &mut after);
+        self.end_turn(state, after);
+    }
+
+    /// Ends the thread. What is on its way then is not answered.
+    pub fn close(&self) {
+        self.is_closed.store(true, Ordering::Release);
+        let _ = rustix::io::write(&self.wake, &1_u64.to_ne_bytes());
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, State> {
+        lock(&self.state)
+    }
+
+    /// Time since the beginning, in nanoseconds.
+    fn now(&self) -> u64 {
+        u64::try_from(self.epoch.elapsed().as_nanos()).unwrap_or(u64::MAX)
+    }
+
+    /// Gives the lock back, does what must not be done with it, and wakes the thread if it sleeps for too long.
+    fn end_turn(&self, state: std::sync::MutexGuard<'_, State>, after: After) {
+        let is_earlier = state.next_due_ns().is_some_and(|due| state.sleeps_until_ns.is_none_or(|until| due < until));
+        drop(state);
+        after.run();
+        if is_earlier {
+            // One that is awake already looks again anyway.
+            let _ = rustix::io::write(&self.wake, &1_u64.to_ne_bytes());
+        }
+    }
+
+    /// Reads orders and answers, and keeps deadlines, until it is closed.
+    fn run(&self) {
+        let mut events = Vec::with_capacity(EVENTS);
+        while !self.is_closed.load(Ordering::Acquire) {
+            let mut state = self.lock();
+            let due = state.next_due_ns();
+            state.sleeps_until_ns = Some(due.unwrap_or(u64::MAX));
+            drop(state);
+            let timeout = due.map(|due| {
+                let left = due.saturating_sub(self.now());
+                Timespec { tv_sec: (left / 1_000_000_000) as i64, tv_nsec: (left % 1_000_000_000) as _ }
+            });
+            events.clear();
+            match epoll::wait(&self.epoll, rustix::buffer::spare_capacity(&mut events), timeout.as_ref()) {
+                Ok(_) | Err(rustix::io::Errno::INTR) => {}
+                // It is the state's own descriptor, which is open.
+                Err(_) => return,
+            }
+            let mut after = After::default();
+            let mut state = self.lock();
+            state.sleeps_until_ns = Some(0);
+            for event in &events {
+                match event.data.u64() {
+                    WAKE => drop(rustix::io::read(&self.wake, &mut [0; 8])),
+                    CONTROL => state.take_orders(self.now(), &mut after),
+                    token => state.on_ready(token, self.now(), &mut after),
+                }
+            }
+            state.keep_time(self.now(), &mut after);
+            state.settle(self.now(), &mut after);
+            drop(state);
+            after.run();
+        }
+    }
+}

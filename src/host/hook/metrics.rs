@@ -1,0 +1,375 @@
+//! Metrics of this process's modules: instruments that they make, and values, which the host counts in a mapped file of the place.
+//!
+//! ```text
+//!   counter.add ─▶ SDK ─▶ host_measure ─▶ series of a mapped file ─▶ GET /metrics, OTLP
+//!                                         (survives the process)
+//! ```
+//!
+//! The file is made for the first instrument, the thread that asks observers for the first observer. A value costs a look-up by the bytes of its
+//! attributes and an atomic addition; nothing runs in between.
+
+use std::cell::Cell;
+use std::collections::HashMap;
+use std::ffi::c_void;
+use std::hash::{BuildHasher, RandomState};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, OnceLock, PoisonError, RwLock};
+use std::thread;
+
+use rustc_hash::FxSeededState;
+use smallvec::SmallVec;
+use tracer_abi as abi;
+use tracer_core::lock::lock;
+use tracer_ipc::metrics::Exemplar;
+use tracer_ipc::metrics::instruments::{
+    AttributeValue, Attributes, BOUNDARIES_LIMIT, DEFAULT_BOUNDARIES, Definition, INSTRUMENTS_LIMIT, InstrumentFile,
+    InstrumentIndex, InstrumentKind, MODULES_FOLDER, NumberType, SeriesPlace, exemplar_time,
+};
+use tracer_ipc::spool::record::slice;
+
+use super::log::log;
+use super::module::{read_sized, text};
+
+/// Combinations of attributes, as they were given, whose series an instrument remembers. Further ones are looked up in order.
+const REMEMBERED: usize = 4096;
+/// Bytes of attributes that are looked up without an allocation.
+const INLINE_KEY: usize = 256;
+/// Bit of the trace flags: the trace is sampled.
+const SAMPLED: u8 = 1;
+
+static METRICS: OnceLock<Metrics> = OnceLock::new();
+
+thread_local! {
+    /// Round of the observers that run on this thread; 0 while none do.
+    static ROUND: Cell<u64> = const { Cell::new(0) };
+}
+
+/// The instruments of this process.
+struct Metrics {
+    folder: PathBuf,
+    file: OnceLock<Option<InstrumentFile>>,
+    instruments: Mutex<HashMap<u32, &'static Instrument>>,
+    observers: Mutex<Vec<Observer>>,
+}
+
+/// An instrument, as modules have a pointer to it.
+struct Instrument {
+    definition: Definition,
+    index: InstrumentIndex,
+    file: &'static InstrumentFile,
+    /// Series by the bytes of attributes as they were given.
+    places: RwLock<HashMap<SmallVec<[u8; INLINE_KEY]>, SeriesPlace, FxSeededState>>,
+    /// The series without attributes.
+    plain: OnceLock<SeriesPlace>,
+}
+
+/// A module's function that measures.
+#[derive(Clone, Copy)]
+struct Observer {
+    data: *mut c_void,
+    observe: unsafe extern "C" fn(data: *mut c_void),
+}
+
+// SAFETY: by contract of the ABI, it is called from a thread of the host's.
+unsafe impl Send for Observer {}
+
+/// Keeps what modules of this process measure in a folder of this place, from now on. The first call counts.
+pub fn offer_metrics(place: &Path) {
+    let _ = METRICS.set(Metrics {
+        folder: place.join(MODULES_FOLDER),
+        file: OnceLock::new(),
+        instruments: Mutex::default(),
+        observers: Mutex::default(),
+    });
+}
+
+/// Fills in what modules are told about metrics.
+pub(super) fn tell(host: &mut abi::Host) {
+    if METRICS.get().is_some() {
+        host.host_instrument = Some(host_instrument);
+        host.host_measure = Some(host_measure);
+        host.host_exemplar = Some(host_exemplar);
+        host.host_observe = Some(host_observe);
+    }
+}
+
+unsafe extern "C" fn host_instrument(instrument: *const abi::Instrument) -> *mut c_void {
+    let find = || {
+        // SAFETY: lent for the call, by contract of the ABI.
+        let definition = unsafe { definition(&read_sized(instrument)) };
+        METRICS.get().and_then(|metrics| metrics.instrument(definition))
+    };
+    let found = catch_unwind(AssertUnwindSafe(find)).ok().flatten();
+    found.map_or(std::ptr::null_mut(), |found| std::ptr::from_ref(found).cast_mut().cast())
+}
+
+/// # Safety
+///
+/// Everything is borrowed for the call.
+unsafe fn definition(instrument: &abi::Instrument) -> Option<Definition> {
+    let kind = InstrumentKind::of(instrument.kind)?;
+    let boundaries = match kind {
+        InstrumentKind::Histogram if instrument.boundaries.is_null() => &DEFAULT_BOUNDARIES[..],
+        // SAFETY: promised by the caller.
+        InstrumentKind::Histogram => unsafe { slice(instrument.boundaries, instrument.boundary_count) },
+        _ => &[],
+    };
+    Some(Definition {
+        name: text(instrument.name),
+        unit: text(instrument.unit),
+        description: text(instrument.description),
+        scope: text(instrument.scope),
+        scope_version: text(instrument.scope_version),
+        kind,
+        number: NumberType::of(instrument.number)?,
+        boundaries: boundaries.to_vec(),
+    })
+}
+
+impl Metrics {
+    /// Returns the file, which is opened for the first instrument.
+    fn file(&'static self) -> Option<&'static InstrumentFile> {
+        let open = || match InstrumentFile::open_free(&self.folder) {
+            Ok(file) => Some(file),
+            Err(error) => {
+                let folder = self.folder.display();
+                log(&format!("what modules measure is not kept, there is no file for it in `{folder}`: {error}"));
+                None
+            }
+        };
+        self.file.get_or_init(open).as_ref()
+    }
+
+    fn instrument(&'static self, definition: Option<Definition>) -> Option<&'static Instrument> {
+        let Some(definition) = definition.filter(|definition| !definition.name.is_empty()) else {
+            log("an instrument is not made: it has no name, or is of a kind that this version does not know");
+            return None;
+        };
+        let file = self.file()?;
+        let Some(index) = file.define(&definition) else {
+            log(&format!(
+                "instrument `{}` is not made: a process has at most {INSTRUMENTS_LIMIT}, a histogram at most {BOUNDARIES_LIMIT} \
+                 boundaries, each above the one before, and the texts at most 4 KiB",
+                definition.name
+            ));
+            return None;
+        };
+        let mut instruments = lock(&self.instruments);
+        let made = || {
+            // Who chooses values of attributes does not know which of them collide.
+            let seed = RandomState::new().hash_one(0) as usize;
+            let places = RwLock::new(HashMap::with_hasher(FxSeededState::with_seed(seed)));
+            &*Box::leak(Box::new(Instrument { definition, index, file, places, plain: OnceLock::new() }))
+        };
+        Some(*instruments.entry(index.number()).or_insert_with(made))
+    }
+
+    fn observe(&'static self, observer: Observer) -> u32 {
+        let Some(file) = self.file() else { return abi::STATUS_FAILED };
+        let mut observers = lock(&self.observers);
+        if observers.is_empty() {
+            let asker = thread::Builder::new().name("tracer-observe".into()).spawn(move || self.ask_observers(file));
+            if let Err(error) = asker {
+                log(&format!("observers of metrics are not asked, there is no thread for it: {error}"));
+                return abi::STATUS_FAILED;
+            }
+        }
+        observers.push(observer);
+        file.set_observers(observers.len());
+        abi::STATUS_OK
+    }
+
+    fn ask_observers(&self, file: &InstrumentFile) -> ! {
+        loop {
+            let round = file.wait_for_round();
+            ROUND.set(round);
+            let mut asked = 0;
+            // One may be added meanwhile, also by another.
+            while let Some(observer) = { lock(&self.observers).get(asked).copied() } {
+                // SAFETY: the module's function with its own data, one at a time.
+                unsafe { (observer.observe)(observer.data) };
+                asked += 1;
+            }
+            ROUND.set(0);
+            file.answer_round(round);
+        }
+    }
+}
+
+unsafe extern "C" fn host_measure(instrument: *mut c_void, measurement: *const abi::Measurement) -> u32 {
+    let take = || {
+        // SAFETY: an instrument of `host_instrument`, which is never freed.
+        let Some(instrument) = (unsafe { instrument.cast::<Instrument>().as_ref() }) else { return abi::STATUS_FAILED };
+        // SAFETY: lent for the call, by contract of the ABI.
+        unsafe { instrument.measure(&read_measurement(measurement)) }
+    };
+    catch_unwind(AssertUnwindSafe(take)).unwrap_or(abi::STATUS_PANICKED)
+}
+
+unsafe extern "C" fn host_exemplar(instrument: *mut c_void, measurement: *const abi::Measurement) {
+    let take = || {
+        // SAFETY: an instrument of `host_instrument`, which is never freed.
+        let Some(instrument) = (unsafe { instrument.cast::<Instrument>().as_ref() }) else { return };
+        // SAFETY: lent for the call, by contract of the ABI.
+        unsafe { instrument.add_exemplar(&read_measurement(measurement)) }
+    };
+    let _ = catch_unwind(AssertUnwindSafe(take));
+}
+
+unsafe extern "C" fn host_observe(data: *mut c_void, observe: Option<unsafe extern "C" fn(data: *mut c_void)>) -> u32 {
+    let add = || match (METRICS.get(), observe) {
+        (Some(metrics), Some(observe)) => metrics.observe(Observer { data, observe }),
+        _ => abi::STATUS_FAILED,
+    };
+    catch_unwind(AssertUnwindSafe(add)).unwrap_or(abi::STATUS_PANICKED)
+}
+
+/// # Safety
+///
+/// The measurement is lent for the call.
+unsafe fn read_measurement(measurement: *const abi::Measurement) -> abi::Measurement {
+    // SAFETY: promised by the caller.
+    unsafe { read_sized(measurement) }
+}
+
+impl Instrument {
+    /// # Safety
+    ///
+    /// What the measurement points to is readable.
+    unsafe fn measure(&self, measurement: &abi::Measurement) -> u32 {
+        let round = match (self.definition.kind.is_observable(), ROUND.get()) {
+            (true, 0) => return abi::STATUS_FAILED,
+            (true, round) => round,
+            (false, _) => 1,
+        };
+        // SAFETY: promised by the caller.
+        let Some(place) = (unsafe { self.place(measurement) }) else { return abi::STATUS_FULL };
+        // SAFETY: all members of the union are of the same size, and all bits are a value of each.
+        let bits = unsafe { measurement.value.u64_ };
+        let Some(bucket) = self.file.measure(&self.definition, place, bits, round) else { return abi::STATUS_REFUSED };
+        if self.definition.kind.is_observable()
+            || !self.file.wants_exemplar(&self.definition, place, bucket, exemplar_time())
+        {
+            return abi::STATUS_OK;
+        }
+        if measurement.span_context.is_null() {
+            return abi::STATUS_WANTS_SPAN;
+        }
+        // SAFETY: promised by the caller.
+        unsafe { self.set_exemplar(place, bucket, bits, measurement.span_context) };
+        abi::STATUS_OK
+    }
+
+    /// # Safety
+    ///
+    /// What the measurement points to is readable.
+    unsafe fn add_exemplar(&self, measurement: &abi::Measurement) {
+        if measurement.span_context.is_null() {
+            return;
+        }
+        // SAFETY: promised by the caller, for this and what follows.
+        if let Some(place) = unsafe { self.place(measurement) } {
+            // SAFETY: all members of the union are of the same size, and all bits are a value of each.
+            let bits = unsafe { measurement.value.u64_ };
+            let bucket = self.definition.bucket_of(self.definition.number.value(bits));
+            // SAFETY: as above.
+            unsafe { self.set_exemplar(place, bucket, bits, measurement.span_context) };
+        }
+    }
+
+    /// # Safety
+    ///
+    /// The context is readable.
+    unsafe fn set_exemplar(&self, place: SeriesPlace, bucket: usize, bits: u64, context: *const abi::SpanContext) {
+        // SAFETY: promised by the caller.
+        let context: abi::SpanContext = unsafe { read_sized(context) };
+        if context.trace_flags & SAMPLED != 0 && context.trace_id != [0; 16] {
+            let (trace_id, span_id) = (context.trace_id, context.span_id);
+            let value = self.definition.number.value(bits);
+            let exemplar = Exemplar { value, unix_nano: exemplar_time(), trace_id, span_id };
+            self.file.set_exemplar(&self.definition, place, bucket, &exemplar);
+        }
+    }
+
+    /// Returns the series of a measurement.
+    ///
+    /// # Safety
+    ///
+    /// What the measurement points to is readable.
+    unsafe fn place(&self, measurement: &abi::Measurement) -> Option<SeriesPlace> {
+        // SAFETY: promised by the caller.
+        let given = unsafe { slice(measurement.attributes, measurement.attribute_count) };
+        if given.is_empty() {
+            if let Some(place) = self.plain.get() {
+                return Some(*place);
+            }
+            let place = self.file.series(self.index, &Attributes::new())?;
+            return Some(*self.plain.get_or_init(|| place));
+        }
+        // SAFETY: promised by the caller.
+        let key = unsafe { key_of(given) };
+        if let Some(place) = self.places.read().unwrap_or_else(PoisonError::into_inner).get(&key) {
+            return Some(*place);
+        }
+        // SAFETY: promised by the caller.
+        let place = self.file.series(self.index, &unsafe { attributes(given) })?;
+        let mut places = self.places.write().unwrap_or_else(PoisonError::into_inner);
+        if places.len() < REMEMBERED {
+            places.insert(key, place);
+        }
+        Some(place)
+    }
+}
+
+/// Returns the bytes of attributes as they were given, which differ where the attributes do.
+///
+/// # Safety
+///
+/// What the attributes point to is readable.
+unsafe fn key_of(attributes: &[abi::KeyValue]) -> SmallVec<[u8; INLINE_KEY]> {
+    let mut key = SmallVec::new();
+    for attribute in attributes {
+        let value = &attribute.value;
+        // SAFETY: promised by the caller, for this and what follows; the tag says which member of the union is set.
+        unsafe {
+            key.extend_from_slice(attribute.key.as_bytes());
+            // No text has this byte.
+            key.extend_from_slice(&[0xFF, value.tag as u8]);
+            match value.tag {
+                abi::VALUE_BOOL => key.push(value.as_.bool_),
+                abi::VALUE_I64 => key.extend_from_slice(&value.as_.i64_.to_le_bytes()),
+                abi::VALUE_F64 => key.extend_from_slice(&value.as_.f64_.to_le_bytes()),
+                abi::VALUE_STR => {
+                    key.extend_from_slice(value.as_.str_.as_bytes());
+                    key.push(0xFF);
+                }
+                _ => {}
+            }
+        }
+    }
+    key
+}
+
+/// Returns attributes as series have them. Arrays are left out.
+///
+/// # Safety
+///
+/// What the attributes point to is readable.
+unsafe fn attributes(given: &[abi::KeyValue]) -> Attributes {
+    let attribute = |attribute: &abi::KeyValue| {
+        let value = &attribute.value;
+        // SAFETY: promised by the caller; the tag says which member of the union is set.
+        unsafe {
+            let value = match value.tag {
+                abi::VALUE_BOOL => AttributeValue::Bool(value.as_.bool_ != 0),
+                abi::VALUE_I64 => AttributeValue::Int(value.as_.i64_),
+                abi::VALUE_F64 => AttributeValue::Float(value.as_.f64_),
+                abi::VALUE_STR => AttributeValue::Text(text(value.as_.str_)),
+                _ => return None,
+            };
+            Some((text(attribute.key), value))
+        }
+    };
+    given.iter().filter_map(attribute).collect()
+}

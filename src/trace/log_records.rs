@@ -1,0 +1,208 @@
+//! Log records of a trace, from the files of OTLP lines that stand beside the span files.
+//!
+//! Nothing of them is kept: a file is read line by line, and of lines in which the trace's id is found, the records with that id are taken.
+
+use std::fs::{self, File};
+use std::io::{self, BufRead, BufReader};
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize, Serializer};
+use serde_json::Value;
+
+use super::read::otlp::{KeyValue, any_value, pairs};
+use super::{Attributes, Loaded, Notice, Problem, SpanId, Trace, time};
+
+/// End of the names of the files.
+pub(super) const EXTENSION: &str = ".logs.jsonl";
+
+/// A log record.
+#[derive(Clone, Debug, PartialEq)]
+pub struct LogRecord {
+    /// Time of the event, or else that at which it was observed; 0 if neither is known.
+    pub time_unix_nano: u64,
+    /// Severity as its source named it, or else in OpenTelemetry's words; empty if neither is known.
+    pub severity: String,
+    /// The message: a text, or any other value.
+    pub body: Value,
+    /// The span that was current.
+    pub span_id: Option<SpanId>,
+    /// Its attributes.
+    pub attributes: Attributes,
+}
+
+impl Serialize for LogRecord {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        use serde::ser::SerializeStruct as _;
+
+        let mut object = serializer.serialize_struct("LogRecord", 5)?;
+        object.serialize_field("time", &(self.time_unix_nano > 0).then(|| time::format(self.time_unix_nano)))?;
+        object.serialize_field("severity", &self.severity)?;
+        object.serialize_field("body", &self.body)?;
+        object.serialize_field("span_id", &self.span_id.map(|id| format!("0x{id}")))?;
+        let attributes: serde_json::Map<_, _> = self.attributes.0.iter().cloned().collect();
+        object.serialize_field("attributes", &attributes)?;
+        object.end()
+    }
+}
+
+/// `LogsData`.
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Logs {
+    resource_logs: Vec<ResourceLogs>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct ResourceLogs {
+    #[serde(default)]
+    scope_logs: Vec<ScopeLogs>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct ScopeLogs {
+    #[serde(default)]
+    log_records: Vec<Record>,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+struct Record {
+    time_unix_nano: Value,
+    observed_time_unix_nano: Value,
+    severity_number: u64,
+    severity_text: String,
+    body: Value,
+    attributes: Vec<KeyValue>,
+    trace_id: String,
+    span_id: String,
+}
+
+/// Names of severities in OpenTelemetry, each for four numbers from 1.
+const SEVERITIES: [&str; 6] = ["TRACE", "DEBUG", "INFO", "WARN", "ERROR", "FATAL"];
+
+impl Record {
+    fn into_log_record(self) -> LogRecord {
+        let nanos = |value: &Value| match value {
+            Value::String(text) => text.parse().unwrap_or(0),
+            number => number.as_u64().unwrap_or(0),
+        };
+        let named = || {
+            let at = usize::try_from(self.severity_number).ok()?.checked_sub(1)? / 4;
+            SEVERITIES.get(at).map(|name| (*name).to_owned())
+        };
+        let time = Some(nanos(&self.time_unix_nano)).filter(|&time| time > 0);
+        LogRecord {
+            time_unix_nano: time.unwrap_or_else(|| nanos(&self.observed_time_unix_nano)),
+            severity: Some(self.severity_text.clone())
+                .filter(|text| !text.is_empty())
+                .or_else(named)
+                .unwrap_or_default(),
+            body: any_value(self.body),
+            span_id: self.span_id.parse().ok().filter(|id: &SpanId| id.0 != 0),
+            attributes: Attributes(pairs(self.attributes)),
+        }
+    }
+}
+
+impl Loaded {
+    /// Reads the log records of a trace from the folder, in the order of their times, also those of traces that are parts of it, and says what could not be read.
+    pub fn log_records(&self, trace: &Trace) -> (Vec<LogRecord>, Vec<Notice>) {
+        let ids: Vec<String> = self.grafts.parts_of(trace.id).chain([trace.id]).map(|id| id.to_string()).collect();
+        let (mut records, mut notices) = (Vec::new(), Vec::new());
+        for path in files(&self.folder) {
+            match read(&path, &ids, &mut records) {
+                Ok(0) => {}
+                Ok(damaged) => notices.push(Notice { path, problem: Problem::Damaged(damaged) }),
+                // Rotated away between the listing and now.
+                Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+                Err(error) => notices.push(Notice { path, problem: Problem::Unreadable(error.to_string()) }),
+            }
+        }
+        records.sort_by_key(|record| record.time_unix_nano);
+        (records, notices)
+    }
+}
+
+/// Returns the files with log records in a folder, by name; of a folder that cannot be listed, none.
+fn files(folder: &Path) -> Vec<PathBuf> {
+    let paths = fs::read_dir(folder).into_iter().flatten().filter_map(|entry| Some(entry.ok()?.path()));
+    let is_one = |path: &PathBuf| {
+        path.file_name().is_some_and(|name| name.as_encoded_bytes().ends_with(EXTENSION.as_bytes())) && path.is_file()
+    };
+    let mut files: Vec<_> = paths.filter(is_one).collect();
+    files.sort();
+    files
+}
+
+/// Takes the records with one of these trace ids, and returns how many lines that have one are damaged. The last line may be one that is being written.
+fn read(path: &Path, ids: &[String], records: &mut Vec<LogRecord>) -> io::Result<usize> {
+    let mut file = BufReader::new(File::open(path)?);
+    let (mut line, mut damaged) = (Vec::new(), 0);
+    while file.read_until(b'\n', &mut line)? > 0 {
+        if ids.iter().any(|id| memchr::memmem::find(&line, id.as_bytes()).is_some()) {
+            match serde_json::from_slice::<Logs>(&line) {
+                Ok(logs) => {
+                    let scopes = logs.resource_logs.into_iter().flat_map(|resource| resource.scope_logs);
+                    let all = scopes.flat_map(|scope| scope.log_records);
+                    records.extend(all.filter(|record| ids.contains(&record.trace_id)).map(Record::into_log_record));
+                }
+                Err(_) if line.last() == Some(&b'\n') => damaged += 1,
+                Err(_) => {}
+            }
+        }
+        line.clear();
+    }
+    Ok(damaged)
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::super::fixture::span;
+    use super::super::load;
+    use super::*;
+
+    const TRACE: &str = "4bf92f3577b34da6a3ce929d0e0e4736";
+
+    fn line(records: Value) -> String {
+        format!("{}\n", json!({"resourceLogs": [{"scopeLogs": [{"logRecords": records}]}]}))
+    }
+
+    #[test]
+    fn records_of_the_trace_are_read_in_order_and_damaged_lines_are_told() {
+        let folder = tempfile::tempdir().unwrap();
+        fs::write(folder.path().join("1.json"), span("job", 1, None, (0, 30)).line()).unwrap();
+        let first = line(json!([
+            {"timeUnixNano": "30", "severityText": "loud", "severityNumber": 9, "body": {"stringValue": "late"}, "traceId": TRACE, "spanId": "0000000000000001"},
+            {"timeUnixNano": "20", "body": {"stringValue": "of another"}, "traceId": "ab".repeat(16)},
+            {"timeUnixNano": 10, "severityNumber": 14, "body": {"kvlistValue": {"values": [{"key": "a", "value": {"intValue": "1"}}]}},
+             "attributes": [{"key": "k", "value": {"boolValue": true}}], "traceId": TRACE},
+        ]));
+        let second = line(json!([{"observedTimeUnixNano": "20", "traceId": TRACE}]));
+        let damaged = format!("{{\"resourceLogs\":[{{\"{TRACE}\n");
+        fs::write(folder.path().join("1.logs.jsonl"), format!("{first}{damaged}nothing of interest\n")).unwrap();
+        fs::write(folder.path().join("2.1.logs.jsonl"), format!("{second}{}", damaged.trim_end())).unwrap();
+        let loaded = load(folder.path()).unwrap();
+        assert_eq!(loaded.notices, [], "they are no spans");
+        let (records, notices) = loaded.log_records(&loaded.traces[0]);
+        let found: Vec<_> = records.iter().map(|record| serde_json::to_value(record).unwrap()).collect();
+        let expected = [
+            json!({"time": "1970-01-01T00:00:00.000000010Z", "severity": "WARN", "body": {"a": 1}, "span_id": null, "attributes": {"k": true}}),
+            json!({"time": "1970-01-01T00:00:00.000000020Z", "severity": "", "body": null, "span_id": null, "attributes": {}}),
+            json!({"time": "1970-01-01T00:00:00.000000030Z", "severity": "loud", "body": "late", "span_id": "0x0000000000000001", "attributes": {}}),
+        ];
+        assert_eq!(found, expected);
+        assert_eq!(notices.iter().map(|notice| notice.problem.clone()).collect::<Vec<_>>(), [Problem::Damaged(1)]);
+        assert_eq!(loaded.log_records(&loaded.traces[0]).0.len(), 3, "again");
+    }
+
+    #[test]
+    fn a_folder_without_records_has_none() {
+        let loaded = Loaded::empty(Path::new("/nowhere"));
+        let trace = Trace { id: TRACE.parse().unwrap(), spans: Vec::new(), duplicates: 0 };
+        assert_eq!(loaded.log_records(&trace), (Vec::new(), Vec::new()));
+    }
+}

@@ -1,0 +1,193 @@
+//! WebSockets through the proxy: an axum handler, clients that nobody here wrote and bare frames, and one trace for each connection.
+
+use std::net::{SocketAddr, TcpListener};
+use std::path::Path;
+use std::process::Command;
+
+use rustix::process::Signal;
+use serde_json::{Value, json};
+
+use crate::support::{Background, Cluster, HOOK, Span, kill, node_client, node_clients, python_with, wait_until};
+
+/// The deployment on a port of its own, and a client.
+struct Service {
+    cluster: Cluster,
+    address: SocketAddr,
+    python: std::path::PathBuf,
+}
+
+impl Service {
+    /// None, which skips the test, without a Python that has a client.
+    fn deploy() -> Option<Service> {
+        let python = python_with("websockets")?;
+        let cluster = Cluster::builder().workers(1).hook(HOOK).start();
+        let port = TcpListener::bind(("127.0.0.1", 0)).and_then(|listener| listener.local_addr());
+        let service = Service { cluster, address: port.expect("there is a free port"), python };
+        service.deploy_again("", "").success();
+        Some(service)
+    }
+
+    fn deploy_again(&self, tracing: &str, deployment: &str) -> crate::support::Run {
+        let text = format!(
+            "name = \"chat\"\n[http]\naddress = \"{}\"\n[tracing]\n{tracing}\n\
+             [[applications]]\nimport_path = \"axum_chat:chat\"\n\
+             [[applications.deployments]]\nimport_path = \"axum_chat:chat\"\n{deployment}\n",
+            self.address
+        );
+        let file = self.cluster.file("service.toml");
+        std::fs::write(&file, text).expect("the folder is ours");
+        self.cluster.tracer(&["serve", "deploy", file.to_str().expect("a plain name")])
+    }
+
+    fn client(&self, arguments: &[&str]) -> Command {
+        let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/python/websocket_client.py");
+        let mut client = self.cluster.program(&self.python);
+        client.arg(script).arg(self.address.to_string()).args(arguments);
+        client
+    }
+
+    /// Runs a client to its end, and returns what it says.
+    #[track_caller]
+    fn run(&self, arguments: &[&str]) -> Vec<Value> {
+        said(&self.cluster.run(self.client(arguments)).success().stdout_text())
+    }
+
+    /// Starts a client that holds its connection, which is open when this returns.
+    #[track_caller]
+    fn hold(&self) -> Background {
+        let client = self.cluster.spawn(self.client(&["hold", "x"]));
+        client.wait_for_stdout("answer");
+        client
+    }
+
+    /// Waits for the span of a connection's request at the proxy, and returns it with that of the replica.
+    #[track_caller]
+    fn spans_of_connection(&self) -> (Span, Span) {
+        wait_until("the spans of the connection are there", || {
+            let spans = self.cluster.spans();
+            let is_of = |span: &&Span| *span.attribute("url.path") == json!("/rooms/lobby/talk");
+            let proxy = spans.iter().filter(is_of).find(|span| span.name().starts_with("proxy_http_request"))?;
+            let replica = spans.iter().find(|span| {
+                span.trace_id() == proxy.trace_id() && span.name().starts_with("replica_handle_request")
+            })?;
+            Some((proxy.clone(), replica.clone()))
+        })
+    }
+}
+
+#[track_caller]
+fn said(text: &str) -> Vec<Value> {
+    text.lines().map(|line| serde_json::from_str(line).expect("a line is JSON")).collect()
+}
+
+/// The code with which a held connection was closed.
+#[track_caller]
+fn code(client: Background) -> Value {
+    said(&client.wait().success().stdout_text()).pop().expect("it has said something")["code"].take()
+}
+
+fn is_error(span: &Span) -> bool {
+    span.status_code() == "ERROR"
+}
+
+#[test]
+fn frames_and_closes_are_those_of_the_handler() {
+    let Some(service) = Service::deploy() else { return };
+    let cases = service.run(&["cases"]);
+    let wrong: Vec<_> = cases.iter().filter(|case| case["is_right"] != json!(true)).collect();
+    assert!(wrong.is_empty() && cases.len() > 70, "{} cases, of which are wrong: {wrong:#?}", cases.len());
+    assert_eq!(service.run(&["hasty"]), [json!({"outcome": ["end"]})]);
+}
+
+#[test]
+fn a_connection_is_one_request_with_a_span_until_it_is_closed() {
+    let Some(service) = Service::deploy() else { return };
+    let answers = service.run(&["orderly", "hello"]);
+    assert_eq!(answers, [json!({"answer": "1: hello"}), json!({"length": 3_000_000}), json!({"code": 1000})]);
+    let (proxy, replica) = service.spans_of_connection();
+    assert!(!is_error(&proxy) && !is_error(&replica));
+    assert_eq!(proxy.attribute("http.response.status_code"), &json!(101));
+    assert_eq!(proxy.attribute("tracer.websocket.close_code"), &json!(1000));
+    let bytes = |name: &str| proxy.attribute(name).as_u64().expect("a number");
+    assert!(bytes("tracer.request_body_bytes") > 3_000_000 && bytes("tracer.response_body_bytes") > 3_000_000);
+    assert_eq!(replica.attribute("http.route"), &json!("/rooms/{room}/talk"));
+    let spans = service.cluster.spans();
+    let inner = spans.named("say");
+    assert_eq!((inner.trace_id(), inner.parent_id()), (proxy.trace_id(), Some(replica.span_id())));
+    let log = service.cluster.session_dir().join("logs/serve/access.log");
+    let read = || std::fs::read_to_string(&log).unwrap_or_default();
+    wait_until("the connection has a line in the access log", || read().contains(" 101 ").then_some(()));
+}
+
+#[test]
+fn the_client_in_node_talks_and_closes_with_a_code_of_its_own() {
+    let Some(tools) = node_clients() else { return };
+    let Some(service) = Service::deploy() else { return };
+    let url = format!("ws://{}/rooms/lobby/talk", service.address);
+    let node = node_client(&service.cluster, &tools, "websocket_client.js", &[&url, "hello"]);
+    assert_eq!(
+        said(&service.cluster.run(node).success().stdout_text()),
+        [
+            json!({"answer": "1: hello"}),
+            json!({"length": 1_000_000}),
+            json!({"pong": "are you there"}),
+            json!({"code": 4001, "reason": "enough"})
+        ]
+    );
+    assert_eq!(service.spans_of_connection().0.attribute("tracer.websocket.close_code"), &json!(4001));
+}
+
+#[test]
+fn an_upgrade_that_the_handler_refuses_is_answered() {
+    let Some(service) = Service::deploy() else { return };
+    let mut curl = service.cluster.program("curl");
+    let headers = ["connection: upgrade", "upgrade: websocket", "sec-websocket-version: 13", "sec-websocket-key: AAAA"];
+    curl.args(["-s", "-w", " %{http_code}"]).args(headers.iter().flat_map(|header| ["-H", header]));
+    curl.arg(format!("http://{}/rooms/none", service.address));
+    service.cluster.run(curl).success().stdout("nobody has said anything in `none`\n 404");
+    let mut curl = service.cluster.program("curl");
+    curl.args(["-s", "-o", "/dev/null", "-w", "%{http_code}"]).arg(format!("http://{}/rooms/a/talk", service.address));
+    // A plain request for what only a WebSocket is served from.
+    service.cluster.run(curl).success().stdout("400");
+}
+
+#[test]
+fn a_client_that_vanishes_is_no_error() {
+    let Some(service) = Service::deploy() else { return };
+    service.run(&["vanish"]);
+    let (proxy, replica) = service.spans_of_connection();
+    assert_eq!(proxy.attribute("tracer.outcome"), &json!("client_gone"));
+    assert!(!is_error(&proxy) && !is_error(&replica), "{proxy:?} {replica:?}");
+}
+
+#[test]
+fn who_is_connected_to_a_version_that_ends_is_told_to_come_again() {
+    let Some(service) = Service::deploy() else { return };
+    let client = service.hold();
+    service.deploy_again("", "env = { COLOUR = \"blue\" }").success();
+    assert_eq!(code(client), json!(1001));
+    let (proxy, replica) = service.spans_of_connection();
+    assert!(!is_error(&proxy) && !is_error(&replica), "{proxy:?} {replica:?}");
+    assert_eq!(proxy.attribute("tracer.websocket.close_code"), &json!(1001));
+    // A proxy that is replaced too.
+    let client = service.hold();
+    service.deploy_again("enabled = false", "").success();
+    assert_eq!(code(client), json!(1001));
+    let client = service.hold();
+    service.cluster.tracer(&["serve", "shutdown"]).success();
+    assert_eq!(code(client), json!(1001));
+}
+
+#[test]
+fn a_connection_whose_replica_is_killed_is_closed_with_a_code_and_its_spans_say_so() {
+    let Some(service) = Service::deploy() else { return };
+    let client = service.hold();
+    let replicas = service.cluster.tracer(&["list", "replicas", "--format", "json"]).success().json();
+    let pid = replicas["replicas"][0]["pid"].as_u64().expect("it has a pid");
+    kill(u32::try_from(pid).expect("a process id"), Signal::KILL);
+    assert_eq!(code(client), json!(1011));
+    let (proxy, replica) = service.spans_of_connection();
+    assert_eq!(proxy.attribute("tracer.outcome"), &json!("replica_lost"));
+    assert!(is_error(&proxy) && is_error(&replica));
+    assert_eq!(replica.attribute("error.type"), &json!("signal:9"));
+}
