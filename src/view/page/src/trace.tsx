@@ -150,7 +150,8 @@ function Tree({ columns, at }: { columns: Columns; at: number }) {
       action();
     }
   };
-  useEffect(() => {
+  // Before the next key can come, unlike an effect after the frame: keys act on the rows that are shown.
+  useLayoutEffect(() => {
     addEventListener("keydown", onKey);
     return () => removeEventListener("keydown", onKey);
   });

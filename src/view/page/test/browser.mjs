@@ -103,6 +103,26 @@ await page.waitForFunction(() => document.querySelector(".row.selected")?.getAtt
 await page.keyboard.press("k");
 await page.waitForFunction(() => document.querySelector(".row.selected")?.getAttribute("aria-rowindex") === "1");
 assert.equal(await selected(), "1");
+// A key that is pressed as soon as the row before it is selected acts on that row.
+await page.evaluate(
+  () =>
+    new Promise((done) => {
+      const press = (key) => document.body.dispatchEvent(new KeyboardEvent("keydown", { key, bubbles: true }));
+      const index = () => document.querySelector(".row.selected")?.getAttribute("aria-rowindex");
+      let isBack = false;
+      const observer = new MutationObserver(() => {
+        if (!isBack && index() === "2") {
+          isBack = true;
+          press("k");
+        } else if (isBack && index() === "1") {
+          observer.disconnect();
+          done();
+        }
+      });
+      observer.observe(document.body, { subtree: true, childList: true, attributes: true });
+      press("j");
+    }),
+);
 await page.keyboard.press("h");
 await page.waitForFunction(() => document.querySelectorAll(".row").length === 1);
 await page.keyboard.press("l");
