@@ -164,7 +164,10 @@
 //! replica or head: the proxy's, the one of the way to the replica, and the replica's.
 //!
 //! - A request that is malformed has no route and no spans.
-//! - Kept by `serving_deaths::whole_answers_have_whole_traces_while_replicas_are_killed`,
+//! - Kept by `serving_deaths::a_replica_that_is_killed_at_any_step_of_a_request_leaves_its_spans_and_loses_no_other`,
+//!   `serving_deaths::a_proxy_that_is_killed_at_any_step_of_a_request_leaves_its_spans_and_refuses_nobody`,
+//!   `serving_deaths::ten_thousand_requests_of_32_clients_are_whole_while_replicas_and_proxy_are_killed`,
+//!   `serving_deaths::whole_answers_have_whole_traces_while_replicas_are_killed`,
 //!   `serving_deaths::whole_answers_have_whole_traces_while_the_proxy_is_killed` and
 //!   `proxy::a_request_is_answered_by_the_replica_and_its_spans_are_one_trace`.
 //!

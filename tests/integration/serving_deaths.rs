@@ -1,38 +1,66 @@
 //! Services whose processes are killed and changed while clients ask: no whole answer without its whole trace, no death without its spans, no
 //! change that a client sees.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::net::{SocketAddr, TcpListener};
 
 use rustix::process::Signal;
 
-use crate::support::{Clients, Cluster, Exchange, Outcome, Random, Span, kill, wait_until};
+use crate::support::{Clients, Cluster, Exchange, HOOK, Outcome, Random, Span, kill, wait_until};
 
 /// Clients that ask at the same time.
 const CLIENTS: usize = 8;
 /// The variable that says how often processes are killed.
 const KILLS: &str = "TRACER_SERVE_KILLS";
 
+/// Points in a replica at which one is killed, and what the client of that request hears then.
+const REPLICA_POINTS: [(&str, &[u16]); 5] = [
+    ("handling_span_begun", &[200]),
+    ("handling_claimed", &[502]),
+    ("handler_answered", &[502]),
+    ("handling_span_ended", &[502]),
+    ("handling_written", &[200, 502]),
+];
+/// Points in the proxy at which it is killed: each breaks the connection, or comes after the last byte.
+const PROXY_POINTS: [&str; 6] =
+    ["request_begun", "request_placed", "request_sent", "request_ending", "request_ended", "answer_written"];
+
 /// A service of one deployment on a port of its own.
 struct Service {
     cluster: Cluster,
     address: SocketAddr,
+    import_path: &'static str,
 }
 
 impl Service {
     fn deploy(replicas: u32) -> Service {
-        let cluster = Cluster::builder().workers(1).hook("local_tmp_tracing:setup_tracing").start();
-        let port = TcpListener::bind(("127.0.0.1", 0)).unwrap().local_addr().unwrap();
-        let service = Service { cluster, address: port };
+        Service::deploy_to(Cluster::builder().workers(1).hook(HOOK).start(), "shop:hello", replicas)
+    }
+
+    /// Deploys it to a head of whose processes the first to come to `point` for the `time`th time kills itself.
+    fn deploy_with_a_kill_at(point: &str, time: u64, replicas: u32) -> Service {
+        let cluster = Cluster::builder().workers(1).hook(HOOK).build();
+        cluster.note(format!("a process dies at {point}, the time {time}"));
+        let mut start = cluster.start_command(&[]);
+        start.env("TRACER_TEST_KILL_AT", format!("{point}:{time}"));
+        start.env("TRACER_TEST_KILL_ONCE", cluster.file("killed"));
+        cluster.run(start).success();
+        Service::deploy_to(cluster, "handlers:spanned", replicas)
+    }
+
+    fn deploy_to(cluster: Cluster, import_path: &'static str, replicas: u32) -> Service {
+        let address = TcpListener::bind(("127.0.0.1", 0)).unwrap().local_addr().unwrap();
+        let service = Service { cluster, address, import_path };
         service.deploy_again(replicas, "");
         service
     }
 
     fn deploy_again(&self, replicas: u32, further: &str) {
         let text = format!(
-            "name = \"shop\"\n[http]\naddress = \"{}\"\n[[applications]]\nimport_path = \"shop:hello\"\n\
-             [[applications.deployments]]\nimport_path = \"shop:hello\"\nnum_replicas = {replicas}\n{further}\n",
-            self.address
+            "name = \"shop\"\n[http]\naddress = \"{}\"\n[[applications]]\nimport_path = \"{path}\"\n\
+             [[applications.deployments]]\nimport_path = \"{path}\"\nnum_replicas = {replicas}\n{further}\n",
+            self.address,
+            path = self.import_path,
         );
         let file = self.cluster.file("service.toml");
         std::fs::write(&file, text).unwrap();
@@ -60,6 +88,12 @@ impl Service {
         std::env::var(KILLS).map_or(4, |count| count.parse().expect("a number of kills"))
     }
 
+    /// Waits until the process that was to kill itself has, and another one is in its place.
+    fn wait_for_the_kill(&self, role: &str, count: usize) {
+        wait_until(&format!("a {role} has come to its point"), || self.cluster.file("killed").exists().then_some(()));
+        wait_until(&format!("another {role} is in its place"), || (self.pids(role).len() == count).then_some(()));
+    }
+
     /// Returns the spans of each trace, once the head has finished those of the dead.
     fn traces(&self) -> HashMap<String, Vec<Span>> {
         self.cluster.stop().success();
@@ -70,6 +104,21 @@ impl Service {
             traces.entry(span.trace_id().to_owned()).or_default().push(span);
         }
         traces
+    }
+}
+
+/// Expects that each span has ended, is there once, and has a parent that is there or the client's.
+#[track_caller]
+fn assert_closed(exchanges: &[Exchange], traces: &HashMap<String, Vec<Span>>) {
+    let clients: HashMap<_, _> = exchanges.iter().map(|exchange| (&exchange.trace_id, &*exchange.span_id)).collect();
+    for (id, trace) in traces.iter().filter(|(id, _)| clients.contains_key(id)) {
+        let ids: HashSet<_> = trace.iter().map(Span::span_id).collect();
+        assert_eq!(ids.len(), trace.len(), "a span is there twice: {trace:?}");
+        for span in trace {
+            assert!(!span.value["end_time"].is_null(), "{span:?} has not ended");
+            let parent = span.parent_id().unwrap_or_default();
+            assert!(parent == clients[id] || ids.contains(parent), "{span:?} has no parent in {trace:?}");
+        }
     }
 }
 
@@ -161,6 +210,100 @@ fn whole_answers_have_whole_traces_while_the_proxy_is_killed() {
     let proxies = traces.values().flat_map(|trace| named(trace, "proxy_http_request"));
     for span in proxies.filter(|span| span.status_code() == "ERROR") {
         assert_eq!(*span.attribute("error.type"), "signal:9", "{span:?}");
+    }
+}
+
+#[test]
+fn a_replica_that_is_killed_at_any_step_of_a_request_leaves_its_spans_and_loses_no_other() {
+    for (point, answers) in REPLICA_POINTS {
+        let mut random = Random::of_test_alone();
+        let service = Service::deploy_with_a_kill_at(point, 1 + random.below(60), 2);
+        let clients = Clients::start(service.address, CLIENTS, "/", 50);
+        service.wait_for_the_kill("replica", 2);
+        clients.wait_for(50);
+        let exchanges = clients.stop();
+        let traces = service.traces();
+        assert_closed(&exchanges, &traces);
+        for exchange in &exchanges {
+            let Outcome::Whole(answer) = &exchange.outcome else { panic!("{point} broke a connection: {exchange:?}") };
+            assert_whole(exchange, answer.status, &traces);
+            let trace = &traces[&exchange.trace_id];
+            let handled = named(trace, "replica_handle_request");
+            // What was claimed is never begun again; what was not, is.
+            assert!(handled.len() == 1 || point == "handling_span_begun", "{point}: {trace:?}");
+            for work in named(trace, "work") {
+                assert!(handled.iter().any(|span| work.parent_id() == Some(span.span_id())), "{point}: {trace:?}");
+            }
+        }
+        let lost = exchanges.iter().filter(|exchange| exchange.status() == Some(502)).count();
+        assert!(lost <= CLIENTS, "{point}: {lost} requests were lost");
+        assert!(lost > 0 || answers.contains(&200), "{point}: no client heard of it");
+    }
+}
+
+#[test]
+fn a_proxy_that_is_killed_at_any_step_of_a_request_leaves_its_spans_and_refuses_nobody() {
+    for point in PROXY_POINTS {
+        let mut random = Random::of_test_alone();
+        let service = Service::deploy_with_a_kill_at(point, 1 + random.below(200), 1);
+        let clients = Clients::start(service.address, CLIENTS, "/", 50);
+        service.wait_for_the_kill("proxy", 1);
+        clients.wait_for(50);
+        let exchanges = clients.stop();
+        let traces = service.traces();
+        assert_closed(&exchanges, &traces);
+        let mut broken = 0;
+        for exchange in &exchanges {
+            match &exchange.outcome {
+                Outcome::Whole(answer) => {
+                    assert_eq!(answer.status, 200, "{point}: {exchange:?}");
+                    assert_whole(exchange, 200, &traces);
+                }
+                Outcome::Refused => panic!("{point}: a connection was refused"),
+                Outcome::Broken(_) => broken += 1,
+            }
+        }
+        assert!(broken <= CLIENTS, "{point}: {broken} connections broke");
+    }
+}
+
+#[test]
+fn ten_thousand_requests_of_32_clients_are_whole_while_replicas_and_proxy_are_killed() {
+    let cluster = Cluster::builder().workers(1).hook(HOOK).start();
+    let service = Service::deploy_to(cluster, "handlers:spanned", 2);
+    let mut random = Random::of_test(&service.cluster);
+    let clients = Clients::start(service.address, 32, "/", 100);
+    for colour in ["green", "blue"] {
+        for role in ["replica", "proxy"].repeat(3) {
+            clients.wait_for(300 + random.below(400));
+            service.kill_one(role, &mut random);
+        }
+        // Replicas that die one after the other are started later and later. A deploy forgives that.
+        service.deploy_again(2, &format!("env = {{ COLOUR = \"{colour}\" }}"));
+    }
+    while clients.answered() < 10_000 {
+        clients.wait_for(100);
+    }
+    let exchanges = clients.stop();
+    let traces = service.traces();
+    assert_closed(&exchanges, &traces);
+    let (mut lost, mut broken) = (0, 0);
+    for exchange in &exchanges {
+        match &exchange.outcome {
+            Outcome::Whole(answer) => {
+                lost += u64::from(answer.status == 502);
+                assert_whole(exchange, answer.status, &traces);
+            }
+            Outcome::Refused => panic!("a connection was refused"),
+            Outcome::Broken(_) => broken += 1,
+        }
+    }
+    assert!(lost <= 6 * 32 && broken <= 6 * 32, "{lost} answers were lost, {broken} connections broke");
+    // Handlers were in their spans when they were killed: those are closed too.
+    let works: Vec<_> = traces.values().flat_map(|trace| named(trace, "work")).collect();
+    assert!(works.iter().any(|work| work.status_code() == "ERROR"), "no handler was killed in its span");
+    for work in works.iter().filter(|work| work.status_code() == "ERROR") {
+        assert_eq!(*work.attribute("error.type"), "signal:9", "{work:?}");
     }
 }
 

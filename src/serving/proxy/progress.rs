@@ -13,6 +13,7 @@ use super::figures::Ended;
 use super::settings::{Route, Settings, SpanName};
 use super::thread::ProxyThread;
 use crate::clock::now_unix_nano;
+use crate::fault;
 use crate::grpc::Status;
 use crate::hook::{ActiveSpan, Attribute, AttributeList, AttributePrefix, PutAttribute, SpanRequest, client_text};
 use crate::lane::Reset;
@@ -249,6 +250,7 @@ impl Progress {
         if std::mem::replace(&mut self.is_finished, true) {
             return;
         }
+        fault::point("request_ending");
         let now = now_unix_nano();
         self.end_hop(outcome, is_error, now);
         self.log(now);
@@ -281,6 +283,7 @@ impl Progress {
         } else {
             span.end_at(now);
         }
+        fault::point("request_ended");
     }
 
     fn end_hop(&mut self, outcome: &'static str, is_error: bool, now: u64) {

@@ -24,6 +24,7 @@ use super::settings::{Route, Settings};
 use super::thread::ProxyThread;
 use super::tunnel::Tunnel;
 use super::upload::{Upload, UploadEnd};
+use crate::fault;
 use crate::lane::{HEADER_LIMIT, Opening, Reset};
 use crate::propagation::Carrier;
 use crate::request_names as names;
@@ -56,6 +57,7 @@ pub(super) async fn serve(
     let (parts, body) = request.into_parts();
     let settings = thread.settings();
     let mut progress = begin(&thread, &connection, &settings, &parts);
+    fault::point("request_begun");
     let mut deadline = progress.timeout.map(|timeout| Box::pin(tokio::time::sleep(timeout)));
     let answered = {
         let mut answering = std::pin::pin!(answer(&mut progress, &connection, &parts, (body, pace)));
@@ -282,6 +284,7 @@ async fn send(
         tokio::time::sleep(NO_LANE_PAUSE).await;
     };
     progress.placed(place.waited_ns());
+    fault::point("request_placed");
     let authority = authority(parts);
     let context = progress.context();
     let is_trusted = connection.is_trusted(&progress.settings);
@@ -323,6 +326,7 @@ async fn send(
     };
     let exchange = lane.open(number, upload.is_empty() && upgrade.is_none(), &opening, headers());
     place.keep();
+    fault::point("request_sent");
     thread.looking.request_was_sent();
     Ok(exchange)
 }

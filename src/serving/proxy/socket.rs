@@ -11,6 +11,7 @@ use tokio::net::TcpStream;
 
 use super::activity::Stage;
 use super::connection::{Connection, Refusing};
+use crate::fault;
 use crate::serving::request_head::Scanner;
 
 /// Connection preface of HTTP/2.
@@ -181,6 +182,7 @@ impl AsyncRead for Socket {
 impl AsyncWrite for Socket {
     fn poll_write(mut self: Pin<&mut Self>, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         let written = Pin::new(&mut self.stream).poll_write(context, bytes);
+        fault::point("answer_written");
         self.connection.set_writing(written.is_pending());
         written
     }
@@ -191,6 +193,7 @@ impl AsyncWrite for Socket {
         slices: &[IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
         let written = Pin::new(&mut self.stream).poll_write_vectored(context, slices);
+        fault::point("answer_written");
         self.connection.set_writing(written.is_pending());
         written
     }

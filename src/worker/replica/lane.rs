@@ -15,6 +15,7 @@ use rustc_hash::FxHashMap;
 use super::outbox::{FrameAt, Outbox, Slice};
 use super::request::{End, Gone, Request};
 use super::span::{self, Ending, Facts};
+use crate::fault;
 use crate::hook::{ActiveSpan, Answered, ModuleHeaders, ModulePiece, ModuleResponse};
 use crate::lane::{self, HEADER_LIMIT, LANE_FRAME_LIMIT, Reset};
 use crate::task::Failure;
@@ -101,7 +102,10 @@ impl Lane {
         }
         let was_blocked = state.is_blocked;
         match state.outbox.write(&mut &self.stream, &mut done) {
-            Ok(is_all) => state.is_blocked = !is_all,
+            Ok(is_all) => {
+                fault::point("handling_written");
+                state.is_blocked = !is_all;
+            }
             // The caller is gone, which the next read finds.
             Err(_) => {
                 done.extend(state.outbox.clear());
@@ -117,6 +121,7 @@ impl Lane {
 
     /// Begins a response.
     pub(super) fn respond(&self, id: u32, response: &ModuleResponse<'_>) -> Answered {
+        fault::point("handler_answered");
         let mut state = self.state();
         let State { requests, outbox, is_closed, .. } = &mut *state;
         let Some(request) = requests.get_mut(&id).filter(|request| request.gone.is_none() && !*is_closed) else {
@@ -204,6 +209,7 @@ impl Lane {
             finishing.facts.grpc_status(trailers);
             span::end(span, &finishing.facts, &Ending::Whole);
         }
+        fault::point("handling_span_ended");
         self.queue_last(id, finishing);
     }
 

@@ -16,6 +16,7 @@ use super::lane::{Lane, send_unsent};
 use super::request::{Gone, Request, number};
 use super::span::{self, Context, Ending, Facts};
 use super::{CONTROL, FIRST_CONFIGURE, FIRST_HEALTH, LANES, Replica, TIMER, WAKE};
+use crate::fault;
 use crate::hook::{ActiveSpan, NewRequest, RequestEvents};
 use crate::lane::{self, Body, Frame, Headers, LANE_FRAME_LIMIT, LaneError, Opening, Reset};
 use crate::propagation::TraceContext;
@@ -424,12 +425,14 @@ impl Replica {
             return Ok(());
         }
         let span = self.recorder.map(|recorder| span::start(recorder, &self.names, opening, &context, began_unix_nano));
+        fault::point("handling_span_begun");
         if !lane.claims.claim(id.into()) {
             if let Some(span) = span {
                 span::end(span, &facts, &Ending::NotBegun);
             }
             return Ok(());
         }
+        fault::point("handling_claimed");
         let passed_on = span.as_ref().map(ActiveSpan::context).or(context.parent.as_ref());
         let mut room = [0; TRACE_PARENT];
         let trace_parent = passed_on.and_then(|context| written(&mut room, context));
