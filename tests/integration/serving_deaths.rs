@@ -2,6 +2,7 @@
 //! change that a client sees.
 
 use std::collections::{HashMap, HashSet};
+use std::fs;
 use std::net::{SocketAddr, TcpListener};
 
 use rustix::process::Signal;
@@ -12,6 +13,8 @@ use crate::support::{Clients, Cluster, Exchange, HOOK, Outcome, Random, Span, ki
 const CLIENTS: usize = 8;
 /// The variable that says how often processes are killed.
 const KILLS: &str = "TRACER_SERVE_KILLS";
+/// The variable that says how many requests are asked while memory is watched.
+const REQUESTS: &str = "TRACER_SERVE_REQUESTS";
 
 /// Points in a replica at which one is killed, and what the client of that request hears then.
 const REPLICA_POINTS: [(&str, &[u16]); 5] = [
@@ -305,6 +308,59 @@ fn ten_thousand_requests_of_32_clients_are_whole_while_replicas_and_proxy_are_ki
     for work in works.iter().filter(|work| work.status_code() == "ERROR") {
         assert_eq!(*work.attribute("error.type"), "signal:9", "{work:?}");
     }
+}
+
+/// Returns the anonymous memory of a process, in KiB, and its descriptors.
+fn held(pid: u32) -> (u64, usize) {
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).expect("it runs");
+    let memory = status.lines().find_map(|line| line.strip_prefix("RssAnon:")).expect("the kernel says it");
+    let memory = memory.trim().trim_end_matches(" kB").parse().expect("a number");
+    (memory, fs::read_dir(format!("/proc/{pid}/fd")).expect("it runs").count())
+}
+
+#[test]
+fn sampled_and_unsampled_requests_do_not_mix_and_leave_memory_and_descriptors_flat() {
+    let requests: u64 = std::env::var(REQUESTS).map_or(10_000, |count| count.parse().expect("a number of requests"));
+    let cluster = Cluster::builder().workers(1).hook(HOOK).start();
+    let service = Service::deploy_to(cluster, "handlers:spanned", 1);
+    let [proxy, replica] = ["proxy", "replica"].map(|role| service.pids(role)[0]);
+    let idle = [proxy, replica].map(|pid| held(pid).1);
+    // The lane's, and what else is opened once.
+    let room = 8;
+    let clients = Clients::start_sampled(service.address, CLIENTS, "/", 100, |number| number % 3 == 0);
+    let wait_for = |count| {
+        while clients.answered() < count {
+            clients.wait_for(100);
+        }
+    };
+    wait_for(requests / 4);
+    let before = [proxy, replica].map(|pid| held(pid).0);
+    wait_for(requests);
+    let after = [proxy, replica].map(|pid| held(pid).0);
+    let exchanges = clients.stop();
+    assert!(exchanges.iter().all(|exchange| exchange.status() == Some(200)));
+    for (before, after) in before.into_iter().zip(after) {
+        assert!(after <= before + 2048, "anonymous memory grew from {before} to {after} KiB");
+    }
+    wait_until("all connections are closed", || {
+        let now = [proxy, replica].map(|pid| held(pid).1);
+        now.iter().zip(idle).all(|(&now, idle)| now <= idle + room).then_some(())
+    });
+    let traces = service.traces();
+    assert_closed(&exchanges, &traces);
+    for exchange in &exchanges {
+        if !exchange.is_sampled {
+            assert!(!traces.contains_key(&exchange.trace_id), "{:?}", traces[&exchange.trace_id]);
+            continue;
+        }
+        assert_whole(exchange, 200, &traces);
+        let trace = &traces[&exchange.trace_id];
+        let (handled, works) = (named(trace, "replica_handle_request"), named(trace, "work"));
+        assert_eq!((works.len(), works[0].parent_id()), (1, Some(handled[0].span_id())), "{trace:?}");
+    }
+    let sampled: HashSet<_> = exchanges.iter().filter(|one| one.is_sampled).map(|one| &one.trace_id).collect();
+    let works = traces.values().flat_map(|trace| named(trace, "work"));
+    assert!(works.clone().count() == sampled.len(), "a span of a handler is in a trace of its own");
 }
 
 #[test]

@@ -21,6 +21,8 @@ pub struct Exchange {
     pub trace_id: String,
     /// The client's span.
     pub span_id: String,
+    /// True if the client wants spans of it.
+    pub is_sampled: bool,
     pub outcome: Outcome,
 }
 
@@ -54,6 +56,17 @@ pub struct Clients {
 impl Clients {
     /// Starts so many clients, each with a connection that is kept as long as the server keeps it; every `renewal`th request gets a new one.
     pub fn start(address: SocketAddr, count: usize, path: &str, renewal: usize) -> Clients {
+        Clients::start_sampled(address, count, path, renewal, |_| true)
+    }
+
+    /// Starts clients that want spans of those requests whose number `is_sampled` names.
+    pub fn start_sampled(
+        address: SocketAddr,
+        count: usize,
+        path: &str,
+        renewal: usize,
+        is_sampled: fn(u64) -> bool,
+    ) -> Clients {
         let (is_over, answered) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)));
         let threads = (0..count).map(|_| {
             let (is_over, answered, path) = (Arc::clone(&is_over), Arc::clone(&answered), path.to_owned());
@@ -63,7 +76,7 @@ impl Clients {
                     if exchanges.len() % renewal == 0 {
                         connection = None;
                     }
-                    exchanges.push(ask(&mut connection, address, &path));
+                    exchanges.push(ask(&mut connection, address, &path, is_sampled));
                     answered.fetch_add(1, Ordering::Relaxed);
                 }
                 exchanges
@@ -107,14 +120,21 @@ impl Clients {
 
 impl Idle {
     pub fn ask(&mut self) -> Exchange {
-        ask(&mut self.connection, self.address, &self.path)
+        ask(&mut self.connection, self.address, &self.path, |_| true)
     }
 }
 
-fn ask(connection: &mut Option<BufReader<TcpStream>>, address: SocketAddr, path: &str) -> Exchange {
+fn ask(
+    connection: &mut Option<BufReader<TcpStream>>,
+    address: SocketAddr,
+    path: &str,
+    is_sampled: fn(u64) -> bool,
+) -> Exchange {
     let number = NUMBERS.fetch_add(1, Ordering::Relaxed);
+    let is_sampled = is_sampled(number);
     let (trace_id, span_id) = (format!("{:032x}", u128::from(number) | 1 << 100), format!("{number:016x}"));
-    let outcome = exchange(connection, address, path, &trace_id, &span_id);
+    let trace_parent = format!("00-{trace_id}-{span_id}-0{}", u8::from(is_sampled));
+    let outcome = exchange(connection, address, path, &trace_parent);
     let outcome = outcome.map_or_else(
         |error| if error.kind() == ErrorKind::ConnectionRefused { Outcome::Refused } else { Outcome::Broken(error) },
         Outcome::Whole,
@@ -123,15 +143,14 @@ fn ask(connection: &mut Option<BufReader<TcpStream>>, address: SocketAddr, path:
     if is_to_close {
         *connection = None;
     }
-    Exchange { trace_id: format!("0x{trace_id}"), span_id: format!("0x{span_id}"), outcome }
+    Exchange { trace_id: format!("0x{trace_id}"), span_id: format!("0x{span_id}"), is_sampled, outcome }
 }
 
 fn exchange(
     connection: &mut Option<BufReader<TcpStream>>,
     address: SocketAddr,
     path: &str,
-    trace_id: &str,
-    span_id: &str,
+    trace_parent: &str,
 ) -> io::Result<Answer> {
     let reader = match connection {
         Some(reader) => reader,
@@ -142,7 +161,7 @@ fn exchange(
             connection.insert(BufReader::new(stream))
         }
     };
-    let request = format!("GET {path} HTTP/1.1\r\nHost: {address}\r\ntraceparent: 00-{trace_id}-{span_id}-01\r\n\r\n");
+    let request = format!("GET {path} HTTP/1.1\r\nHost: {address}\r\ntraceparent: {trace_parent}\r\n\r\n");
     reader.get_mut().write_all(request.as_bytes())?;
     read_answer(reader, false)
 }
