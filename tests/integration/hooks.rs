@@ -1,6 +1,8 @@
 //! Tracing hooks: what each form of them makes of the spans, and what happens when one goes wrong.
 
+use std::collections::HashSet;
 use std::fs;
+use std::net::TcpListener;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
@@ -8,7 +10,7 @@ use rustix::process::Signal;
 use serde_json::{Value, json};
 
 use crate::support::{
-    Cluster, HOOK, Run, Span, Spans, compile_c, compile_c_with, is_alive, kill, module_folder, wait_until,
+    Clients, Cluster, HOOK, Run, Span, Spans, compile_c, compile_c_with, is_alive, kill, module_folder, wait_until,
 };
 
 /// The exit code of a hook that is refused.
@@ -375,7 +377,7 @@ fn misspelt_module_and_attribute_get_the_nearest_as_a_suggestion() {
         &[],
         "error: module `hook_forms` (<bin>/libhook_forms.so) has no hook `own_describtion`; it has `description`, \
          `talkative`, `talkative_failure`, `provider`, `processors`, `exporter`, `exporter_without_backend`, `stamping_exporter`, \
-         `own_description`, `own_limits` and `own_provider`\n\
+         `request_exporter`, `own_description`, `own_limits` and `own_provider`\n\
          Did you mean `own_description`?\n",
     );
     assert_refused(
@@ -832,6 +834,37 @@ fn processor_of_a_hook_puts_the_ids_of_the_running_task_on_every_span() {
     let others: Vec<_> = spans.iter().filter(|span| span.attribute("fixture.task").is_null()).collect();
     assert_eq!(others.len() + stamped, spans.len());
     assert!(others.iter().all(|span| ["SpanKind.INTERNAL", "SpanKind.PRODUCER"].contains(&span.kind())));
+}
+
+#[test]
+fn processor_of_a_hook_puts_the_ids_of_a_request_on_every_span_of_its_handler() {
+    let cluster = Cluster::builder().arg("--tracing-exporter=hook_forms:request_exporter").start();
+    let address = TcpListener::bind(("127.0.0.1", 0)).unwrap().local_addr().unwrap();
+    let file = cluster.file("service.toml");
+    let text = format!(
+        "name = \"shop\"\n[http]\naddress = \"{address}\"\n[[applications]]\nname = \"a\"\nimport_path = \"handlers:spanned\"\n"
+    );
+    fs::write(&file, text).unwrap();
+    cluster.tracer(&["serve", "deploy", file.to_str().unwrap()]).success();
+    let mut client = Clients::at_rest(address, "/");
+    let exchanges = [client.ask(), client.ask()];
+    cluster.stop().success();
+    let spans = exported(&cluster);
+    let mut ids = HashSet::new();
+    for exchange in &exchanges {
+        assert_eq!(exchange.status(), Some(200));
+        let of = |name: &str| {
+            let is_it = |span: &&Span| span.trace_id() == exchange.trace_id && span.name().starts_with(name);
+            spans.iter().find(is_it).unwrap_or_else(|| panic!("no `{name}` in {}", spans.describe()))
+        };
+        let (work, handled) = (of("work"), of("replica_handle_request"));
+        for stamp in ["request_id", "app", "deployment", "replica_id"] {
+            assert!(work.attribute(stamp).is_string(), "no {stamp}: {}", work.value);
+            assert_eq!(work.attribute(stamp), handled.attribute(stamp), "{stamp}");
+        }
+        ids.insert(work.attribute("request_id").to_string());
+    }
+    assert_eq!(ids.len(), 2, "each request has its own id");
 }
 
 #[test]

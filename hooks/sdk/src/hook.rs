@@ -40,6 +40,7 @@ mod limits;
 mod logs;
 mod otlp;
 mod pause;
+mod request_stamps;
 mod ring;
 mod sink;
 mod table;
@@ -57,6 +58,7 @@ pub use guard::{DurableProcessor, FileFormat, GuardedExporter, LostSpans};
 pub use into_tracing::{Error, IntoProcessors, IntoTracing};
 pub use otlp::decode as decode_otlp;
 pub use pause::{Pause, SharedPause};
+pub use request_stamps::RequestStamps;
 
 /// Runs a hook and returns the table for it, which lives as long as the process.
 ///
