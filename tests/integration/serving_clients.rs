@@ -184,3 +184,26 @@ fn clients_of_nghttp2_are_answered_over_http_2() {
     let said = service.cluster.spawn(load).wait_within(Duration::from_secs(120)).success().stdout_text();
     assert!(said.contains("2000 succeeded, 0 failed, 0 errored, 0 timeout"), "{said}");
 }
+
+#[test]
+fn every_answer_that_wrk_counts_has_its_spans() {
+    let Some(wrk) = crate::view::program("wrk") else {
+        return skip("wrk", "`wrk` is not installed");
+    };
+    let service = Service::deploy(SHOP);
+    let mut load = service.cluster.program(wrk);
+    load.args(["-t1", "-c32", "-d1s", &format!("http://{}/", service.address)]);
+    let said = service.cluster.spawn(load).wait_within(Duration::from_secs(60)).success().stdout_text();
+    // It calls two seconds without an answer an error too, which they are not.
+    let has_errors = said.contains("Socket errors") && !said.contains("connect 0, read 0, write 0");
+    assert!(!has_errors && !said.contains("Non-2xx"), "{said}");
+    let counted = said.lines().find_map(|line| line.trim().split_once(" requests in ")).expect("wrk counts them").0;
+    let counted: usize = counted.parse().expect("a number");
+    service.cluster.stop().success();
+    let spans = service.cluster.spans();
+    for name in ["proxy_http_request", "route_to_replica", "replica_handle_request"] {
+        let ended = spans.iter().filter(|span| span.name().starts_with(name) && span.status_code() != "ERROR").count();
+        // Those of its last requests, for whose answers it did not wait, are there too.
+        assert!((counted..=counted + 32).contains(&ended), "{ended} of `{name}` for {counted} answers");
+    }
+}
