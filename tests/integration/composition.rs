@@ -1,5 +1,6 @@
 //! Deployments that call other deployments by their handles: one trace, the callee's limits, and what becomes of calls whose callee dies.
 
+use std::collections::HashSet;
 use std::fs;
 use std::io::{BufReader, Write};
 use std::net::TcpStream;
@@ -115,6 +116,38 @@ fn a_call_of_a_handler_is_in_the_trace_of_its_request() {
         assert_eq!(chain[3].attribute("app"), "main");
         chain.iter().for_each(|span| assert_eq!(span.status_code(), "UNSET", "{}", span.name()));
     }
+}
+
+/// Asks four times for each of twelve models, and expects that each model has a replica of its own, and not all of them the same.
+#[track_caller]
+fn assert_models_keep_their_replicas(served: &Served, header: &str) {
+    let models: Vec<_> = (0..12).map(|number| format!("llama-{number}")).collect();
+    for model in models.iter().cycle().take(48) {
+        assert_eq!(
+            read_answer(&mut served.ask("/", &format!("{header}: {model}\r\n"), ""), false).unwrap().status,
+            200
+        );
+    }
+    served.cluster.stop().success();
+    let spans = served.cluster.spans();
+    let routes = spans.all_named("route_to_replica inner handle");
+    let mut used = HashSet::new();
+    for model in &models {
+        let of: Vec<_> = routes.iter().filter(|span| *span.attribute("multiplexed_model_id") == **model).collect();
+        assert_eq!(of.len(), 4, "{model}: {}", spans.describe());
+        let replicas: HashSet<_> = of.iter().map(|span| span.attribute("replica_id").to_string()).collect();
+        assert_eq!(replicas.len(), 1, "{model} is at {replicas:?}");
+        used.extend(replicas);
+    }
+    assert!(used.len() > 1, "all models are at {used:?}");
+}
+
+#[test]
+fn calls_and_requests_for_a_model_prefer_one_replica_for_each() {
+    let by_handle = Served::start(&[("outer", ""), ("inner", "num_replicas = 3")]);
+    assert_models_keep_their_replicas(&by_handle, "x-wanted");
+    let by_header = Served::start(&[("inner", "num_replicas = 3")]);
+    assert_models_keep_their_replicas(&by_header, "x-model-id");
 }
 
 #[test]

@@ -69,11 +69,17 @@ impl Admission {
         self.callers.borrow_mut().insert(caller, wake);
     }
 
-    /// Finds a place, at once or when it is the request's turn. One that is not used is to be [released](Self::release).
-    pub(super) async fn admit(&self, deployment: DeploymentIndex, timeout: Option<Duration>) -> Result<Place, NoPlace> {
+    /// Finds a place, at once or when it is the request's turn; one that is for a model prefers the replica that others for it prefer. A place that
+    /// is not used is to be [released](Self::release).
+    pub(super) async fn admit(
+        &self,
+        deployment: DeploymentIndex,
+        model: &str,
+        timeout: Option<Duration>,
+    ) -> Result<Place, NoPlace> {
         let number = self.next.get();
         self.next.set(number.wrapping_add(1));
-        let arrival = self.router.borrow_mut().arrive(deployment, number, self.now_ns());
+        let arrival = self.router.borrow_mut().arrive_for(deployment, model, number, self.now_ns());
         let ticket = match arrival {
             Arrival::Admitted(_, replica) => return Ok(Place { replica, waited_ns: None }),
             Arrival::Refused { retry_after_s, .. } => return Err(NoPlace::Full { retry_after_s }),

@@ -6,12 +6,15 @@ use http::header::{self, HeaderMap, HeaderName, HeaderValue};
 use http::{Method, Version};
 
 use crate::lane::HEADER_LIMIT;
+use crate::request_names::MODEL_HEADER;
 
 /// The longest `x-request-id` of a client that is taken.
 const REQUEST_ID_BYTES: usize = 128;
 
 /// The name of a request, in requests and answers.
 pub(super) const X_REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
+/// Name of the header with the model that a request is for.
+pub(super) const X_MODEL_ID: HeaderName = HeaderName::from_static(MODEL_HEADER);
 /// The span that has answered, in answers.
 pub(super) const TRACE_RESPONSE: HeaderName = HeaderName::from_static("traceresponse");
 

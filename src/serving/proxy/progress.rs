@@ -10,6 +10,7 @@ use super::access_log::Line;
 use super::connection::Peer;
 use super::exchange::Exchange;
 use super::figures::Ended;
+use super::headers::X_MODEL_ID;
 use super::settings::{Route, Settings, SpanName};
 use super::thread::ProxyThread;
 use crate::clock::now_unix_nano;
@@ -32,6 +33,8 @@ pub(super) struct Progress {
     pub(super) uri: Uri,
     pub(super) request_id: HeaderValue,
     pub(super) carrier: Carrier,
+    /// The model that it is for, if it says one.
+    model: Option<HeaderValue>,
     /// Its stage.
     pub(super) exchange: Option<Rc<Exchange>>,
     /// Bytes of the body that the client was given.
@@ -86,6 +89,7 @@ impl Progress {
             uri: arrived.uri.clone(),
             request_id: arrived.request_id,
             carrier: arrived.carrier,
+            model: arrived.headers.get(X_MODEL_ID).cloned(),
             exchange: None,
             sent_bytes: 0,
             close_code: None,
@@ -108,6 +112,11 @@ impl Progress {
     /// Returns the name of the request.
     pub(super) fn request_id(&self) -> &str {
         self.request_id.to_str().unwrap_or_default()
+    }
+
+    /// Returns the model that it is for; empty for none.
+    pub(super) fn model(&self) -> &str {
+        self.model.as_ref().and_then(|model| model.to_str().ok()).unwrap_or_default()
     }
 
     /// Returns when it began.
@@ -140,12 +149,13 @@ impl Progress {
             return;
         }
         let Some(recorder) = self.thread.recorder else { return };
-        let attempt = [
-            (names::ATTEMPT, self.attempt.into()),
-            (names::REQUEST_ID, Attribute::Str(self.request_id())),
-            (names::HTTP_REQUEST_RESEND_COUNT, (self.attempt - 1).into()),
-        ];
-        let attempt = if self.attempt == 1 { &attempt[..2] } else { &attempt };
+        let resends = self.attempt - 1;
+        let mut attributes = AttributeList::<4>::new();
+        attributes.put(names::ATTEMPT, self.attempt);
+        attributes.put(names::REQUEST_ID, self.request_id());
+        attributes.put_some(names::HTTP_REQUEST_RESEND_COUNT, (resends > 0).then_some(resends));
+        let model = Some(client_text(self.model())).filter(|model| !model.is_empty());
+        attributes.put_some(names::MULTIPLEXED_MODEL_ID, model);
         let span = recorder.start(&SpanRequest {
             name: &route.hop.name,
             kind: abi::SPAN_KIND_CLIENT,
@@ -162,7 +172,7 @@ impl Progress {
                     put(names::CALL_METHOD, Attribute::Str(names::HTTP_CALL_METHOD));
                 },
             },
-            attributes: attempt,
+            attributes: attributes.as_slice(),
             link: self.link,
             is_attempt: false,
         });

@@ -265,7 +265,8 @@ async fn send(
 ) -> Result<Rc<Exchange>, Refused> {
     let thread = Rc::clone(&progress.thread);
     let (mut place, lane, number) = loop {
-        let place = match thread.admission.admit(route.deployment, route.of.queue_timeout).await {
+        let admitted = thread.admission.admit(route.deployment, progress.model(), route.of.queue_timeout);
+        let place = match admitted.await {
             Ok(place) => thread.hold(place),
             Err(NoPlace::Full { retry_after_s }) => {
                 return Err(Refused::full(route.of.queue_full, retry_after_s, &route.of.deployment));
