@@ -194,7 +194,7 @@ fn every_answer_that_wrk_counts_has_its_spans() {
     let mut load = service.cluster.program(wrk);
     load.args(["-t1", "-c32", "-d1s", &format!("http://{}/", service.address)]);
     let said = service.cluster.spawn(load).wait_within(Duration::from_secs(60)).success().stdout_text();
-    // It calls two seconds without an answer an error too, which they are not.
+    // wrk also reports an answer that took longer than two seconds as a timeout, and counts it: no request has failed by that.
     let has_errors = said.contains("Socket errors") && !said.contains("connect 0, read 0, write 0");
     assert!(!has_errors && !said.contains("Non-2xx"), "{said}");
     let counted = said.lines().find_map(|line| line.trim().split_once(" requests in ")).expect("wrk counts them").0;
@@ -203,7 +203,7 @@ fn every_answer_that_wrk_counts_has_its_spans() {
     let spans = service.cluster.spans();
     for name in ["proxy_http_request", "route_to_replica", "replica_handle_request"] {
         let ended = spans.iter().filter(|span| span.name().starts_with(name) && span.status_code() != "ERROR").count();
-        // Those of its last requests, for whose answers it did not wait, are there too.
+        // wrk leaves without the answers of its last requests, at most one for each connection; their spans are there too.
         assert!((counted..=counted + 32).contains(&ended), "{ended} of `{name}` for {counted} answers");
     }
 }

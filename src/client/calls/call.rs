@@ -9,7 +9,7 @@ use tracer_core::propagation::TraceContext;
 use tracer_core::request_names as names;
 use tracer_core::task::SpanLink;
 use tracer_host::hook::{
-    ActiveSpan, AttributeList, AttributePrefix, CallEvent, CallRequest, CallSink, Recorder, SpanRequest,
+    ActiveSpan, AttributeList, AttributePrefix, CallEvent, CallRequest, CallSink, Recorder, SpanRequest, client_text,
 };
 use tracer_ipc::calling::CallRoute;
 use tracer_ipc::lane::{Incoming, Opening, Outgoing};
@@ -178,7 +178,7 @@ impl Call {
         attributes.put(names::CALL_METHOD, method);
         attributes.put(names::REQUEST_ID, self.request.request_id.as_str());
         attributes.put(names::ATTEMPT, self.attempts);
-        let model = Some(self.request.model.as_str()).filter(|model| !model.is_empty());
+        let model = Some(client_text(&self.request.model)).filter(|model| !model.is_empty());
         attributes.put_some(names::MULTIPLEXED_MODEL_ID, model);
         attributes.put_some(names::HTTP_REQUEST_RESEND_COUNT, (resends > 0).then_some(resends));
         self.hop = Some(recorder.start(&SpanRequest {

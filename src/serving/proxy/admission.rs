@@ -69,8 +69,8 @@ impl Admission {
         self.callers.borrow_mut().insert(caller, wake);
     }
 
-    /// Finds a place, at once or when it is the request's turn; one that is for a model prefers the replica that others for it prefer. A place that
-    /// is not used is to be [released](Self::release).
+    /// Finds a place, at once or when it is the request's turn. A request for a model prefers the replica that all callers prefer for that
+    /// model; `model` is empty for none. A place that is not used is to be [released](Self::release).
     pub(super) async fn admit(
         &self,
         deployment: DeploymentIndex,

@@ -19,11 +19,12 @@ const REPLICA: &str = "replica_id";
 /// Stamps of the spans that are open.
 type Open = HashMap<(TraceId, SpanId), Arc<[KeyValue]>>;
 
-/// A span processor that puts `request_id`, `app`, `deployment` and `replica_id` of a request on every span below the one that the host has opened for
-/// its handler, so that a backend can filter the handler's own spans by them.
+/// A span processor that puts `request_id`, `app`, `deployment` and `replica_id` of a request on every span that its handler begins in the replica,
+/// so that a backend can filter the handler's own spans by them.
 ///
-/// A span takes them from its parent, by span id, on whichever thread and in whichever future it begins. Below a parent that has already ended there
-/// is nothing to take. What a span has by itself stays as it is. It exports nothing: add it beside a processor that does.
+/// A span takes them from its parent, by span id, on whichever thread and in whichever future it begins; the first are those of the span that the host
+/// opens for the handler. A span whose parent has already ended gets none, nor does one of another process: that of a task which the handler submits, or
+/// of a program. Attributes that a span has by itself stay as they are. The processor exports nothing: add it beside one that does.
 ///
 /// ```
 /// use tracer_sdk::hook::{RequestStamps, Tracing};
