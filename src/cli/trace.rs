@@ -77,7 +77,7 @@ enum TraceCommand {
     ///
     /// On a terminal, what is longer than the screen is shown through TRACER_PAGER, PAGER, or `less -FRX`.
     Show {
-        /// The trace's id, its beginning, or `last`: the trace of the last submission
+        /// The trace's id, its beginning, or `last`: the trace of the last submission or request
         #[arg(default_value = "last")]
         trace: String,
         /// Go on until every span and every task of the trace has ended
@@ -122,7 +122,7 @@ enum TraceCommand {
     /// Write ended spans in the format of other tools: OTLP, Perfetto, speedscope, flame graphs
     #[command(after_help = "Example:\n  tracer trace export last --format chrome --output trace.json")]
     Export {
-        /// The trace's id, its beginning, or `last`: the trace of the last submission
+        /// The trace's id, its beginning, or `last`: the trace of the last submission or request
         #[arg(default_value = "last", conflicts_with = "all")]
         trace: String,
         /// All traces
@@ -154,7 +154,7 @@ enum TraceCommand {
     ///
     /// The own time of a span is that in which none of its children runs. Names are in the order of their own time.
     Stats {
-        /// One trace alone: its id, its beginning, or `last`: the trace of the last submission [default: all]
+        /// One trace alone: its id, its beginning, or `last`: the trace of the last submission or request [default: all]
         trace: Option<String>,
         /// Maximum number of names to show
         #[arg(long, default_value_t = 50)]

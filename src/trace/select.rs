@@ -7,9 +7,9 @@ use std::path::PathBuf;
 
 use super::{Kind, Loaded, Span, Trace, TraceId};
 use crate::count::Count;
-use crate::{names, suggestion};
+use crate::{names, request_names, suggestion};
 
-/// The word for the trace of the last submission.
+/// The word for the trace of the last submission or request of a service.
 const LAST: &str = "last";
 /// Limit on the candidates that an error names.
 const CANDIDATES_SHOWN: usize = 10;
@@ -82,14 +82,20 @@ impl std::error::Error for FindError {}
 /// The pid and the instance id of a process.
 type Process = (Option<u32>, Option<String>);
 
-/// Returns whether a span is the start of a submission: a job's span, or the PRODUCER span of a driver without one.
+/// Returns whether a span is the start of a submission (a job's span, or the PRODUCER span of a driver without one), or of a request that a
+/// service took.
 fn is_submission(span: &Span) -> bool {
     let is_remote = || span.kind == Kind::Producer && span.name.ends_with(names::REMOTE_SUFFIX);
-    span.name == names::JOB_SPAN || is_remote()
+    let of_proxy = |name: &str| span.name.strip_prefix(name).is_some_and(|rest| rest.starts_with(' '));
+    let is_request = || {
+        let names = [request_names::PROXY_HTTP_REQUEST_SPAN, request_names::PROXY_GRPC_REQUEST_SPAN];
+        span.kind == Kind::Server && names.into_iter().any(of_proxy)
+    };
+    span.name == names::JOB_SPAN || is_remote() || is_request()
 }
 
 impl Loaded {
-    /// Returns the trace of the last submission, or, where nothing was submitted, the one that started last.
+    /// Returns the trace of the last submission or request of a service, or, where there was neither, the one that started last.
     ///
     /// A task may begin a trace of its own, and may submit tasks in it. So submissions of workers count only if there is no other.
     pub fn last(&self) -> Option<&Trace> {

@@ -78,7 +78,7 @@ fn traces_of(files: &[(&str, &[SpanText])]) -> Loaded {
 }
 
 #[test]
-fn the_last_trace_is_that_of_the_last_submission() {
+fn the_last_trace_is_that_of_the_last_submission_or_request() {
     let job = |span_id, start| span("tracer job", span_id, None, (start, start + 50));
     let producer = |span_id, parent: Option<u64>, start| {
         span("m.f tracer.remote", span_id, parent, (start, start + 1)).kind("PRODUCER")
@@ -100,6 +100,15 @@ fn the_last_trace_is_that_of_the_last_submission() {
     // A library's driver has no job span.
     let library = [span("main", 8, None, (40, 90)).trace(4), producer(9, Some(8), 41).trace(4)];
     assert_eq!(last(&traces_of(&[("1.json", &driver), ("2.json", &detached), ("4.json", &library)])), Ok(4));
+    // A request that a service took counts as a submission does, with the task that its handler submits.
+    let request = |name, kind| span(name, 12, None, (50, 60)).trace(7).kind(kind);
+    for name in ["proxy_http_request hello GET /", "proxy_grpc_request greeter /pkg.Service/Method"] {
+        let served = [request(name, "SERVER"), producer(13, Some(12), 55).trace(7)];
+        assert_eq!(last(&traces_of(&[("1.json", &driver), ("5.json", &served[..1])])), Ok(7));
+        assert_eq!(last(&traces_of(&[("1.json", &driver), ("5.json", &served)])), Ok(7));
+    }
+    let foreign_name = [request("proxy_http_requests of another program", "SERVER")];
+    assert_eq!(last(&traces_of(&[("1.json", &driver), ("5.json", &foreign_name)])), Ok(1));
     // Only a worker's submissions are left; else the youngest trace counts, whoever made it.
     assert_eq!(last(&traces_of(&[("2.json", &detached)])), Ok(2));
     let foreign = [span("a", 10, None, (0, 9)).trace(5), span("b", 11, None, (1, 2)).trace(6)];
