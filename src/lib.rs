@@ -77,6 +77,7 @@
 //! | `tracer-core` | `src/core` | values and words: [`task`], [`value`], [`propagation`], [`names`], [`clock`], [`count`], [`suggestion`], [`exit`] |
 //! | `tracer-ipc` | `src/ipc` | what the processes of a session share: [`protocol`], connections, [`spool`], [`session`], [`stored`] |
 //! | `tracer-reactor` | `src/reactor` | what the head decides: plain functions over its state |
+//! | `tracer-engine` | `src/engine` | tasks that many machines share: the record of a task, what an agent decides, an engine's interface |
 //! | `tracer-host` | `src/host` | the host's side of the module boundary: [`hook`], module store, recorder |
 //! | `tracer-client` | `src/client` | the side that submits: one connection and its faces, [`driver`] and [`cluster`] |
 //! | `tracer` | `src` | the program: [`cli`], [`config`], [`head`], `worker`, [`http_api`], [`serving`], [`trace`], [`view`] |
@@ -103,7 +104,7 @@
 //! | write span files | `host/hook/logs.rs`, `host/hook/own.rs`, `head/recovery.rs`, `http_api/otlp.rs`, `hooks/local_tmp_tracing/`, `hooks/span_file/` |
 //! | run on tokio | `http_api.rs`, `http_api/`, `view/`, `serving/proxy.rs`, `serving/proxy/`, `hooks/otlp_grpc/`, `hooks/sdk/src/blocking.rs` (a task's own runtime), `hooks/sdk/src/serve/` (a replica's loop), `hooks/program/` |
 //! | use `unsafe` | `host/`, `ipc/`, `head/guard.rs`, `head/heap.rs`, `worker/command.rs`, `worker/command/`, `worker/usage.rs`, `worker/output_marks.rs`, `cli.rs`, `client/driver/session_environment.rs`, `hooks/abi/`, `hooks/sdk/` |
-//! | decide, from arguments alone | `reactor/` |
+//! | decide, from arguments alone | `reactor/`, `engine/record.rs`, `engine/agent.rs`, `engine/message.rs`, `engine/interface.rs` |
 //!
 //! And beside the table:
 //!

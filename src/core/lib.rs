@@ -8,6 +8,7 @@
 //! | | |
 //! |---|---|
 //! | [`task`] | tasks as values: ids, envelope, options, outcome, attempts |
+//! | [`PlaceId`], [`ClusterTaskId`] | ids that hold beyond one head |
 //! | [`propagation`] | `traceparent`, `tracestate`, `baggage`: strict parsers and writers |
 //! | [`codec`] | the fixed layout of hot messages and journal records |
 //! | [`value`] | arguments and results: MessagePack on the wire, JSON for people |
@@ -41,6 +42,8 @@ pub mod metric_names;
 pub mod module_name;
 pub mod names;
 pub mod pattern;
+mod place_id;
+pub mod queue;
 pub mod propagation;
 pub mod request_names;
 pub mod sampling_ratio;
@@ -52,5 +55,6 @@ pub mod value;
 
 pub use hook_contract::HookContract;
 pub use logs::{LogEvents, LogLevel, LogSettings};
+pub use place_id::{ClusterTaskId, PlaceId, PlaceIdError};
 pub use sampling_ratio::{SamplingRatio, SamplingRatioError};
 pub use stored::Stored;

@@ -1,0 +1,961 @@
+//! What the agent decides: functions over its state that return effects. It reads no clock and knows no socket.
+//!
+//! It has two sides. As *origin* it puts tasks of its head into queues, and tells the head how they ended. As *holder* it pulls tasks for the head's free
+//! slots, claims them, and brings their outcomes into their records. Both change records in one way: an [`Event`] is brought about by reading the record
+//! unless it is known, asking [`change`] what it becomes, and swapping; who loses a race reads again, and what was unreachable is tried again once
+//! the engine is there. For each record one event is brought about at a time.
+//!
+//! Nothing in here has to outlive the process. An agent that was started again is told by its head which tasks are open both ways, and goes on: a
+//! [token](Import::token) says all that is needed of an import.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::ops::Bound;
+
+use tracer_core::codec::{Put, Take, WireError};
+use tracer_core::task::TaskId;
+use tracer_core::{ClusterTaskId, PlaceId};
+
+use crate::interface::{Answer, Delivery, Handle, PutError, Request};
+use crate::message::{Heartbeat, TaskMessage, Told};
+use crate::record::{Claim, End, Event, Holder, Record, Refusal, Sight, Terms, change};
+
+/// Intervals of redelivery after which a task that nothing was heard of is looked at.
+const LOOK_AGAIN: u64 = 4;
+/// Tasks that are looked at in one interval of heartbeats.
+const LOOKS: usize = 64;
+
+/// Settings of an agent, which do not change while it runs.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Settings {
+    /// This node, and the life of its head.
+    pub own: Holder,
+    /// Its name, as spans have it.
+    pub node_id: String,
+    /// Queues that it pulls from, each with the most tasks of it at a time; empty for a node that only submits.
+    pub queues: Vec<(String, usize)>,
+    /// Interval after which the engine delivers again what nobody acknowledges, in nanoseconds.
+    pub ack_wait_ns: u64,
+    /// Interval at which what is held is said to be, and heartbeats are written, in nanoseconds.
+    pub keep_ns: u64,
+    /// Time that a submission may wait for an engine that cannot be reached, in nanoseconds.
+    pub engine_wait_ns: u64,
+}
+
+/// A task of another node that this one's head runs, or of this very node.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Import {
+    /// Everything that an agent has to know to bring its end about. The head gives it back as it is.
+    pub token: Token,
+    /// The claim: the attempt that is to begin, and what was before it.
+    pub claim: Claim,
+    /// Time at which its origin accepted it, by that machine's clock.
+    pub submitted_unix_nano: u64,
+    /// Its envelope.
+    pub envelope: Vec<u8>,
+}
+
+/// What an agent has to know of a task that its head runs.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Token {
+    /// The task.
+    pub id: ClusterTaskId,
+    /// The queue that it came from.
+    pub queue: String,
+    /// The delivery that is acknowledged at its end.
+    pub handle: Handle,
+    /// See [`Terms`].
+    pub terms: Terms,
+}
+
+impl Token {
+    /// Encodes it.
+    pub fn encode(&self) -> Vec<u8> {
+        let mut out = Vec::new();
+        out.put_u64(self.id.place.0);
+        out.put_u64(self.id.task.0);
+        out.put_str(&self.queue);
+        out.put_str(&self.handle.0);
+        self.terms.put(&mut out);
+        out
+    }
+
+    /// Takes a token apart.
+    pub fn decode(bytes: &[u8]) -> Result<Token, WireError> {
+        let mut take = Take::new(bytes);
+        let id = ClusterTaskId { place: PlaceId(take.u64()?), task: TaskId(take.u64()?) };
+        let (queue, handle) = (take.str()?.to_owned(), Handle(take.str()?.to_owned()));
+        let terms = Terms::take(&mut take)?;
+        take.finish()?;
+        Ok(Token { id, queue, handle, terms })
+    }
+}
+
+/// An effect of the agent.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Effect {
+    /// Ask the engine, under a number.
+    Ask(u64, Request),
+    /// Tell the head something.
+    Tell(ToHead),
+}
+
+/// What the agent tells its head.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ToHead {
+    /// The engine has this task: it is accepted.
+    Stored(TaskId),
+    /// The engine does not have this task, and never will.
+    NotStored(TaskId, NotStored),
+    /// A task of this head has ended.
+    Ended(TaskId, End),
+    /// The engine has lost a task of this head that it had acknowledged. Nobody knows whether it was begun, and it must not be started twice.
+    LostWrites(TaskId),
+    /// Run this.
+    Import(Import),
+    /// An attempt of a task that the head runs is to end, because its origin wants that.
+    Stop(ClusterTaskId),
+    /// The end of an import is in its record, or counts for nothing: it need not be remembered any more.
+    Settled(ClusterTaskId),
+    /// Something for the log.
+    Log(String),
+}
+
+/// Reason why a task is in no queue.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum NotStored {
+    /// The engine says so.
+    Put(PutError),
+    /// The engine could not be reached for too long.
+    Unreachable,
+}
+
+/// A task that this node's head has accepted for a queue.
+#[derive(Debug)]
+struct Share {
+    queue: String,
+    message: Vec<u8>,
+    terms: Terms,
+    /// When it came, in nanoseconds of the monotonic clock.
+    since_ns: u64,
+    /// True once a request to put it may have reached the engine.
+    is_sent: bool,
+    /// True once the engine is known to have it.
+    is_stored: bool,
+    /// True if the engine may have it since before this agent, so that its record is looked at first.
+    is_old: bool,
+    /// True if it was put before without an answer, so that the engine may have it whatever it says now.
+    was_tried: bool,
+    /// True while a request to put it, or to read its record, is on the way.
+    is_asked: bool,
+    /// When it was looked at last, in nanoseconds of the monotonic clock.
+    looked_ns: u64,
+    /// The outcome that it is to have if nobody has begun it, and whether it is to end also where it runs, if its origin wants to end it.
+    withdrawn: Option<(Vec<u8>, bool)>,
+}
+
+/// A message that this node has, whose task it claims or runs.
+#[derive(Debug)]
+struct Held {
+    queue: String,
+    handle: Handle,
+    terms: Terms,
+    /// Its message, until the head has it.
+    message: Option<Vec<u8>>,
+    /// The attempt that this node is at, once the head has it.
+    attempt: Option<u32>,
+}
+
+/// A record, and what is to be brought about in it.
+#[derive(Debug, Default)]
+struct Change {
+    todo: VecDeque<Event>,
+    /// The record as it was read or written last, with its revision and its stamp; none if it is not known.
+    known: Option<Known>,
+    /// True while a request is on the way.
+    is_asked: bool,
+    /// True if the heartbeats of its holder were looked at since it was read.
+    sight: Option<Sight>,
+}
+
+#[derive(Clone, Debug)]
+struct Known {
+    revision: Option<u64>,
+    record: Option<Record>,
+    stamp_ns: u64,
+}
+
+/// Returns the queue of a share.
+fn share_queue(shares: &BTreeMap<TaskId, Share>, task: TaskId) -> String {
+    shares.get(&task).map(|share| share.queue.clone()).unwrap_or_default()
+}
+
+/// What a request was for.
+#[derive(Debug)]
+enum Asked {
+    Put(TaskId),
+    /// The record of a share that may be in the engine.
+    Look(TaskId),
+    /// Whether the message is there of a share that must not be started twice and has no record.
+    Has(TaskId),
+    /// The record once more, of one that has no message either.
+    LookAgain(TaskId),
+    Read(ClusterTaskId),
+    Swap(ClusterTaskId, Option<Record>),
+    Sight(ClusterTaskId),
+    Pull(String),
+}
+
+/// The state of an agent.
+#[derive(Debug)]
+pub struct Agent {
+    settings: Settings,
+    shares: BTreeMap<TaskId, Share>,
+    held: BTreeMap<ClusterTaskId, Held>,
+    changes: BTreeMap<ClusterTaskId, Change>,
+    /// Requests on the way.
+    asked: BTreeMap<u64, Asked>,
+    next_request: u64,
+    /// Queues from which a pull is going on.
+    pulling: BTreeSet<String>,
+    /// Free slots of the head, and imports that it had been told of when it said so.
+    free: usize,
+    slots: usize,
+    told_then: u64,
+    /// Imports that the head was told of.
+    told: u64,
+    is_reachable: bool,
+    /// Since when the engine cannot be reached, by the monotonic clock.
+    unreachable_since_ns: u64,
+    next_beat_ns: u64,
+    /// The task at which [`look_again`](Self::look_again) goes on; none to begin anew.
+    looked_at_last: Option<TaskId>,
+    is_stopping: bool,
+    effects: Vec<Effect>,
+}
+
+impl Agent {
+    /// Makes an agent that has not reached the engine yet.
+    pub fn new(settings: Settings, now_ns: u64) -> Agent {
+        Agent {
+            settings,
+            shares: BTreeMap::new(),
+            held: BTreeMap::new(),
+            changes: BTreeMap::new(),
+            asked: BTreeMap::new(),
+            next_request: 0,
+            pulling: BTreeSet::new(),
+            free: 0,
+            slots: 0,
+            told_then: 0,
+            told: 0,
+            is_reachable: false,
+            unreachable_since_ns: now_ns,
+            next_beat_ns: now_ns,
+            looked_at_last: None,
+            is_stopping: false,
+            effects: Vec::new(),
+        }
+    }
+
+    /// Takes the effects of what was told since the last time, in their order.
+    pub fn take_effects(&mut self) -> Vec<Effect> {
+        std::mem::take(&mut self.effects)
+    }
+
+    /// Returns how many tasks of this node are open in the engine, and how many messages this node has.
+    pub fn counts(&self) -> (usize, usize) {
+        (self.shares.len(), self.held.len())
+    }
+
+    /// Returns whether nothing is left to be brought about.
+    pub fn is_settled(&self) -> bool {
+        self.changes.values().all(|change| change.todo.is_empty())
+    }
+
+    fn ask(&mut self, asked: Asked, request: Request) {
+        let number = self.next_request;
+        self.next_request += 1;
+        self.asked.insert(number, asked);
+        self.effects.push(Effect::Ask(number, request));
+    }
+
+    fn say(&mut self, request: Request) {
+        let number = self.next_request;
+        self.next_request += 1;
+        self.effects.push(Effect::Ask(number, request));
+    }
+
+    fn tell(&mut self, what: ToHead) {
+        self.effects.push(Effect::Tell(what));
+    }
+
+    // ---- the engine comes and goes ------------------------------------------------------------------------------------
+
+    /// Notes that the engine can be reached, from now on or again. Changes of records are watched already.
+    pub fn on_reachable(&mut self, now_ns: u64) {
+        self.is_reachable = true;
+        self.next_beat_ns = now_ns;
+        self.pulling.clear();
+        self.asked.retain(|_, asked| !matches!(asked, Asked::Pull(_)));
+        for task in self.shares.keys().copied().collect::<Vec<_>>() {
+            if let Some(share) = self.shares.get_mut(&task) {
+                // What has happened to it meanwhile was told to nobody.
+                share.is_old |= share.is_sent;
+            }
+        }
+        self.on_tick(now_ns);
+    }
+
+    /// Notes that the engine cannot be reached. Requests that are on the way are answered all the same.
+    pub fn on_unreachable(&mut self, now_ns: u64) {
+        if self.is_reachable {
+            self.is_reachable = false;
+            self.unreachable_since_ns = now_ns;
+        }
+    }
+
+    /// Does what is due, and returns when to come again, in nanoseconds of the monotonic clock.
+    pub fn on_tick(&mut self, now_ns: u64) -> u64 {
+        if !self.is_reachable {
+            let since_ns = self.unreachable_since_ns;
+            let limit_ns = self.settings.engine_wait_ns;
+            let is_over =
+                |share: &Share| !share.is_sent && now_ns.saturating_sub(since_ns.max(share.since_ns)) >= limit_ns;
+            let over: Vec<_> = self.shares.iter().filter(|(_, share)| is_over(share)).map(|(task, _)| *task).collect();
+            for task in over {
+                self.shares.remove(&task);
+                self.tell(ToHead::NotStored(task, NotStored::Unreachable));
+            }
+            return now_ns + self.settings.keep_ns.min(limit_ns.max(1));
+        }
+        if now_ns >= self.next_beat_ns {
+            self.next_beat_ns = now_ns + self.settings.keep_ns;
+            let handles: Vec<_> = self.held.values().map(|held| held.handle.clone()).collect();
+            handles.into_iter().for_each(|handle| self.say(Request::Keep(handle)));
+            let beat = Heartbeat {
+                life: self.settings.own.life,
+                node_id: self.settings.node_id.clone(),
+                free: u32::try_from(self.room()).unwrap_or(u32::MAX),
+                slots: u32::try_from(self.slots).unwrap_or(u32::MAX),
+                queues: self.settings.queues.iter().map(|(queue, _)| queue.clone()).collect(),
+            };
+            self.say(Request::Beat(beat.encode()));
+            self.look_again(now_ns);
+            // What was not answered is asked again, and who has not heard is told again.
+            for task in self.shares.keys().copied().collect::<Vec<_>>() {
+                self.go_on_sharing(task);
+                self.go_on_withdrawing(task);
+            }
+            for id in self.changes.keys().copied().collect::<Vec<_>>() {
+                self.go_on_changing(id);
+            }
+        }
+        self.pull();
+        self.next_beat_ns
+    }
+
+    // ---- the origin ---------------------------------------------------------------------------------------------------
+
+    /// Takes a task that the head has accepted for a queue. `is_new` says that no agent before this one was told of it; `is_stored`, that one has said that
+    /// the engine has it.
+    pub fn on_share(
+        &mut self,
+        task: TaskId,
+        queue: String,
+        message: Vec<u8>,
+        is_new: bool,
+        is_stored: bool,
+        now_ns: u64,
+    ) {
+        let Ok(TaskMessage { terms, .. }) = TaskMessage::decode(&message) else {
+            let reason = "its message cannot be read".into();
+            return self.tell(ToHead::NotStored(task, NotStored::Put(PutError::Refused(reason))));
+        };
+        let share = Share {
+            queue,
+            message,
+            terms,
+            since_ns: now_ns,
+            is_sent: !is_new,
+            is_stored,
+            is_old: !is_new,
+            was_tried: !is_new,
+            looked_ns: now_ns,
+            is_asked: false,
+            withdrawn: None,
+        };
+        self.shares.insert(task, share);
+        self.go_on_sharing(task);
+    }
+
+    /// Has tasks looked at that nothing was heard of for long, in turn: an engine that has lost writes may have lost a message, or take the
+    /// acknowledgement of one for that of another.
+    fn look_again(&mut self, now_ns: u64) {
+        let interval_ns = LOOK_AGAIN * self.settings.ack_wait_ns;
+        let after = self.looked_at_last.map_or(Bound::Unbounded, Bound::Excluded);
+        let due: Vec<_> = self.shares.range((after, Bound::Unbounded)).map(|(task, _)| *task).take(LOOKS).collect();
+        self.looked_at_last = due.last().copied();
+        for task in due {
+            if let Some(share) = self.shares.get_mut(&task)
+                && now_ns.saturating_sub(share.looked_ns) >= interval_ns
+            {
+                share.looked_ns = now_ns;
+                share.is_old = true;
+            }
+        }
+    }
+
+    fn id(&self, task: TaskId) -> ClusterTaskId {
+        ClusterTaskId { place: self.settings.own.place, task }
+    }
+
+    /// Takes the next step of a task that the engine may not have.
+    fn go_on_sharing(&mut self, task: TaskId) {
+        let id = self.id(task);
+        let Some(share) = self.shares.get_mut(&task).filter(|share| self.is_reachable && !share.is_asked) else {
+            return;
+        };
+        if share.is_old {
+            share.is_asked = true;
+            self.ask(Asked::Look(task), Request::Read(id));
+        } else if !share.is_stored {
+            self.put(task);
+        }
+    }
+
+    /// Puts a task into its queue: where its message is there already, that changes nothing.
+    fn put(&mut self, task: TaskId) {
+        let id = self.id(task);
+        let Some(share) = self.shares.get_mut(&task) else { return };
+        (share.is_asked, share.is_sent) = (true, true);
+        let (queue, message) = (share.queue.clone(), share.message.clone());
+        self.ask(Asked::Put(task), Request::Put { queue, id, message });
+    }
+
+    /// Ends a task of this head with an outcome, if nobody has begun it; else its holder is told to end it, if it `stops` there.
+    pub fn on_withdraw(&mut self, task: TaskId, outcome: Vec<u8>, stops: bool) {
+        let Some(share) = self.shares.get_mut(&task) else { return };
+        if !share.is_sent {
+            self.shares.remove(&task);
+            let end = End::Outcome { attempt: 0, holder: None, outcome };
+            return self.tell(ToHead::Ended(task, end));
+        }
+        let stops = stops || share.withdrawn.as_ref().is_some_and(|(_, stops)| *stops);
+        share.withdrawn = Some((outcome, stops));
+        self.go_on_withdrawing(task);
+    }
+
+    fn go_on_withdrawing(&mut self, task: TaskId) {
+        let id = self.id(task);
+        let Some((outcome, _)) = self.shares.get(&task).and_then(|share| share.withdrawn.clone()) else { return };
+        let change = self.changes.entry(id).or_default();
+        if !change.todo.iter().any(|event| matches!(event, Event::EndedUnbegun { .. })) {
+            change.todo.push_back(Event::EndedUnbegun { outcome });
+            change.known = change.known.take().filter(|_| change.is_asked);
+        }
+        self.go_on_changing(id);
+    }
+
+    /// Notes that the record of a task of this node has changed.
+    pub fn on_record(&mut self, id: ClusterTaskId, record: &[u8]) {
+        if id.place != self.settings.own.place {
+            return;
+        }
+        match Record::decode(record) {
+            Ok(Record::Ended(end)) => self.on_ended(id.task, end),
+            Ok(_) => {
+                if let Some(share) = self.shares.get_mut(&id.task) {
+                    share.is_stored = true;
+                }
+            }
+            Err(error) => self.tell(ToHead::Log(format!("the record of task {id} cannot be read: {error}"))),
+        }
+    }
+
+    fn on_ended(&mut self, task: TaskId, end: End) {
+        if self.shares.remove(&task).is_some() {
+            self.tell(ToHead::Ended(task, end));
+        }
+    }
+
+    fn on_put(&mut self, task: TaskId, answer: Answer) {
+        let Some(share) = self.shares.get_mut(&task) else { return };
+        share.is_asked = false;
+        match answer {
+            Answer::Put(Ok(())) => {
+                let was_stored = std::mem::replace(&mut share.is_stored, true);
+                if !was_stored {
+                    self.tell(ToHead::Stored(task));
+                }
+                self.go_on_withdrawing(task);
+            }
+            // What the engine may have had before is not refused: it is tried again.
+            Answer::Put(Err(why)) if !share.was_tried && !share.is_stored => {
+                self.shares.remove(&task);
+                self.tell(ToHead::NotStored(task, NotStored::Put(why)));
+            }
+            _ => (share.is_old, share.was_tried) = (true, true),
+        }
+    }
+
+    fn on_looked_at(&mut self, task: TaskId, answer: Answer) {
+        let Some(share) = self.shares.get_mut(&task) else { return };
+        share.is_asked = false;
+        let Answer::Record(entry) = answer else { return };
+        share.is_old = false;
+        match entry {
+            Some(entry) => {
+                let was_stored = std::mem::replace(&mut share.is_stored, true);
+                if !was_stored {
+                    self.tell(ToHead::Stored(task));
+                }
+                let id = self.id(task);
+                self.on_record(id, &entry.value);
+                if self.shares.contains_key(&task) {
+                    self.put(task);
+                }
+            }
+            None if share.terms.at_most_once && share.is_stored => {
+                share.is_asked = true;
+                let (id, queue) = (self.id(task), share_queue(&self.shares, task));
+                self.ask(Asked::Has(task), Request::Has { queue, id });
+            }
+            None => self.put(task),
+        }
+    }
+
+    /// Takes in whether the engine has the message of a task that must not be started twice and that had no record.
+    fn on_has(&mut self, task: TaskId, answer: Answer) {
+        let Some(share) = self.shares.get_mut(&task) else { return };
+        share.is_asked = false;
+        match answer {
+            Answer::Has(true) => {}
+            // Or it was claimed, ended and acknowledged just now.
+            Answer::Has(false) => {
+                share.is_asked = true;
+                let id = self.id(task);
+                self.ask(Asked::LookAgain(task), Request::Read(id));
+            }
+            _ => share.is_old = true,
+        }
+    }
+
+    fn on_looked_again(&mut self, task: TaskId, answer: Answer) {
+        let Some(share) = self.shares.get_mut(&task) else { return };
+        share.is_asked = false;
+        match answer {
+            Answer::Record(None) => {
+                self.shares.remove(&task);
+                self.tell(ToHead::LostWrites(task));
+            }
+            Answer::Record(Some(entry)) => {
+                let id = self.id(task);
+                self.on_record(id, &entry.value);
+            }
+            _ => share.is_old = true,
+        }
+    }
+
+    // ---- the holder ---------------------------------------------------------------------------------------------------
+
+    /// Takes what the head says of its slots: how many there are and how many are free, and the number of imports that it had been told of by then.
+    pub fn on_free(&mut self, slots: usize, free: usize, told: u64) {
+        (self.slots, self.free, self.told_then) = (slots, free, told);
+        self.pull();
+    }
+
+    /// Returns for how many messages there is room.
+    fn room(&self) -> usize {
+        let on_the_way = usize::try_from(self.told.saturating_sub(self.told_then)).unwrap_or(usize::MAX);
+        let claiming = self.held.values().filter(|held| held.attempt.is_none()).count();
+        self.free.saturating_sub(on_the_way).saturating_sub(claiming)
+    }
+
+    fn pull(&mut self) {
+        if self.room() == 0 || !self.is_reachable || self.is_stopping {
+            return;
+        }
+        for (queue, _) in self.settings.queues.clone() {
+            let count = self.room_of(&queue);
+            if count > 0 && self.pulling.insert(queue.clone()) {
+                self.ask(Asked::Pull(queue.clone()), Request::Pull { queue, count });
+            }
+        }
+    }
+
+    /// Returns for how many messages of a queue there is room.
+    fn room_of(&self, queue: &str) -> usize {
+        let most = self.settings.queues.iter().find(|(name, _)| name == queue).map_or(0, |(_, slots)| *slots);
+        let held = self.held.values().filter(|held| held.queue == queue).count();
+        self.room().min(most.saturating_sub(held))
+    }
+
+    /// Takes a message that a pull has brought.
+    pub fn on_delivered(&mut self, delivery: Delivery) {
+        let Delivery { queue, handle, id, message, is_again } = delivery;
+        let terms = match TaskMessage::decode(&message) {
+            Ok(message) => message.terms,
+            Err(error) => {
+                // Whoever can read it shall have it. It comes again later.
+                return self.tell(ToHead::Log(format!("the message of task {id} cannot be read: {error}")));
+            }
+        };
+        if self.is_stopping || (self.room_of(&queue) == 0 && !self.held.contains_key(&id)) {
+            return self.say(Request::GiveBack(handle));
+        }
+        let held = self.held.entry(id).or_insert_with(|| Held {
+            queue,
+            handle: handle.clone(),
+            terms,
+            message: None,
+            attempt: None,
+        });
+        // The delivery before it is over.
+        held.handle = handle;
+        if held.attempt.is_none() {
+            held.message = Some(message);
+        }
+        let to = self.settings.own;
+        let change = self.changes.entry(id).or_default();
+        if change.todo.iter().any(|event| matches!(event, Event::Delivered { .. })) {
+            return;
+        }
+        if !change.is_asked && (is_again || change.known.is_some()) {
+            change.known = None;
+        }
+        if !is_again && !change.is_asked && change.todo.is_empty() {
+            // Nearly always nobody has it; if somebody does, that is found out by trying.
+            change.known = Some(Known { revision: None, record: None, stamp_ns: 0 });
+        }
+        change.todo.push_back(Event::Delivered { to, sight: Sight::MayLive, terms });
+        self.go_on_changing(id);
+    }
+
+    /// Takes a task that the head runs since before this agent: its token, and the attempt that it is at.
+    pub fn on_import_open(&mut self, token: Token, attempt: u32) {
+        let Token { id, queue, handle, terms } = token;
+        self.held.insert(id, Held { queue, handle, terms, message: None, attempt: Some(attempt) });
+    }
+
+    /// Notes that an attempt of an import has failed and the head goes on with the next one.
+    pub fn on_attempt_failed(&mut self, id: ClusterTaskId, attempt: u32, is_crash: bool, report: Vec<u8>) {
+        if let Some(held) = self.held.get_mut(&id) {
+            held.attempt = Some(attempt + 1);
+        }
+        let by = self.settings.own;
+        self.bring_about(id, Event::AttemptFailed { by, attempt, is_crash, report });
+    }
+
+    /// Notes that an import has an outcome.
+    pub fn on_import_ended(&mut self, id: ClusterTaskId, attempt: u32, outcome: Vec<u8>) {
+        let by = self.settings.own;
+        self.bring_about(id, Event::Outcome { by, attempt, outcome });
+    }
+
+    /// Notes that the head lets go of an import, which another node is to run.
+    pub fn on_import_given_back(&mut self, id: ClusterTaskId, attempt: u32, has_begun: bool) {
+        let by = self.settings.own;
+        self.bring_about(id, Event::GivenBack { by, attempt, has_begun });
+    }
+
+    /// Notes that the head ends: nothing is pulled any more.
+    pub fn on_stopping(&mut self) {
+        self.is_stopping = true;
+    }
+
+    /// Takes what another node has told.
+    pub fn on_told(&mut self, told: &[u8]) {
+        match Told::decode(told) {
+            Ok(Told::Stop(id)) if self.held.get(&id).is_some_and(|held| held.attempt.is_some()) => {
+                self.tell(ToHead::Stop(id));
+            }
+            Ok(Told::DoYouRun(id)) if !self.held.contains_key(&id) => {
+                let by = self.settings.own;
+                self.bring_about(id, Event::NotRun { by });
+            }
+            _ => {}
+        }
+    }
+
+    // ---- records ------------------------------------------------------------------------------------------------------
+
+    fn bring_about(&mut self, id: ClusterTaskId, event: Event) {
+        self.changes.entry(id).or_default().todo.push_back(event);
+        self.go_on_changing(id);
+    }
+
+    /// Takes the next step towards what is to be brought about in a record.
+    fn go_on_changing(&mut self, id: ClusterTaskId) {
+        while let Some(change) = self.changes.get_mut(&id) {
+            if change.is_asked || !self.is_reachable {
+                return;
+            }
+            let Some(event) = change.todo.front() else {
+                // What is known of a record that this node does not hold grows old.
+                if !self.held.contains_key(&id) {
+                    self.changes.remove(&id);
+                }
+                return;
+            };
+            let Some(known) = &change.known else {
+                change.is_asked = true;
+                change.sight = None;
+                return self.ask(Asked::Read(id), Request::Read(id));
+            };
+            let event = match event {
+                Event::Delivered { to, terms, .. } => {
+                    let standing = known.record.as_ref().and_then(Record::claim).filter(|claim| claim.holder != *to);
+                    match (standing, change.sight) {
+                        (Some(claim), None) => {
+                            let holder = claim.holder.place;
+                            change.is_asked = true;
+                            return self.ask(Asked::Sight(id), Request::ReadHeartbeats(holder));
+                        }
+                        (Some(_), Some(sight)) => Event::Delivered { to: *to, sight, terms: *terms },
+                        (None, _) => event.clone(),
+                    }
+                }
+                _ => event.clone(),
+            };
+            match change_of(known, &event) {
+                Ok(next) => {
+                    let (revision, record) = (known.revision, next.encode());
+                    change.is_asked = true;
+                    return self.ask(Asked::Swap(id, Some(next)), Request::Swap { id, revision, record });
+                }
+                Err(refusal) => {
+                    let record = known.record.clone();
+                    change.todo.pop_front();
+                    self.on_refused(id, &event, refusal, record);
+                }
+            }
+        }
+    }
+
+    fn on_read(&mut self, id: ClusterTaskId, answer: Answer) {
+        let Some(change) = self.changes.get_mut(&id) else { return };
+        change.is_asked = false;
+        let Answer::Record(entry) = answer else { return };
+        let known = match entry {
+            None => Ok(Known { revision: None, record: None, stamp_ns: 0 }),
+            Some(entry) => Record::decode(&entry.value).map(|record| Known {
+                revision: Some(entry.revision),
+                record: Some(record),
+                stamp_ns: entry.stamp_ns,
+            }),
+        };
+        match known {
+            Ok(known) => change.known = Some(known),
+            Err(error) => {
+                // A node of a later version has it. What is to be brought about here waits for the next delivery.
+                change.todo.retain(|event| !matches!(event, Event::Delivered { .. }));
+                self.tell(ToHead::Log(format!("the record of task {id} cannot be read: {error}")));
+                return self.let_go_of(id);
+            }
+        }
+        self.go_on_changing(id);
+    }
+
+    fn on_heartbeats(&mut self, id: ClusterTaskId, answer: Answer) {
+        let ack_wait_ns = self.settings.ack_wait_ns;
+        let Some(change) = self.changes.get_mut(&id) else { return };
+        change.is_asked = false;
+        let Answer::Heartbeats { of_other, own } = answer else {
+            change.known = None;
+            return;
+        };
+        let Some(known) = &change.known else { return };
+        let Some(claim) = known.record.as_ref().and_then(Record::claim) else { return };
+        let beat = of_other.as_ref().and_then(|entry| Heartbeat::decode(&entry.value).ok());
+        let is_new_life = beat.is_some_and(|beat| beat.life > claim.holder.life);
+        let is_older = claim.holder.place == self.settings.own.place && claim.holder.life < self.settings.own.life;
+        let is_suspected = matches!(known.record, Some(Record::Suspected { .. }));
+        let was_silent = of_other.is_none_or(|entry| entry.stamp_ns < known.stamp_ns);
+        let was_heard = own.is_some_and(|entry| entry.stamp_ns >= known.stamp_ns.saturating_add(ack_wait_ns));
+        change.sight = Some(if is_new_life || is_older {
+            Sight::NewLife
+        } else if is_suspected && was_silent && was_heard {
+            Sight::Silent
+        } else {
+            Sight::MayLive
+        });
+        self.go_on_changing(id);
+    }
+
+    fn on_swapped(&mut self, id: ClusterTaskId, next: Option<Record>, answer: Answer) {
+        let Some(change) = self.changes.get_mut(&id) else { return };
+        change.is_asked = false;
+        change.sight = None;
+        let (Answer::Swapped(Some(revision)), Some(next)) = (answer, next) else {
+            // Somebody else was faster, or nobody knows who was.
+            change.known = None;
+            return self.go_on_changing(id);
+        };
+        change.known = Some(Known { revision: Some(revision), record: Some(next.clone()), stamp_ns: 0 });
+        if let Some(event) = change.todo.pop_front() {
+            self.on_brought_about(id, &event, next);
+        }
+        self.go_on_changing(id);
+    }
+
+    /// Notes that the record is now what an event makes of it.
+    fn on_brought_about(&mut self, id: ClusterTaskId, event: &Event, record: Record) {
+        match (event, record) {
+            (Event::Delivered { to, .. }, Record::Claimed(claim)) if claim.holder == *to => self.import(id, claim),
+            (Event::Delivered { .. }, Record::Ended(end)) => {
+                self.acknowledge(id);
+                self.on_own_ended(id, end);
+            }
+            // Its holder is heard of, or not, until it is delivered again.
+            (Event::Delivered { .. }, record) => {
+                self.ask_holder(id, record.claim());
+                self.let_go_of(id);
+            }
+            (Event::EndedUnbegun { .. }, Record::Ended(end)) => self.on_own_ended(id, end),
+            (Event::Outcome { .. }, Record::Ended(end)) => {
+                self.tell(ToHead::Settled(id));
+                self.acknowledge(id);
+                self.on_own_ended(id, end);
+            }
+            (Event::GivenBack { .. }, _) => self.on_given_back(id),
+            (
+                Event::AttemptFailed { .. }
+                | Event::Withdrawn { .. }
+                | Event::EndedUnbegun { .. }
+                | Event::Outcome { .. }
+                | Event::NotRun { .. },
+                _,
+            ) => {}
+        }
+    }
+
+    fn on_own_ended(&mut self, id: ClusterTaskId, end: End) {
+        if id.place == self.settings.own.place {
+            self.on_ended(id.task, end);
+        }
+    }
+
+    fn on_given_back(&mut self, id: ClusterTaskId) {
+        self.tell(ToHead::Settled(id));
+        if let Some(held) = self.held.remove(&id) {
+            self.say(Request::GiveBack(held.handle));
+        }
+    }
+
+    /// Notes that the record refuses an event: perhaps because it was brought about already, and the answer was lost.
+    fn on_refused(&mut self, id: ClusterTaskId, event: &Event, refusal: Refusal, record: Option<Record>) {
+        let claim = record.as_ref().and_then(Record::claim);
+        match (event, refusal) {
+            (Event::Delivered { .. }, Refusal::HasEnded) => {
+                // What this node's head may still run of it counts for nothing; its end says so.
+                if self.held.get(&id).is_some_and(|held| held.attempt.is_none()) {
+                    self.acknowledge(id);
+                }
+            }
+            (Event::Delivered { .. }, Refusal::HasIt) => {
+                if let Some(claim) = claim.cloned()
+                    && self.held.get(&id).is_some_and(|held| held.attempt.is_none())
+                {
+                    self.import(id, claim);
+                }
+            }
+            (Event::Delivered { .. }, _) => {
+                self.ask_holder(id, claim);
+                self.let_go_of(id);
+            }
+            (Event::EndedUnbegun { .. }, Refusal::Begun) => {
+                let share = self.shares.get_mut(&id.task).filter(|_| id.place == self.settings.own.place);
+                let stops =
+                    share.as_ref().is_some_and(|share| share.withdrawn.as_ref().is_some_and(|(_, stops)| *stops));
+                if let (Some(claim), true) = (claim, stops) {
+                    let (place, told) = (claim.holder.place, Told::Stop(id).encode());
+                    self.say(Request::Tell(place, told));
+                } else if let Some(share) = share {
+                    // It has begun in time.
+                    share.withdrawn = None;
+                }
+            }
+            (Event::EndedUnbegun { .. }, _) => {}
+            (Event::Outcome { .. }, Refusal::HasEnded) => {
+                self.tell(ToHead::Settled(id));
+                self.acknowledge(id);
+            }
+            // Another node has it now, whose message is not acknowledged by this one.
+            (Event::Outcome { .. }, _) => {
+                self.tell(ToHead::Settled(id));
+                self.held.remove(&id);
+            }
+            (Event::GivenBack { .. }, _) => self.on_given_back(id),
+            (Event::AttemptFailed { .. } | Event::Withdrawn { .. } | Event::NotRun { .. }, _) => {}
+        }
+        if let Some(Record::Ended(end)) = record {
+            self.on_own_ended(id, end);
+        }
+    }
+
+    /// Asks who has claimed a task whether it runs it.
+    fn ask_holder(&mut self, id: ClusterTaskId, claim: Option<&Claim>) {
+        if let Some(claim) = claim {
+            self.say(Request::Tell(claim.holder.place, Told::DoYouRun(id).encode()));
+        }
+    }
+
+    /// Hands a task to the head that this node has claimed.
+    fn import(&mut self, id: ClusterTaskId, claim: Claim) {
+        let Some(held) = self.held.get_mut(&id).filter(|held| held.attempt.is_none()) else { return };
+        let Some(message) = held.message.take() else { return };
+        let Ok(TaskMessage { submitted_unix_nano, envelope, .. }) = TaskMessage::decode(&message) else { return };
+        held.attempt = Some(claim.attempt);
+        let (queue, handle, terms) = (held.queue.clone(), held.handle.clone(), held.terms);
+        self.told += 1;
+        self.tell(ToHead::Import(Import {
+            token: Token { id, queue, handle, terms },
+            claim,
+            submitted_unix_nano,
+            envelope: envelope.into(),
+        }));
+    }
+
+    /// Removes the message of a task that has ended.
+    fn acknowledge(&mut self, id: ClusterTaskId) {
+        if let Some(held) = self.held.remove(&id) {
+            self.say(Request::Done(held.handle));
+        }
+    }
+
+    /// Leaves a message to be delivered again, unless the head runs its task.
+    fn let_go_of(&mut self, id: ClusterTaskId) {
+        if self.held.get(&id).is_some_and(|held| held.attempt.is_none()) {
+            self.held.remove(&id);
+        }
+    }
+
+    /// Takes an answer.
+    pub fn on_answer(&mut self, number: u64, answer: Answer) {
+        let Some(asked) = self.asked.remove(&number) else { return };
+        match asked {
+            Asked::Put(task) => self.on_put(task, answer),
+            Asked::Look(task) => self.on_looked_at(task, answer),
+            Asked::Has(task) => self.on_has(task, answer),
+            Asked::LookAgain(task) => self.on_looked_again(task, answer),
+            Asked::Read(id) => self.on_read(id, answer),
+            Asked::Swap(id, next) => self.on_swapped(id, next, answer),
+            Asked::Sight(id) => self.on_heartbeats(id, answer),
+            Asked::Pull(queue) => {
+                self.pulling.remove(&queue);
+                // What cannot be reached is not asked again at once.
+                if answer != Answer::Unreachable {
+                    self.pull();
+                }
+            }
+        }
+    }
+}
+
+fn change_of(known: &Known, event: &Event) -> Result<Record, Refusal> {
+    change(known.record.as_ref(), event)
+}
+
+#[cfg(test)]
+#[path = "agent_tests.rs"]
+mod tests;

@@ -1,0 +1,771 @@
+//! The agent over a simulated engine that does all that real ones were measured to do: answers that come late or never, deliveries again, acknowledgements
+//! that are undone, writes that are lost, partitions, and restarts of everything.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::*;
+use crate::interface::Entry;
+
+const QUEUE: &str = "default";
+const SECOND: u64 = 1_000_000_000;
+const ACK_WAIT: u64 = 10 * SECOND;
+const SLOTS: usize = 2;
+
+/// Random numbers from a seed (splitmix64).
+struct Random(u64);
+
+impl Random {
+    fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mixed = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        mixed ^ (mixed >> 31)
+    }
+
+    fn below(&mut self, bound: usize) -> usize {
+        (self.next() % bound as u64) as usize
+    }
+
+    fn chance(&mut self, percent: u64) -> bool {
+        self.next() % 100 < percent
+    }
+}
+
+/// A message of a queue.
+#[derive(Clone, Debug)]
+struct Message {
+    id: ClusterTaskId,
+    bytes: Vec<u8>,
+    /// When it is delivered again, if it was delivered.
+    again_ns: Option<u64>,
+    deliveries: u32,
+    is_done: bool,
+}
+
+/// What the engine keeps.
+#[derive(Clone, Debug, Default)]
+struct Kept {
+    messages: Vec<Message>,
+    records: BTreeMap<ClusterTaskId, Entry>,
+    beats: BTreeMap<PlaceId, Entry>,
+    revision: u64,
+}
+
+#[derive(Default)]
+struct Engine {
+    kept: Kept,
+    /// What was on its disk last: a restart may fall back to that.
+    synced: Kept,
+    /// Ends of records, which never change.
+    ends: BTreeMap<ClusterTaskId, Vec<u8>>,
+    has_lost_writes: bool,
+}
+
+impl Engine {
+    fn carry_out(&mut self, place: PlaceId, request: Request, now_ns: u64) -> (Option<Answer>, Vec<Delivery>) {
+        let kept = &mut self.kept;
+        let mut delivered = Vec::new();
+        let answer = match request {
+            Request::Put { id, message, .. } => {
+                if !kept.messages.iter().any(|message| message.id == id && !message.is_done) {
+                    kept.messages.push(Message { id, bytes: message, again_ns: None, deliveries: 0, is_done: false });
+                }
+                Some(Answer::Put(Ok(())))
+            }
+            Request::Has { id, .. } => {
+                Some(Answer::Has(kept.messages.iter().any(|message| message.id == id && !message.is_done)))
+            }
+            Request::Pull { queue, count } => {
+                let due = |message: &Message| !message.is_done && message.again_ns.is_none_or(|again| again <= now_ns);
+                for (number, message) in
+                    kept.messages.iter_mut().enumerate().filter(|(_, message)| due(message)).take(count)
+                {
+                    message.deliveries += 1;
+                    message.again_ns = Some(now_ns + ACK_WAIT);
+                    delivered.push(Delivery {
+                        queue: queue.clone(),
+                        handle: Handle(number.to_string()),
+                        id: message.id,
+                        message: message.bytes.clone(),
+                        is_again: message.deliveries > 1,
+                    });
+                }
+                Some(Answer::Pulled)
+            }
+            Request::Keep(handle) => {
+                let kept = handle.0.parse::<usize>().ok().and_then(|number| self.kept.messages.get_mut(number));
+                if let Some(message) = kept.filter(|message| message.again_ns.is_some()) {
+                    message.again_ns = Some(now_ns + ACK_WAIT);
+                }
+                None
+            }
+            Request::GiveBack(handle) => {
+                let kept = handle.0.parse::<usize>().ok().and_then(|number| self.kept.messages.get_mut(number));
+                kept.into_iter().for_each(|message| message.again_ns = Some(now_ns));
+                None
+            }
+            Request::Done(handle) => {
+                let kept = handle.0.parse::<usize>().ok().and_then(|number| self.kept.messages.get_mut(number));
+                kept.into_iter().for_each(|message| message.is_done = true);
+                None
+            }
+            Request::Read(id) => Some(Answer::Record(kept.records.get(&id).cloned())),
+            Request::Swap { id, revision, record } => {
+                let standing = kept.records.get(&id).map(|entry| entry.revision);
+                if standing == revision {
+                    kept.revision += 1;
+                    if let Ok(Record::Ended(_)) = Record::decode(&record) {
+                        let before = self.ends.insert(id, record.clone());
+                        assert!(before.is_none() || self.has_lost_writes, "task {id} has ended twice");
+                    }
+                    let entry = Entry { revision: kept.revision, stamp_ns: now_ns, value: record };
+                    kept.records.insert(id, entry);
+                    Some(Answer::Swapped(Some(kept.revision)))
+                } else {
+                    Some(Answer::Swapped(None))
+                }
+            }
+            Request::Beat(value) => {
+                kept.revision += 1;
+                kept.beats.insert(place, Entry { revision: kept.revision, stamp_ns: now_ns, value });
+                None
+            }
+            Request::ReadHeartbeats(other) => Some(Answer::Heartbeats {
+                of_other: kept.beats.get(&other).cloned(),
+                own: kept.beats.get(&place).cloned(),
+            }),
+            Request::Tell(..) => None,
+        };
+        (answer, delivered)
+    }
+}
+
+/// An attempt that a head runs, or an outcome that it remembers until that is settled.
+#[derive(Clone, Debug)]
+struct Running {
+    token: Token,
+    /// The attempt that it began with.
+    first: u32,
+    attempt: u32,
+    outcome: Option<Vec<u8>>,
+    is_to_stop: bool,
+}
+
+/// What the head of a node remembers. It outlives agents; `runs` does not outlive the head.
+struct Head {
+    life: u64,
+    /// Tasks that it has accepted, and whether they are known to be stored, each with its end.
+    accepted: BTreeMap<TaskId, Accepted>,
+    runs: BTreeMap<ClusterTaskId, Running>,
+    imports_seen: u64,
+}
+
+#[derive(Clone, Debug)]
+struct Accepted {
+    message: Vec<u8>,
+    is_stored: bool,
+    is_withdrawn: bool,
+    end: Option<End>,
+    was_refused: bool,
+    is_lost: bool,
+}
+
+struct Node {
+    place: PlaceId,
+    head: Head,
+    agent: Option<Agent>,
+    /// True while it cannot reach the engine.
+    is_cut_off: bool,
+    /// Number of the agent, so that answers to the one before it are not heard.
+    generation: u64,
+}
+
+/// Something on its way.
+#[derive(Debug)]
+enum Travelling {
+    Request(usize, u64, u64, Request),
+    Answer(usize, u64, u64, Answer),
+    Delivery(usize, u64, Delivery),
+    Told(PlaceId, Vec<u8>),
+    Record(ClusterTaskId, Vec<u8>),
+}
+
+/// Faults that a run has.
+#[derive(Clone, Copy)]
+struct Faults {
+    /// True if the engine may fall back to what it had synced.
+    loses_writes: bool,
+}
+
+struct World {
+    now_ns: u64,
+    random: Random,
+    engine: Engine,
+    is_engine_up: bool,
+    nodes: Vec<Node>,
+    travelling: Vec<Travelling>,
+    starts: BTreeMap<ClusterTaskId, u32>,
+    at_most_once: BTreeSet<ClusterTaskId>,
+    next_task: u64,
+}
+
+fn settings(place: PlaceId, life: u64) -> Settings {
+    Settings {
+        own: Holder { place, life },
+        node_id: place.to_string(),
+        queues: vec![(QUEUE.into(), 100)],
+        ack_wait_ns: ACK_WAIT,
+        keep_ns: 3 * SECOND,
+        engine_wait_ns: 5 * SECOND,
+    }
+}
+
+impl World {
+    fn new(seed: u64) -> World {
+        let node = |place| Node {
+            place: PlaceId(place),
+            head: Head { life: 1, accepted: BTreeMap::new(), runs: BTreeMap::new(), imports_seen: 0 },
+            agent: None,
+            is_cut_off: false,
+            generation: 0,
+        };
+        World {
+            now_ns: SECOND,
+            random: Random(seed),
+            engine: Engine::default(),
+            is_engine_up: true,
+            nodes: (1..=3).map(node).collect(),
+            travelling: Vec::new(),
+            starts: BTreeMap::new(),
+            at_most_once: BTreeSet::new(),
+            next_task: 1,
+        }
+    }
+
+    fn reaches(&self, node: usize) -> bool {
+        self.is_engine_up && !self.nodes[node].is_cut_off
+    }
+
+    /// Starts an agent, which its head tells all that is open.
+    fn start_agent(&mut self, at: usize) {
+        let now_ns = self.now_ns;
+        let reaches = self.reaches(at);
+        let node = &mut self.nodes[at];
+        node.generation += 1;
+        let mut agent = Agent::new(settings(node.place, node.head.life), now_ns);
+        node.head.imports_seen = 0;
+        for (task, accepted) in &node.head.accepted {
+            if accepted.end.is_none() && !accepted.was_refused && !accepted.is_lost {
+                agent.on_share(*task, QUEUE.into(), accepted.message.clone(), false, accepted.is_stored, now_ns);
+                if accepted.is_withdrawn {
+                    agent.on_withdraw(*task, b"cancelled".to_vec(), true);
+                }
+            }
+        }
+        for run in node.head.runs.values() {
+            agent.on_import_open(run.token.clone(), run.first);
+            // Those that are in the record already are refused by it.
+            for failed in run.first..run.attempt {
+                agent.on_attempt_failed(run.token.id, failed, false, b"why".to_vec());
+            }
+            if let Some(outcome) = &run.outcome {
+                agent.on_import_ended(run.token.id, run.attempt, outcome.clone());
+            }
+        }
+        if reaches {
+            agent.on_reachable(now_ns);
+        }
+        node.agent = Some(agent);
+        self.tell_free(at);
+    }
+
+    fn tell_free(&mut self, at: usize) {
+        let node = &mut self.nodes[at];
+        let busy = node.head.runs.values().filter(|run| run.outcome.is_none()).count();
+        let (free, seen) = (SLOTS.saturating_sub(busy), node.head.imports_seen);
+        if let Some(agent) = &mut node.agent {
+            agent.on_free(SLOTS, free, seen);
+        }
+        self.take_effects(at);
+    }
+
+    fn take_effects(&mut self, at: usize) {
+        let Some(agent) = &mut self.nodes[at].agent else { return };
+        let (effects, generation) = (agent.take_effects(), self.nodes[at].generation);
+        for effect in effects {
+            match effect {
+                Effect::Ask(number, request) => {
+                    self.travelling.push(Travelling::Request(at, generation, number, request));
+                }
+                Effect::Tell(what) => self.on_told_head(at, what),
+            }
+        }
+    }
+
+    fn on_told_head(&mut self, at: usize, what: ToHead) {
+        let node = &mut self.nodes[at];
+        let place = node.place;
+        match what {
+            ToHead::Stored(task) => {
+                let accepted = node.head.accepted.get_mut(&task).unwrap();
+                assert!(!accepted.was_refused, "task {task} of {place} is stored after it was refused");
+                accepted.is_stored = true;
+            }
+            ToHead::NotStored(task, _) => {
+                let accepted = node.head.accepted.get_mut(&task).unwrap();
+                assert!(!accepted.is_stored, "task {task} of {place} is refused after it was stored");
+                accepted.was_refused = true;
+            }
+            ToHead::LostWrites(task) => {
+                assert!(self.engine.has_lost_writes, "nothing was lost");
+                node.head.accepted.get_mut(&task).unwrap().is_lost = true;
+            }
+            ToHead::Ended(task, end) => {
+                let accepted = node.head.accepted.get_mut(&task).unwrap();
+                assert!(accepted.end.is_none(), "task {task} of {place} has ended twice for its head");
+                accepted.end = Some(end);
+            }
+            ToHead::Import(import) => {
+                let id = import.token.id;
+                node.head.imports_seen += 1;
+                let first = import.claim.attempt;
+                let run = Running { token: import.token, first, attempt: first, outcome: None, is_to_stop: false };
+                let before = node.head.runs.insert(id, run);
+                assert!(before.is_none(), "{id} runs twice on {place}");
+                let starts = self.starts.entry(id).or_default();
+                *starts += 1;
+                let is_once = self.at_most_once.contains(&id) && !self.engine.has_lost_writes;
+                assert!(*starts == 1 || !is_once, "{id} was started {starts} times");
+                self.tell_free(at);
+            }
+            ToHead::Stop(id) => {
+                if let Some(run) = node.head.runs.get_mut(&id) {
+                    run.is_to_stop = true;
+                }
+            }
+            ToHead::Settled(id) => {
+                node.head.runs.remove(&id);
+                self.tell_free(at);
+            }
+            ToHead::Log(line) => panic!("{line}"),
+        }
+    }
+
+    fn submit(&mut self, at: usize) {
+        let at_most_once = self.random.chance(30);
+        let terms = Terms { at_most_once, crash_limit: 2 };
+        let message = TaskMessage { submitted_unix_nano: self.now_ns, terms, envelope: b"envelope" }.encode();
+        let task = TaskId(self.next_task);
+        self.next_task += 1;
+        let (now_ns, node) = (self.now_ns, &mut self.nodes[at]);
+        if at_most_once {
+            self.at_most_once.insert(ClusterTaskId { place: node.place, task });
+        }
+        let accepted = Accepted {
+            message: message.clone(),
+            is_stored: false,
+            is_withdrawn: false,
+            end: None,
+            was_refused: false,
+            is_lost: false,
+        };
+        node.head.accepted.insert(task, accepted);
+        if let Some(agent) = &mut node.agent {
+            agent.on_share(task, QUEUE.into(), message, true, false, now_ns);
+        }
+        self.take_effects(at);
+    }
+
+    fn withdraw(&mut self, at: usize) {
+        let open = |(task, accepted): (&TaskId, &Accepted)| {
+            (accepted.end.is_none() && !accepted.was_refused && !accepted.is_lost).then_some(*task)
+        };
+        let open: Vec<_> = self.nodes[at].head.accepted.iter().filter_map(open).collect();
+        if open.is_empty() {
+            return;
+        }
+        let task = open[self.random.below(open.len())];
+        let node = &mut self.nodes[at];
+        node.head.accepted.get_mut(&task).unwrap().is_withdrawn = true;
+        if let Some(agent) = &mut node.agent {
+            agent.on_withdraw(task, b"cancelled".to_vec(), true);
+        }
+        self.take_effects(at);
+    }
+
+    /// Lets a running attempt end, fail, or be given back.
+    fn end_run(&mut self, at: usize) {
+        let node = &mut self.nodes[at];
+        let running: Vec<_> =
+            node.head.runs.iter().filter(|(_, run)| run.outcome.is_none()).map(|(id, _)| *id).collect();
+        if running.is_empty() {
+            return;
+        }
+        let id = running[self.random.below(running.len())];
+        let run = node.head.runs.get_mut(&id).unwrap();
+        match self.random.below(8) {
+            0 if !self.at_most_once.contains(&id) => {
+                if let Some(agent) = &mut node.agent {
+                    agent.on_attempt_failed(id, run.attempt, false, b"why".to_vec());
+                }
+                run.attempt += 1;
+            }
+            1 => {
+                if let Some(agent) = &mut node.agent {
+                    agent.on_import_given_back(id, run.attempt, true);
+                    // It is remembered until that is settled; whatever comes of it, it does not run.
+                    run.outcome = Some(b"given back".to_vec());
+                }
+            }
+            _ => {
+                let outcome = if run.is_to_stop { b"stopped".to_vec() } else { b"done".to_vec() };
+                run.outcome = Some(outcome.clone());
+                if let Some(agent) = &mut node.agent {
+                    agent.on_import_ended(id, run.attempt, outcome);
+                }
+            }
+        }
+        self.tell_free(at);
+    }
+
+    /// Has something arrive that is on its way, in whatever order.
+    fn arrive(&mut self, loses: bool) {
+        if self.travelling.is_empty() {
+            return;
+        }
+        let which = self.random.below(self.travelling.len().min(8));
+        match self.travelling.remove(which) {
+            Travelling::Request(at, generation, number, request) => {
+                let is_lost = !self.reaches(at) || (loses && self.random.chance(3));
+                let answer = if is_lost {
+                    Some(Answer::Unreachable)
+                } else {
+                    if let Request::Tell(place, told) = &request {
+                        self.travelling.push(Travelling::Told(*place, told.clone()));
+                    }
+                    let written = match &request {
+                        Request::Swap { id, record, .. } => Some((*id, record.clone())),
+                        _ => None,
+                    };
+                    let place = self.nodes[at].place;
+                    let (answer, delivered) = self.engine.carry_out(place, request, self.now_ns);
+                    if let (Some((id, record)), Some(Answer::Swapped(Some(_)))) = (written, &answer) {
+                        self.travelling.push(Travelling::Record(id, record));
+                    }
+                    let delivered = delivered.into_iter();
+                    self.travelling.extend(delivered.map(|delivery| Travelling::Delivery(at, generation, delivery)));
+                    // It was done, and nobody is told.
+                    if loses && self.random.chance(3) { answer.map(|_| Answer::Unreachable) } else { answer }
+                };
+                if let Some(answer) = answer {
+                    self.travelling.push(Travelling::Answer(at, generation, number, answer));
+                }
+            }
+            Travelling::Answer(at, generation, number, answer) => {
+                let node = &mut self.nodes[at];
+                if let Some(agent) = node.agent.as_mut().filter(|_| node.generation == generation) {
+                    agent.on_answer(number, answer);
+                }
+                self.take_effects(at);
+            }
+            Travelling::Delivery(at, generation, delivery) => {
+                let reaches = self.reaches(at);
+                let node = &mut self.nodes[at];
+                if let Some(agent) = node.agent.as_mut().filter(|_| node.generation == generation && reaches) {
+                    agent.on_delivered(delivery);
+                }
+                self.take_effects(at);
+            }
+            Travelling::Told(place, told) => {
+                let at = self.nodes.iter().position(|node| node.place == place).unwrap();
+                let reaches = self.reaches(at);
+                if let Some(agent) = self.nodes[at].agent.as_mut().filter(|_| reaches) {
+                    agent.on_told(&told);
+                }
+                self.take_effects(at);
+            }
+            Travelling::Record(id, record) => {
+                let at = self.nodes.iter().position(|node| node.place == id.place).unwrap();
+                let reaches = self.reaches(at);
+                if let Some(agent) = self.nodes[at].agent.as_mut().filter(|_| reaches) {
+                    agent.on_record(id, &record);
+                }
+                self.take_effects(at);
+            }
+        }
+    }
+
+    fn tick(&mut self, by_ns: u64) {
+        self.now_ns += by_ns;
+        for at in 0..self.nodes.len() {
+            if let Some(agent) = &mut self.nodes[at].agent {
+                agent.on_tick(self.now_ns);
+            }
+            self.take_effects(at);
+        }
+    }
+
+    fn note_reach(&mut self) {
+        for at in 0..self.nodes.len() {
+            let (reaches, now_ns) = (self.reaches(at), self.now_ns);
+            let Some(agent) = &mut self.nodes[at].agent else { continue };
+            match (reaches, agent.is_reachable) {
+                (true, false) => agent.on_reachable(now_ns),
+                (false, true) => agent.on_unreachable(now_ns),
+                _ => {}
+            }
+            self.take_effects(at);
+        }
+    }
+
+    fn fault(&mut self, faults: Faults) {
+        let at = self.random.below(self.nodes.len());
+        match self.random.below(6) {
+            // The agent dies.
+            0 => {
+                self.nodes[at].agent = None;
+                self.nodes[at].generation += 1;
+            }
+            // The head dies, and its agent with it; what it runs is gone.
+            1 => {
+                let node = &mut self.nodes[at];
+                node.agent = None;
+                node.generation += 1;
+                node.head.life += 1;
+                node.head.runs.clear();
+                // It does not know what its agent was told.
+                node.head.accepted.values_mut().for_each(|accepted| accepted.is_stored &= !self.engine.has_lost_writes);
+            }
+            2 => self.nodes[at].is_cut_off ^= true,
+            3 => self.is_engine_up ^= true,
+            // The engine comes back with what it had on its disk, or with acknowledgements undone.
+            4 if faults.loses_writes && self.random.chance(30) => {
+                self.engine.kept = self.engine.synced.clone();
+                self.engine.has_lost_writes = true;
+                self.is_engine_up = false;
+            }
+            4 => {
+                let undone = self.engine.kept.messages.iter_mut().filter(|message| message.is_done);
+                undone.for_each(|message| (message.is_done, message.again_ns) = (false, None));
+                self.is_engine_up = false;
+            }
+            _ => self.engine.synced = self.engine.kept.clone(),
+        }
+        self.note_reach();
+    }
+
+    fn heal(&mut self) {
+        self.is_engine_up = true;
+        for at in 0..self.nodes.len() {
+            self.nodes[at].is_cut_off = false;
+            if self.nodes[at].agent.is_none() {
+                self.start_agent(at);
+            }
+        }
+        self.note_reach();
+    }
+
+    fn are_all_ended(&self) -> bool {
+        let has_ended = |accepted: &Accepted| accepted.end.is_some() || accepted.was_refused || accepted.is_lost;
+        self.nodes.iter().all(|node| node.head.accepted.values().all(has_ended) && node.head.runs.is_empty())
+    }
+
+    fn describe(&self) -> String {
+        let mut text = String::new();
+        for node in &self.nodes {
+            for (task, accepted) in &node.head.accepted {
+                if accepted.end.is_none() && !accepted.was_refused && !accepted.is_lost {
+                    let id = ClusterTaskId { place: node.place, task: *task };
+                    let record = self.engine.kept.records.get(&id).map(|entry| Record::decode(&entry.value));
+                    let message = self.engine.kept.messages.iter().rfind(|message| message.id == id);
+                    text += &format!("{id}: {accepted:?}\n  {record:?}\n  {message:?}\n");
+                }
+            }
+            text += &format!("{} runs {:?}\n  {:?}\n", node.place, node.head.runs, node.agent);
+        }
+        text
+    }
+}
+
+fn run(seed: u64, faults: Faults) {
+    let mut world = World::new(seed);
+    for at in 0..world.nodes.len() {
+        world.start_agent(at);
+    }
+    for _ in 0..300 {
+        let at = world.random.below(world.nodes.len());
+        match world.random.below(100) {
+            0..8 => world.submit(at),
+            8..10 => world.withdraw(at),
+            10..20 => world.end_run(at),
+            20..30 => {
+                let by_ns = world.random.next() % (4 * SECOND);
+                world.tick(by_ns);
+            }
+            30..33 => world.fault(faults),
+            33..36 => world.heal(),
+            36..38 if world.nodes[at].agent.is_none() => {
+                world.start_agent(at);
+                world.note_reach();
+            }
+            _ => world.arrive(true),
+        }
+    }
+    // From here on nothing goes wrong, and everything comes to its end.
+    world.heal();
+    for round in 0.. {
+        for _ in 0..40 {
+            world.arrive(false);
+        }
+        for at in 0..world.nodes.len() {
+            world.end_run(at);
+        }
+        world.tick(SECOND);
+        if world.are_all_ended() {
+            break;
+        }
+        assert!(round < 2_000, "seed {seed}: these do not end:\n{}", world.describe());
+    }
+    for node in &world.nodes {
+        for (task, accepted) in &node.head.accepted {
+            let id = ClusterTaskId { place: node.place, task: *task };
+            let starts = world.starts.get(&id).copied().unwrap_or(0);
+            assert!(!accepted.was_refused || starts == 0, "seed {seed}: {id} was refused and started");
+            if let (Some(End::Outcome { outcome, .. }), false) = (&accepted.end, world.engine.has_lost_writes) {
+                let standing = &world.engine.kept.records.get(&id);
+                let recorded = standing.map(|entry| Record::decode(&entry.value));
+                if let Some(Ok(Record::Ended(End::Outcome { outcome: recorded, .. }))) = recorded {
+                    assert_eq!(recorded, *outcome, "seed {seed}: {id}");
+                }
+            }
+        }
+    }
+}
+
+/// Seeds of a run of the gate; `TRACER_SEEDS` has another number.
+fn seeds() -> u64 {
+    std::env::var("TRACER_SEEDS").ok().and_then(|seeds| seeds.parse().ok()).unwrap_or(1_200)
+}
+
+#[test]
+fn every_accepted_task_ends_once_whatever_dies_and_none_starts_twice_that_must_not() {
+    (0..seeds()).for_each(|seed| run(seed, Faults { loses_writes: false }));
+}
+
+#[test]
+fn every_accepted_task_ends_for_its_head_once_although_the_engine_loses_writes() {
+    (0..seeds() / 3).for_each(|seed| run(seed, Faults { loses_writes: true }));
+}
+
+#[test]
+fn a_token_is_read_as_it_was_written() {
+    let id = ClusterTaskId { place: PlaceId(7), task: TaskId(8) };
+    let terms = Terms { at_most_once: true, crash_limit: 2 };
+    let token = Token { id, queue: "q".into(), handle: Handle("$JS.ACK.x".into()), terms };
+    assert_eq!(Token::decode(&token.encode()), Ok(token));
+    assert!(Token::decode(b"short").is_err());
+}
+
+fn agent() -> Agent {
+    let mut agent = Agent::new(settings(PlaceId(1), 1), 0);
+    agent.on_reachable(0);
+    agent.take_effects();
+    agent
+}
+
+fn message() -> Vec<u8> {
+    let terms = Terms { at_most_once: false, crash_limit: 2 };
+    TaskMessage { submitted_unix_nano: 0, terms, envelope: b"e" }.encode()
+}
+
+#[test]
+fn what_never_left_is_refused_when_the_engine_is_away_for_too_long_and_what_may_have_left_is_not() {
+    let mut agent = agent();
+    agent.on_share(TaskId(1), QUEUE.into(), message(), true, false, 0);
+    let effects = agent.take_effects();
+    let [Effect::Ask(number, Request::Put { .. })] = effects[..] else { panic!("{effects:?}") };
+    agent.on_unreachable(0);
+    agent.on_answer(number, Answer::Unreachable);
+    agent.on_share(TaskId(2), QUEUE.into(), message(), true, false, SECOND);
+    agent.on_tick(5 * SECOND);
+    assert_eq!(agent.take_effects(), [], "it is waited for");
+    agent.on_tick(6 * SECOND);
+    let refused = Effect::Tell(ToHead::NotStored(TaskId(2), NotStored::Unreachable));
+    assert_eq!(agent.take_effects(), [refused]);
+}
+
+#[test]
+fn a_node_asks_for_as_many_tasks_as_it_has_free_slots() {
+    let mut agent = agent();
+    agent.on_free(4, 3, 0);
+    let effects = agent.take_effects();
+    let [Effect::Ask(_, Request::Pull { count: 3, .. })] = effects[..] else { panic!("{effects:?}") };
+    agent.on_free(4, 2, 0);
+    assert_eq!(agent.take_effects(), [], "one pull at a time");
+    agent.on_stopping();
+    agent.on_free(4, 4, 0);
+    assert_eq!(agent.take_effects(), []);
+}
+
+#[test]
+fn a_queue_that_does_not_exist_is_a_refusal() {
+    let mut agent = agent();
+    agent.on_share(TaskId(1), "nowhere".into(), message(), true, false, 0);
+    let effects = agent.take_effects();
+    let [Effect::Ask(number, _)] = effects[..] else { panic!("{effects:?}") };
+    agent.on_answer(number, Answer::Put(Err(PutError::NoQueue)));
+    let refused = ToHead::NotStored(TaskId(1), NotStored::Put(PutError::NoQueue));
+    assert_eq!(agent.take_effects(), [Effect::Tell(refused)]);
+    assert_eq!(agent.counts(), (0, 0));
+}
+
+#[test]
+fn of_a_queue_no_more_tasks_run_at_a_time_than_the_node_was_told() {
+    let settings = Settings { queues: vec![("a".into(), 1), ("b".into(), 9)], ..settings(PlaceId(1), 1) };
+    let mut agent = Agent::new(settings, 0);
+    agent.on_reachable(0);
+    agent.take_effects();
+    agent.on_free(4, 4, 0);
+    let counts = |effects: Vec<Effect>| -> Vec<(String, usize)> {
+        let of_pull = |effect| match effect {
+            Effect::Ask(_, Request::Pull { queue, count }) => Some((queue, count)),
+            _ => None,
+        };
+        effects.into_iter().filter_map(of_pull).collect()
+    };
+    assert_eq!(counts(agent.take_effects()), [("a".to_owned(), 1), ("b".to_owned(), 4)]);
+    let id = ClusterTaskId { place: PlaceId(2), task: TaskId(1) };
+    let delivery = |number: &str, id| Delivery {
+        queue: "a".into(),
+        handle: Handle(number.into()),
+        id,
+        message: message(),
+        is_again: false,
+    };
+    agent.on_delivered(delivery("1", id));
+    let effects = agent.take_effects();
+    assert!(matches!(effects[..], [Effect::Ask(_, Request::Swap { revision: None, .. })]), "{effects:?}");
+    agent.on_delivered(delivery("2", ClusterTaskId { task: TaskId(2), ..id }));
+    assert!(matches!(agent.take_effects()[..], [Effect::Ask(_, Request::GiveBack(_))]), "there is no room for it");
+}
+
+#[test]
+fn a_task_that_has_waited_too_long_is_not_ended_where_it_has_begun_in_time() {
+    let mut agent = agent();
+    agent.on_share(TaskId(1), QUEUE.into(), message(), true, false, 0);
+    let [Effect::Ask(number, _)] = agent.take_effects()[..] else { panic!() };
+    agent.on_answer(number, Answer::Put(Ok(())));
+    for (stops, expected) in [(false, 0), (true, 1)] {
+        agent.take_effects();
+        agent.on_withdraw(TaskId(1), b"late".to_vec(), stops);
+        let effects = agent.take_effects();
+        let [Effect::Ask(number, Request::Read(_))] = effects[..] else { panic!("{effects:?}") };
+        let holder = Holder { place: PlaceId(2), life: 1 };
+        let claim = Claim { holder, attempt: 1, failures: 0, crashes: 0, past: Vec::new() };
+        let entry = Entry { revision: 3, stamp_ns: 5, value: Record::Claimed(claim).encode() };
+        agent.on_answer(number, Answer::Record(Some(entry)));
+        let told = agent.take_effects();
+        let is_told = |effect: &&Effect| matches!(effect, Effect::Ask(_, Request::Tell(PlaceId(2), _)));
+        assert_eq!(told.iter().filter(is_told).count(), expected, "{told:?}");
+    }
+}

@@ -1,0 +1,123 @@
+//! What the agent needs of an engine, and nothing of any particular one.
+//!
+//! The agent's core returns [`Request`]s; whoever runs it carries them out, in any order and several at a time, and hands the [`Answer`] back under the
+//! number of the request. Each may be answered with [`Answer::Unreachable`], after which nothing is known: it may have been done, it may still be done,
+//! or never. Deliveries and changes of records come as inputs of their own.
+
+use tracer_core::{ClusterTaskId, PlaceId};
+
+/// A message that was delivered, for whoever acknowledges it. It means the same in every process of the node.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Handle(pub String);
+
+/// The message of a task, as a queue has delivered it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Delivery {
+    /// The queue that it came from.
+    pub queue: String,
+    /// For acknowledgements. Every delivery of a message has one of its own.
+    pub handle: Handle,
+    /// The task.
+    pub id: ClusterTaskId,
+    /// The message.
+    pub message: Vec<u8>,
+    /// True if it was delivered before, perhaps to somebody else.
+    pub is_again: bool,
+}
+
+/// A request to the engine.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Request {
+    /// Put the message of a task into a queue, unless there is one of this task already. Answered by [`Answer::Put`].
+    Put {
+        /// The queue.
+        queue: String,
+        /// The task.
+        id: ClusterTaskId,
+        /// Its message.
+        message: Vec<u8>,
+    },
+    /// Say whether a queue has the message of a task. Answered by [`Answer::Has`].
+    Has {
+        /// The queue.
+        queue: String,
+        /// The task.
+        id: ClusterTaskId,
+    },
+    /// Deliver up to so many messages of a queue, as they come, for a while. Answered by [`Answer::Pulled`] when no more will come of it.
+    Pull {
+        /// The queue.
+        queue: String,
+        /// The most messages.
+        count: usize,
+    },
+    /// Say that the holder of a message goes on with it. Not answered.
+    Keep(Handle),
+    /// Have a message delivered again, at once. Not answered.
+    GiveBack(Handle),
+    /// Remove a message. Not answered: it may come again.
+    Done(Handle),
+    /// Read the record of a task. Answered by [`Answer::Record`].
+    Read(ClusterTaskId),
+    /// Write the record of a task, if its revision is still this one; none if there is to be no record yet. Answered by [`Answer::Swapped`].
+    Swap {
+        /// The task.
+        id: ClusterTaskId,
+        /// The revision that was read.
+        revision: Option<u64>,
+        /// The new record.
+        record: Vec<u8>,
+    },
+    /// Write this node's heartbeat. Not answered.
+    Beat(Vec<u8>),
+    /// Read the heartbeats of another node and of this one. Answered by [`Answer::Heartbeats`].
+    ReadHeartbeats(PlaceId),
+    /// Tell another node something, which may be lost. Not answered.
+    Tell(PlaceId, Vec<u8>),
+}
+
+/// Why a message is not in its queue.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum PutError {
+    /// There is no such queue.
+    NoQueue,
+    /// The queue takes no more.
+    Full,
+    /// Anything else that will not change by itself, in words.
+    Refused(String),
+}
+
+/// Something that is kept under a key, with its stamps.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Entry {
+    /// Number of the write that it is from.
+    pub revision: u64,
+    /// Time of that write, in nanoseconds of the engine's clock.
+    pub stamp_ns: u64,
+    /// What was written.
+    pub value: Vec<u8>,
+}
+
+/// An answer of the engine.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Answer {
+    /// Nothing is known.
+    Unreachable,
+    /// The message is in the queue, or was there already; or it is not.
+    Put(Result<(), PutError>),
+    /// Whether the message is in the queue.
+    Has(bool),
+    /// No more will come of a pull.
+    Pulled,
+    /// The record, if there is one.
+    Record(Option<Entry>),
+    /// The revision of the new record; none if another one was there.
+    Swapped(Option<u64>),
+    /// The heartbeats of the node that was asked for, and of this one.
+    Heartbeats {
+        /// Of the other one, if it has any.
+        of_other: Option<Entry>,
+        /// This node's own.
+        own: Option<Entry>,
+    },
+}

@@ -1,0 +1,23 @@
+//! Many machines: nodes share the tasks of a queue over an engine that they all reach.
+//!
+//! **For** the process `agent`, which a head starts that has joined an engine. **Uses** `tracer-core`, and of `tracer-ipc` the messages between agent and
+//! head. Without its feature `nats` it knows no engine, no socket, no clock and no runtime.
+//!
+//! | | |
+//! |---|---|
+//! | [`record`] | who has a task, and how it ended: the table by which that changes |
+//! | [`message`] | bytes that other nodes read: messages of queues, heartbeats |
+//! | [`interface`] | what is asked of an engine |
+//! | [`agent`] | what the agent decides |
+//!
+//! # Which outcome counts
+//!
+//! Every task has one record, changed by compare-and-swap only, and it ends once. Messages of queues say that there is something to do; that they are
+//! delivered again, late, or after they were acknowledged changes nothing, because whoever gets one looks into the record.
+
+#![forbid(unsafe_code)]
+
+pub mod agent;
+pub mod interface;
+pub mod message;
+pub mod record;

@@ -1,0 +1,430 @@
+//! The record of a shared task: who has it, at which attempt, and how it ended; and the table by which it changes.
+//!
+//! There is one record for each task, under a key of its own, and it is changed by compare-and-swap only: whoever wants to change it has read it, asks
+//! [`change`] what it becomes, and writes that if nobody else was faster. Nothing else decides who may run a task and which outcome counts.
+//!
+//! | | delivered | ended unbegun | withdrawn | attempt failed | outcome | given back, not run |
+//! |---|---|---|---|---|---|---|
+//! | **none** | claimed, attempt 1 | ended | claimed by its origin | not its holder | not its holder | not its holder |
+//! | **claimed** | suspected; to its holder: has it; of an older life: taken over | begun | begun | next attempt | ended | given back |
+//! | **suspected** | taken over, or too early; to its holder: claimed | begun | begun | next attempt | ended | given back |
+//! | **given back** | claimed; if it had begun: taken over | ended | claimed by its origin | not its holder | not its holder | not its holder |
+//! | **ended** | has ended | has ended | has ended | has ended | has ended | has ended |
+//!
+//! A row is what the record [is](Record), a column what [happens](Event). What only a holder may do, it may do with the life and the attempt that stand
+//! there: the outcome of an attempt that was taken over meets a record that is another one's.
+//!
+//! *Taken over* is the next attempt, charged as a lost worker; or the end: of a task that must not be started twice, which is lost, and of one that has
+//! lost as many workers as it may.
+
+use tracer_core::PlaceId;
+use tracer_core::codec::{Put, Take, WireError};
+
+/// A life of a node: its place, and the start of its head.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Holder {
+    /// The place.
+    pub place: PlaceId,
+    /// The number of the start of its head; a later one is higher.
+    pub life: u64,
+}
+
+/// An attempt before the one that the record is at.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PastAttempt {
+    /// Number of the attempt, from 1.
+    pub number: u32,
+    /// The node that had it.
+    pub holder: Holder,
+    /// Why it failed, encoded as the head does; none if its node was lost.
+    pub report: Option<Vec<u8>>,
+}
+
+/// The attempt that is going on, and what was before it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Claim {
+    /// Who has it.
+    pub holder: Holder,
+    /// Number of the attempt, from 1.
+    pub attempt: u32,
+    /// Number of attempts that failed by themselves.
+    pub failures: u32,
+    /// Number of attempts that were lost.
+    pub crashes: u32,
+    /// Attempts before, the oldest first; of very many, the newest.
+    pub past: Vec<PastAttempt>,
+}
+
+/// The end of a task.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum End {
+    /// It has an outcome of its own: encoded as the head does, with the attempt that it counts for.
+    Outcome {
+        /// Number of the attempt; 0 if none had begun.
+        attempt: u32,
+        /// Who ran it; none if nobody did.
+        holder: Option<Holder>,
+        /// The outcome, with attempts before it.
+        outcome: Vec<u8>,
+    },
+    /// It must not be started twice, and its node is gone.
+    Lost(Claim),
+    /// It has lost as many nodes as it may.
+    NodesLost(Claim),
+}
+
+/// The record of a task. Where there is none, nobody has it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Record {
+    /// A node has it.
+    Claimed(Claim),
+    /// A node has it, and its message was delivered to another one: either its node is gone, or the engine has forgotten who had it.
+    Suspected {
+        /// The claim that stands.
+        claim: Claim,
+        /// Who suspects.
+        by: Holder,
+    },
+    /// A node had it and has let go of it.
+    GivenBack {
+        /// What was claimed.
+        claim: Claim,
+        /// True if the attempt had begun, and counts.
+        has_begun: bool,
+    },
+    /// It has ended.
+    Ended(End),
+}
+
+/// The receiver's view of the holder in a record, by stamps of the engine's clock alone.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Sight {
+    /// The holder may live.
+    MayLive,
+    /// The record has been suspected for a whole interval of redelivery, through which the receiver was heard and the holder was not.
+    Silent,
+    /// The holder's place has a head that began after the claim.
+    NewLife,
+}
+
+/// Rules of a task that decide what follows when its node is lost.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Terms {
+    /// True if it must not be started twice.
+    pub at_most_once: bool,
+    /// Limit of how often it is started again after its node or its worker was lost.
+    pub crash_limit: u32,
+}
+
+/// What happens to a shared task.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Event {
+    /// Its message is delivered.
+    Delivered {
+        /// To whom.
+        to: Holder,
+        /// What that node sees of the holder.
+        sight: Sight,
+        /// See [`Terms`].
+        terms: Terms,
+    },
+    /// Its origin ends it, because it was cancelled or has waited for too long: the outcome, encoded as the head does.
+    EndedUnbegun {
+        /// The outcome.
+        outcome: Vec<u8>,
+    },
+    /// Its origin takes it, to run it itself.
+    Withdrawn {
+        /// The origin.
+        by: Holder,
+    },
+    /// An attempt failed, and its holder goes on with the next one.
+    AttemptFailed {
+        /// Who says so.
+        by: Holder,
+        /// The attempt that failed.
+        attempt: u32,
+        /// True if it was lost with its worker, rather than failed by itself.
+        is_crash: bool,
+        /// The report, encoded as the head does.
+        report: Vec<u8>,
+    },
+    /// The task has an outcome.
+    Outcome {
+        /// Who says so.
+        by: Holder,
+        /// The attempt that it counts for.
+        attempt: u32,
+        /// The outcome, encoded as the head does.
+        outcome: Vec<u8>,
+    },
+    /// Its holder lets go of it.
+    GivenBack {
+        /// Who says so.
+        by: Holder,
+        /// The attempt that is given up.
+        attempt: u32,
+        /// True if it had begun, and counts.
+        has_begun: bool,
+    },
+    /// Its holder was asked, and does not run it: it lived through the claim, and its agent did not.
+    NotRun {
+        /// Who says so.
+        by: Holder,
+    },
+}
+
+/// Reason why a record stays as it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Refusal {
+    /// It has ended: the first end counts, and whoever has its message acknowledges that.
+    HasEnded,
+    /// The receiver has it already, and runs it or is about to.
+    HasIt,
+    /// Somebody else has it, and nobody may take it over yet.
+    TooEarly,
+    /// It has begun, perhaps: its holder is to be asked.
+    Begun,
+    /// Whoever says so is not its holder any more, or is at another attempt.
+    NotItsHolder,
+}
+
+/// Attempts before the present one that a record keeps.
+const PAST_LIMIT: usize = 32;
+
+impl Claim {
+    fn first(holder: Holder) -> Claim {
+        Claim { holder, attempt: 1, failures: 0, crashes: 0, past: Vec::new() }
+    }
+
+    /// Returns the next attempt, after this one has ended.
+    fn next(&self, holder: Holder, report: Option<Vec<u8>>) -> Claim {
+        let mut past = self.past.clone();
+        if past.len() >= PAST_LIMIT {
+            past.remove(0);
+        }
+        past.push(PastAttempt { number: self.attempt, holder: self.holder, report });
+        Claim { holder, attempt: self.attempt + 1, past, ..*self }
+    }
+
+    /// Returns what becomes of it when its node is lost, or has given up an attempt that had begun.
+    fn taken_over(&self, by: Holder, terms: Terms) -> Record {
+        if terms.at_most_once {
+            return Record::Ended(End::Lost(self.clone()));
+        }
+        if self.crashes >= terms.crash_limit {
+            return Record::Ended(End::NodesLost(self.clone()));
+        }
+        Record::Claimed(Claim { crashes: self.crashes + 1, ..self.next(by, None) })
+    }
+
+    fn is_at(&self, holder: Holder, attempt: u32) -> bool {
+        self.holder == holder && self.attempt == attempt
+    }
+}
+
+/// The table: returns what a record becomes, or why it stays.
+pub fn change(record: Option<&Record>, event: &Event) -> Result<Record, Refusal> {
+    use Event as On;
+    use Record as At;
+    match (record, event) {
+        (Some(At::Ended(_)), _) => Err(Refusal::HasEnded),
+
+        (None, On::Delivered { to, .. }) => Ok(At::Claimed(Claim::first(*to))),
+        (None, On::EndedUnbegun { outcome }) => Ok(ended_unbegun(outcome)),
+        (None, On::Withdrawn { by }) => Ok(At::Claimed(Claim::first(*by))),
+
+        (Some(At::Claimed(claim)), On::Delivered { to, .. }) if claim.holder == *to => Err(Refusal::HasIt),
+        (Some(At::Suspected { claim, .. }), On::Delivered { to, .. }) if claim.holder == *to => {
+            Ok(At::Claimed(claim.clone()))
+        }
+        (
+            Some(At::Claimed(claim) | At::Suspected { claim, .. }),
+            On::Delivered { to, sight: Sight::NewLife, terms },
+        ) => Ok(claim.taken_over(*to, *terms)),
+        // Silence counts from a suspicion on, and there was none.
+        (Some(At::Claimed(claim)), On::Delivered { to, sight: Sight::MayLive | Sight::Silent, .. }) => {
+            Ok(At::Suspected { claim: claim.clone(), by: *to })
+        }
+        (Some(At::Suspected { claim, .. }), On::Delivered { to, sight: Sight::Silent, terms }) => {
+            Ok(claim.taken_over(*to, *terms))
+        }
+        (Some(At::Suspected { .. }), On::Delivered { sight: Sight::MayLive, .. }) => Err(Refusal::TooEarly),
+        (Some(At::Claimed(_) | At::Suspected { .. }), On::EndedUnbegun { .. } | On::Withdrawn { .. }) => {
+            Err(Refusal::Begun)
+        }
+
+        (Some(At::GivenBack { claim, has_begun: true }), On::Delivered { to, terms, .. }) => {
+            Ok(claim.taken_over(*to, *terms))
+        }
+        (Some(At::GivenBack { claim, has_begun: false }), On::Delivered { to, .. } | On::Withdrawn { by: to }) => {
+            Ok(At::Claimed(Claim { holder: *to, ..claim.clone() }))
+        }
+        (Some(At::GivenBack { claim, has_begun: true }), On::Withdrawn { by }) => {
+            Ok(At::Claimed(Claim { crashes: claim.crashes + 1, ..claim.next(*by, None) }))
+        }
+        (Some(At::GivenBack { .. }), On::EndedUnbegun { outcome }) => Ok(ended_unbegun(outcome)),
+
+        (
+            Some(At::Claimed(claim) | At::Suspected { claim, .. }),
+            On::AttemptFailed { by, attempt, is_crash, report },
+        ) if claim.is_at(*by, *attempt) => {
+            let next = claim.next(*by, Some(report.clone()));
+            let (failures, crashes) = (u32::from(!is_crash), u32::from(*is_crash));
+            Ok(At::Claimed(Claim { failures: next.failures + failures, crashes: next.crashes + crashes, ..next }))
+        }
+        (Some(At::Claimed(claim) | At::Suspected { claim, .. }), On::Outcome { by, attempt, outcome })
+            if claim.is_at(*by, *attempt) =>
+        {
+            let (holder, outcome) = (Some(*by), outcome.clone());
+            Ok(At::Ended(End::Outcome { attempt: *attempt, holder, outcome }))
+        }
+        (Some(At::Claimed(claim) | At::Suspected { claim, .. }), On::GivenBack { by, attempt, has_begun })
+            if claim.is_at(*by, *attempt) =>
+        {
+            Ok(At::GivenBack { claim: claim.clone(), has_begun: *has_begun })
+        }
+        (Some(At::Claimed(claim) | At::Suspected { claim, .. }), On::NotRun { by }) if claim.holder == *by => {
+            Ok(At::GivenBack { claim: claim.clone(), has_begun: false })
+        }
+        (_, On::AttemptFailed { .. } | On::Outcome { .. } | On::GivenBack { .. } | On::NotRun { .. }) => {
+            Err(Refusal::NotItsHolder)
+        }
+    }
+}
+
+fn ended_unbegun(outcome: &[u8]) -> Record {
+    Record::Ended(End::Outcome { attempt: 0, holder: None, outcome: outcome.into() })
+}
+
+impl Record {
+    /// Returns the claim that stands, unless nobody has it.
+    pub fn claim(&self) -> Option<&Claim> {
+        match self {
+            Record::Claimed(claim) | Record::Suspected { claim, .. } => Some(claim),
+            Record::GivenBack { .. } | Record::Ended(_) => None,
+        }
+    }
+
+    /// Encodes it.
+    pub fn encode(&self) -> Vec<u8> {
+        let mut out = vec![VERSION];
+        match self {
+            Record::Claimed(claim) => {
+                out.put_u8(CLAIMED);
+                claim.put(&mut out);
+            }
+            Record::Suspected { claim, by } => {
+                out.put_u8(SUSPECTED);
+                claim.put(&mut out);
+                by.put(&mut out);
+            }
+            Record::GivenBack { claim, has_begun } => {
+                out.put_u8(GIVEN_BACK);
+                claim.put(&mut out);
+                out.put_u8(u8::from(*has_begun));
+            }
+            Record::Ended(End::Outcome { attempt, holder, outcome }) => {
+                out.put_u8(ENDED);
+                out.put_u32(*attempt);
+                out.put_u8(u8::from(holder.is_some()));
+                if let Some(holder) = holder {
+                    holder.put(&mut out);
+                }
+                out.put_bytes(outcome);
+            }
+            Record::Ended(End::Lost(claim)) => {
+                out.put_u8(LOST);
+                claim.put(&mut out);
+            }
+            Record::Ended(End::NodesLost(claim)) => {
+                out.put_u8(NODES_LOST);
+                claim.put(&mut out);
+            }
+        }
+        out
+    }
+
+    /// Takes a record apart. What another version wrote, or nobody of tracer's, is an error.
+    pub fn decode(bytes: &[u8]) -> Result<Record, WireError> {
+        let mut take = Take::new(bytes);
+        if take.u8()? != VERSION {
+            return Err(WireError::UnknownValue("version of the record"));
+        }
+        let record = match take.u8()? {
+            CLAIMED => Record::Claimed(Claim::take(&mut take)?),
+            SUSPECTED => Record::Suspected { claim: Claim::take(&mut take)?, by: Holder::take(&mut take)? },
+            GIVEN_BACK => Record::GivenBack { claim: Claim::take(&mut take)?, has_begun: flag(&mut take)? },
+            ENDED => Record::Ended(End::Outcome {
+                attempt: take.u32()?,
+                holder: if flag(&mut take)? { Some(Holder::take(&mut take)?) } else { None },
+                outcome: take.bytes()?.into(),
+            }),
+            LOST => Record::Ended(End::Lost(Claim::take(&mut take)?)),
+            NODES_LOST => Record::Ended(End::NodesLost(Claim::take(&mut take)?)),
+            _ => return Err(WireError::UnknownValue("record")),
+        };
+        take.finish()?;
+        Ok(record)
+    }
+}
+
+/// Version of the encoding.
+const VERSION: u8 = 1;
+const CLAIMED: u8 = 1;
+const SUSPECTED: u8 = 2;
+const GIVEN_BACK: u8 = 3;
+const ENDED: u8 = 4;
+const LOST: u8 = 5;
+const NODES_LOST: u8 = 6;
+
+fn flag(take: &mut Take<'_>) -> Result<bool, WireError> {
+    match take.u8()? {
+        0 => Ok(false),
+        1 => Ok(true),
+        _ => Err(WireError::UnknownValue("flag")),
+    }
+}
+
+impl Holder {
+    pub(crate) fn put(&self, out: &mut Vec<u8>) {
+        out.put_u64(self.place.0);
+        out.put_u64(self.life);
+    }
+
+    pub(crate) fn take(take: &mut Take<'_>) -> Result<Holder, WireError> {
+        Ok(Holder { place: PlaceId(take.u64()?), life: take.u64()? })
+    }
+}
+
+impl Claim {
+    pub(crate) fn put(&self, out: &mut Vec<u8>) {
+        self.holder.put(out);
+        [self.attempt, self.failures, self.crashes].into_iter().for_each(|number| out.put_u32(number));
+        out.put_u32(self.past.len() as u32);
+        for past in &self.past {
+            out.put_u32(past.number);
+            past.holder.put(out);
+            out.put_u8(u8::from(past.report.is_some()));
+            if let Some(report) = &past.report {
+                out.put_bytes(report);
+            }
+        }
+    }
+
+    pub(crate) fn take(take: &mut Take<'_>) -> Result<Claim, WireError> {
+        let holder = Holder::take(take)?;
+        let (attempt, failures, crashes) = (take.u32()?, take.u32()?, take.u32()?);
+        let past = (0..take.u32()?).map(|_| {
+            let (number, holder) = (take.u32()?, Holder::take(take)?);
+            let report = if flag(take)? { Some(take.bytes()?.to_vec()) } else { None };
+            Ok(PastAttempt { number, holder, report })
+        });
+        let past = past.collect::<Result<Vec<_>, WireError>>()?;
+        Ok(Claim { holder, attempt, failures, crashes, past })
+    }
+}
+
+#[cfg(test)]
+#[path = "record_tests.rs"]
+mod tests;

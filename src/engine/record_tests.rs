@@ -1,0 +1,160 @@
+use super::*;
+
+const A: Holder = Holder { place: PlaceId(1), life: 1 };
+const B: Holder = Holder { place: PlaceId(2), life: 5 };
+const C: Holder = Holder { place: PlaceId(3), life: 9 };
+const TERMS: Terms = Terms { at_most_once: false, crash_limit: 2 };
+
+fn claim() -> Claim {
+    Claim { attempt: 2, crashes: 1, ..Claim::first(B) }
+}
+
+/// One of each, in the order of the rows: what B has, or had.
+fn rows() -> [(&'static str, Option<Record>); 6] {
+    [
+        ("none", None),
+        ("claimed", Some(Record::Claimed(claim()))),
+        ("suspected", Some(Record::Suspected { claim: claim(), by: A })),
+        ("given back, unbegun", Some(Record::GivenBack { claim: claim(), has_begun: false })),
+        ("given back, begun", Some(Record::GivenBack { claim: claim(), has_begun: true })),
+        ("ended", Some(Record::Ended(End::Outcome { attempt: 2, holder: Some(B), outcome: b"first".to_vec() }))),
+    ]
+}
+
+fn delivered(to: Holder, sight: Sight) -> Event {
+    Event::Delivered { to, sight, terms: TERMS }
+}
+
+/// One of each, in the order of the columns below.
+fn columns() -> [(&'static str, Event); 13] {
+    [
+        ("delivered to C", delivered(C, Sight::MayLive)),
+        ("delivered to C, silent", delivered(C, Sight::Silent)),
+        ("delivered to C, new life", delivered(C, Sight::NewLife)),
+        ("delivered to B", delivered(B, Sight::MayLive)),
+        ("ended unbegun", Event::EndedUnbegun { outcome: b"cancelled".to_vec() }),
+        ("withdrawn by A", Event::Withdrawn { by: A }),
+        ("B's attempt failed", Event::AttemptFailed { by: B, attempt: 2, is_crash: false, report: b"r".to_vec() }),
+        ("B's outcome", Event::Outcome { by: B, attempt: 2, outcome: b"one".to_vec() }),
+        ("B's outcome, of an older attempt", Event::Outcome { by: B, attempt: 1, outcome: b"one".to_vec() }),
+        ("outcome of a B before", Event::Outcome { by: Holder { life: 4, ..B }, attempt: 2, outcome: b"one".to_vec() }),
+        ("given back by B", Event::GivenBack { by: B, attempt: 2, has_begun: true }),
+        ("given back by C", Event::GivenBack { by: C, attempt: 2, has_begun: true }),
+        ("not run by B", Event::NotRun { by: B }),
+    ]
+}
+
+/// Describes a change in a word or two.
+fn word(changed: &Result<Record, Refusal>) -> String {
+    let of_claim = |claim: &Claim| {
+        let name = match claim.holder {
+            A => "A",
+            B => "B",
+            C => "C",
+            _ => "?",
+        };
+        format!("{name}{} -{}", claim.attempt, claim.crashes)
+    };
+    match changed {
+        Ok(Record::Claimed(claim)) => of_claim(claim),
+        Ok(Record::Suspected { claim, .. }) => format!("{}?", of_claim(claim)),
+        Ok(Record::GivenBack { has_begun, .. }) => (if *has_begun { "back, begun" } else { "back" }).into(),
+        Ok(Record::Ended(End::Outcome { .. })) => "ended".into(),
+        Ok(Record::Ended(End::Lost(_))) => "lost".into(),
+        Ok(Record::Ended(End::NodesLost(_))) => "nodes lost".into(),
+        Err(refusal) => format!("{refusal:?}"),
+    }
+}
+
+#[test]
+fn every_pair_of_record_and_event_has_its_place_in_the_table() {
+    // `B2 -1` is claimed by B, at attempt 2 with one attempt lost; `B2 -1?` is that and suspected.
+    let table = [
+        ["C1 -0", "C1 -0", "C1 -0", "B1 -0", "ended", "A1 -0"],
+        ["B2 -1?", "B2 -1?", "C3 -2", "HasIt", "Begun", "Begun"],
+        ["TooEarly", "C3 -2", "C3 -2", "B2 -1", "Begun", "Begun"],
+        ["C2 -1", "C2 -1", "C2 -1", "B2 -1", "ended", "A2 -1"],
+        ["C3 -2", "C3 -2", "C3 -2", "B3 -2", "ended", "A3 -2"],
+        ["HasEnded"; 6],
+    ];
+    let of_holder = [
+        ["NotItsHolder"; 7],
+        ["B3 -1", "ended", "NotItsHolder", "NotItsHolder", "back, begun", "NotItsHolder", "back"],
+        ["B3 -1", "ended", "NotItsHolder", "NotItsHolder", "back, begun", "NotItsHolder", "back"],
+        ["NotItsHolder"; 7],
+        ["NotItsHolder"; 7],
+        ["HasEnded"; 7],
+    ];
+    for ((row, record), (of_others, of_holder)) in rows().iter().zip(table.iter().zip(of_holder)) {
+        let expected = of_others.iter().chain(&of_holder);
+        for ((column, event), expected) in columns().iter().zip(expected) {
+            assert_eq!(word(&change(record.as_ref(), event)), *expected, "{row}: {column}");
+        }
+    }
+}
+
+#[test]
+fn a_task_that_must_not_be_started_twice_is_lost_with_its_node_and_one_that_was_not_begun_goes_on() {
+    let at_most_once = Terms { at_most_once: true, ..TERMS };
+    let delivered = |sight| Event::Delivered { to: C, sight, terms: at_most_once };
+    let expected = ["C1 -0", "B2 -1?", "TooEarly", "C2 -1", "lost", "HasEnded"];
+    for ((row, record), expected) in rows().iter().zip(expected) {
+        assert_eq!(word(&change(record.as_ref(), &delivered(Sight::MayLive))), expected, "{row}");
+    }
+    let claimed = Record::Claimed(claim());
+    assert_eq!(word(&change(Some(&claimed), &delivered(Sight::NewLife))), "lost");
+}
+
+#[test]
+fn the_budget_of_lost_attempts_is_kept_over_nodes() {
+    let mut record = change(None, &delivered(B, Sight::MayLive)).unwrap();
+    for (to, expected) in [(C, "C2 -1"), (A, "A3 -2"), (B, "nodes lost")] {
+        record = change(Some(&record), &delivered(to, Sight::NewLife)).unwrap();
+        assert_eq!(word(&Ok(record.clone())), expected);
+    }
+    let Record::Ended(End::NodesLost(claim)) = record else { panic!("{record:?}") };
+    let past: Vec<_> = claim.past.iter().map(|past| (past.number, past.holder, past.report.is_some())).collect();
+    assert_eq!(past, [(1, B, false), (2, C, false)]);
+}
+
+#[test]
+fn failures_of_its_own_are_counted_apart() {
+    let mut record = change(None, &delivered(B, Sight::MayLive)).unwrap();
+    for (attempt, is_crash) in [(1, false), (2, true), (3, false)] {
+        let report = vec![attempt as u8];
+        record = change(Some(&record), &Event::AttemptFailed { by: B, attempt, is_crash, report }).unwrap();
+    }
+    let claim = record.claim().unwrap();
+    assert_eq!((claim.attempt, claim.failures, claim.crashes, claim.past.len()), (4, 2, 1, 3));
+}
+
+#[test]
+fn a_record_remembers_no_more_attempts_than_it_may() {
+    let mut record = change(None, &delivered(B, Sight::MayLive)).unwrap();
+    for attempt in 1..100 {
+        let failed = Event::AttemptFailed { by: B, attempt, is_crash: false, report: Vec::new() };
+        record = change(Some(&record), &failed).unwrap();
+    }
+    let past = &record.claim().unwrap().past;
+    assert_eq!((past.len(), past[0].number, past[PAST_LIMIT - 1].number), (PAST_LIMIT, 68, 99));
+}
+
+#[test]
+fn what_is_encoded_is_decoded() {
+    let past = vec![
+        PastAttempt { number: 1, holder: A, report: Some(b"why".to_vec()) },
+        PastAttempt { number: 2, holder: C, report: None },
+    ];
+    let claim = Claim { past, failures: 3, ..claim() };
+    let mut records: Vec<_> = rows().into_iter().filter_map(|(_, record)| record).collect();
+    records.extend([Record::Claimed(claim.clone()), Record::Ended(End::Lost(claim.clone()))]);
+    records.extend([Record::Ended(End::NodesLost(claim)), ended_unbegun(b"")]);
+    for record in records {
+        let bytes = record.encode();
+        assert_eq!(Record::decode(&bytes), Ok(record.clone()));
+        for length in 0..bytes.len() {
+            assert!(Record::decode(&bytes[..length]).is_err(), "{record:?} cut to {length} bytes");
+        }
+    }
+    assert_eq!(Record::decode(&[2, 1]), Err(WireError::UnknownValue("version of the record")));
+}
