@@ -587,7 +587,36 @@ impl World {
     }
 }
 
-fn run(seed: u64, faults: Faults) {
+/// What a run has come to, so that a test can say that the interesting things happen at all.
+#[derive(Debug, Default)]
+struct Seen {
+    succeeded: u32,
+    cancelled: u32,
+    lost: u32,
+    nodes_lost: u32,
+    again: u32,
+    refused: u32,
+    lost_by_engine: u32,
+}
+
+impl Seen {
+    fn add(&mut self, world: &World) {
+        self.again += world.starts.values().filter(|starts| **starts > 1).count() as u32;
+        for accepted in world.nodes.iter().flat_map(|node| node.head.accepted.values()) {
+            self.refused += u32::from(accepted.was_refused);
+            self.lost_by_engine += u32::from(accepted.is_lost);
+            match &accepted.end {
+                Some(End::Outcome { attempt: 0, .. }) => self.cancelled += 1,
+                Some(End::Outcome { .. }) => self.succeeded += 1,
+                Some(End::Lost(_)) => self.lost += 1,
+                Some(End::NodesLost(_)) => self.nodes_lost += 1,
+                None => {}
+            }
+        }
+    }
+}
+
+fn run(seed: u64, faults: Faults, seen: &mut Seen) {
     let mut world = World::new(seed);
     for at in 0..world.nodes.len() {
         world.start_agent(at);
@@ -640,6 +669,7 @@ fn run(seed: u64, faults: Faults) {
             }
         }
     }
+    seen.add(&world);
 }
 
 /// Seeds of a run of the gate; `TRACER_SEEDS` has another number.
@@ -649,12 +679,18 @@ fn seeds() -> u64 {
 
 #[test]
 fn every_accepted_task_ends_once_whatever_dies_and_none_starts_twice_that_must_not() {
-    (0..seeds()).for_each(|seed| run(seed, Faults { loses_writes: false }));
+    let mut seen = Seen::default();
+    (0..seeds()).for_each(|seed| run(seed, Faults { loses_writes: false }, &mut seen));
+    let Seen { succeeded, cancelled, lost, nodes_lost, again, refused, lost_by_engine } = seen;
+    assert!([succeeded, cancelled, lost, nodes_lost, again, refused].iter().all(|count| *count > 10), "{seen:?}");
+    assert_eq!(lost_by_engine, 0);
 }
 
 #[test]
 fn every_accepted_task_ends_for_its_head_once_although_the_engine_loses_writes() {
-    (0..seeds() / 3).for_each(|seed| run(seed, Faults { loses_writes: true }));
+    let mut seen = Seen::default();
+    (0..seeds() / 3).for_each(|seed| run(seed, Faults { loses_writes: true }, &mut seen));
+    assert!(seen.lost_by_engine > 0, "{seen:?}");
 }
 
 #[test]
