@@ -97,7 +97,15 @@ mod tests {
 
     #[test]
     fn what_is_no_id_is_refused() {
-        for text in ["", "k3f9a2m4q7cx", "k3f9a2m4q7cxww", "zzzzzzzzzzzzz", "0000000000000-", "000000000000l-1", "0000000000000-01"] {
+        for text in [
+            "",
+            "k3f9a2m4q7cx",
+            "k3f9a2m4q7cxww",
+            "zzzzzzzzzzzzz",
+            "0000000000000-",
+            "000000000000l-1",
+            "0000000000000-01",
+        ] {
             assert_eq!(text.parse::<ClusterTaskId>(), Err(PlaceIdError), "{text}");
         }
         for text in ["zzzzzzzzzzzzz", "000000000000l", "000000000000I", "00000000000é"] {
