@@ -137,7 +137,7 @@ fn refused(code: ServiceRefusalCode, message: String) -> CommandError {
 }
 
 /// Asks the head something about services.
-fn ask(driver: &mut Driver, query: ServiceQuery) -> Result<ServiceReply, CommandError> {
+pub(super) fn ask(driver: &mut Driver, query: ServiceQuery) -> Result<ServiceReply, CommandError> {
     match driver.query(&Query::Service(query))? {
         Reply::Service(ServiceReply::Refused(refusal)) => Err(CommandError::new(exit::FAILED, Refused(refusal))),
         Reply::Service(reply) => Ok(reply),

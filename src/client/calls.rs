@@ -15,8 +15,10 @@
 //! | `state` | services, calls on their way, orders of the head |
 //! | `call` | one call: its stage, its spans, its end |
 //! | `lane` | frames: a lane to one replica |
+//! | `figures` | metrics of the calls |
 
 mod call;
+mod figures;
 mod lane;
 mod state;
 
@@ -31,7 +33,9 @@ use rustix::event::{EventfdFlags, Timespec, epoll, eventfd};
 use tracer_core::lock::lock;
 use tracer_host::hook::{CallRequest, CallSink, Recorder};
 use tracer_ipc::calling::connect_as_caller;
+use tracer_ipc::session;
 
+use figures::Figures;
 use state::{After, State};
 
 /// Tokens of epoll events below those of services and lanes.
@@ -72,7 +76,8 @@ impl Calls {
             for (token, fd) in [(CONTROL, control.as_fd()), (WAKE, wake.as_fd())] {
                 epoll::add(&epoll, fd, epoll::EventData::new_u64(token), epoll::EventFlags::IN)?;
             }
-            let state = State::new(control, epoll.try_clone()?, recorder, home);
+            let figures = Figures::open(session::place_of(session_dir));
+            let state = State::new(control, epoll.try_clone()?, recorder, figures, home);
             let calls = Arc::new(Calls {
                 state: Mutex::new(state),
                 epoll,

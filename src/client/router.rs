@@ -75,6 +75,8 @@ pub struct Router<T> {
     queues: Vec<Queue<T>>,
     admitted: VecDeque<Admitted<T>>,
     wakes: VecDeque<CallerIndex>,
+    /// Deployments of which the head wants to know that a request has come.
+    firsts: Vec<DeploymentIndex>,
     random: Random,
 }
 
@@ -82,7 +84,15 @@ impl<T> Router<T> {
     /// Makes a router for this caller. `seed` decides which replicas are drawn.
     pub fn new(table: Arc<ReplicaTable>, caller: CallerIndex, seed: u64) -> Router<T> {
         let queues = (0..table.capacity().deployments).map(|_| Queue::default()).collect();
-        Router { table, caller, queues, admitted: VecDeque::new(), wakes: VecDeque::new(), random: Random(seed | 1) }
+        Router {
+            table,
+            caller,
+            queues,
+            admitted: VecDeque::new(),
+            wakes: VecDeque::new(),
+            firsts: Vec::new(),
+            random: Random(seed | 1),
+        }
     }
 
     /// Says how long a request may wait for a place at a deployment; none for as long as it takes.
@@ -115,6 +125,9 @@ impl<T> Router<T> {
                 model => queue.take_place_for(model, &self.table, self.caller),
             };
             if let Some(replica) = place {
+                if self.table.is_first(deployment) {
+                    self.firsts.push(deployment);
+                }
                 return Arrival::Admitted(request, replica);
             }
         }
@@ -122,6 +135,9 @@ impl<T> Router<T> {
             return Arrival::Refused { request, retry_after_s: queue.retry_after_s(now_ns) };
         };
         let ticket = Ticket { deployment, number: queue.push(request, now_ns) };
+        if self.table.is_first(deployment) {
+            self.firsts.push(deployment);
+        }
         // While others wait, whoever gives a place back hands it out.
         if before == 0 {
             self.hand_out(deployment, now_ns);
@@ -167,6 +183,19 @@ impl<T> Router<T> {
         self.wakes.pop_front()
     }
 
+    /// Takes a deployment of which the head is to be told that a request has come. To be asked for after each [arrival](Self::arrive).
+    #[inline]
+    pub fn next_first(&mut self) -> Option<DeploymentIndex> {
+        self.firsts.pop()
+    }
+
+    /// Returns whether a deployment has a replica that is ready.
+    pub fn has_replica(&mut self, deployment: DeploymentIndex) -> bool {
+        let queue = &mut self.queues[deployment.get()];
+        queue.refresh(&self.table, deployment);
+        !queue.replicas.is_empty()
+    }
+
     /// Takes a request out that waits, because its client has gone. None when it waits no more.
     pub fn give_up(&mut self, ticket: Ticket) -> Option<T> {
         let request = self.queues[ticket.deployment.get()].remove(ticket.number)?;
@@ -196,7 +225,7 @@ impl<T> Router<T> {
 
     /// Gives the room there is to requests that wait, whoever's they are.
     fn hand_out(&mut self, deployment: DeploymentIndex, now_ns: u64) {
-        let Router { table, caller, queues, admitted, wakes, random } = self;
+        let Router { table, caller, queues, admitted, wakes, random, .. } = self;
         let queue = &mut queues[deployment.get()];
         for _ in 0..HAND_OUT_LIMIT {
             if table.waiting(deployment) == 0 {

@@ -443,3 +443,26 @@ fn callers_agree_where_a_model_is_and_on_the_next_replica_when_that_one_is_full(
     let places: std::collections::BTreeSet<_> = (0..4).map(|number| place(0, &format!("model-{number}"))).collect();
     assert!(places.len() > 1, "models are spread");
 }
+
+#[test]
+fn the_head_hears_once_that_a_request_has_come_if_it_asks() {
+    let mut simulation = Simulation::new(2, &[1], 10, 1);
+    let deployment = simulation.deployment;
+    let router = &mut simulation.routers[0];
+    assert!(matches!(router.arrive(deployment, (0, 0), 0), Arrival::Admitted(..)));
+    assert_eq!(router.next_first(), None, "nobody has asked");
+    simulation.table.watch(deployment);
+    let router = &mut simulation.routers[1];
+    assert!(matches!(router.arrive(deployment, (1, 0), 0), Arrival::Waits(_)));
+    assert_eq!((router.next_first(), router.next_first()), (Some(deployment), None));
+    assert!(matches!(router.arrive(deployment, (1, 1), 0), Arrival::Waits(_)));
+    assert_eq!(router.next_first(), None, "once");
+    assert!(router.has_replica(deployment));
+    // It counts by the time it is told of: the head sees it in the table.
+    simulation.table.watch(deployment);
+    simulation.table.set_state(simulation.table.replica(0).unwrap(), ReplicaState::Gone);
+    let router = &mut simulation.routers[0];
+    assert!(!router.has_replica(deployment));
+    assert!(matches!(router.arrive(deployment, (0, 1), 0), Arrival::Waits(_)));
+    assert_eq!((router.next_first(), simulation.table.waiting(deployment)), (Some(deployment), 3));
+}

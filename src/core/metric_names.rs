@@ -68,7 +68,24 @@ pub const KEPT: &[Metric] = &[
         MetricKind::Counter,
         "Attempts after which another replica was asked, by reason.",
     ),
+    metric(
+        "tracer.serve.call.duration",
+        "s",
+        MetricKind::Histogram,
+        "Time that calls of deployments by handlers, tasks and programs took.",
+    ),
 ];
+
+/// Requests in a batch. Measured by the library of whoever has a function with `#[batch]`, in its own process.
+pub const BATCH_SIZE: Metric =
+    metric("tracer.serve.batch.size", "{request}", MetricKind::Histogram, "Requests in a batch.");
+/// Wait of a batch, measured as its size is.
+pub const BATCH_WAIT: Metric = metric(
+    "tracer.serve.batch.wait",
+    "s",
+    MetricKind::Histogram,
+    "Time that the oldest request of a batch waited for it.",
+);
 
 /// Position of the run time of attempts in [`KEPT`].
 pub const TASK_DURATION: usize = 0;
@@ -88,6 +105,9 @@ pub const RESPONSE_BODIES: usize = 6;
 pub const SERVE_SHED: usize = 7;
 /// Position of the counter of attempts that were followed by another in [`KEPT`].
 pub const SERVE_RETRIES: usize = 8;
+
+/// Position of the duration of calls of deployments in [`KEPT`].
+pub const CALL_DURATION: usize = 9;
 
 /// Tasks by state.
 pub const TASKS: Metric = metric("tracer.tasks", "{task}", MetricKind::Gauge, "Tasks that have not ended, by state.");
@@ -156,6 +176,13 @@ pub const QUEUE_DEPTH: Metric =
 /// Replicas by state.
 pub const REPLICAS: Metric =
     metric("tracer.serve.replicas", "{replica}", MetricKind::Gauge, "Replicas of deployments, by state.");
+/// Replicas that there should be.
+pub const REPLICAS_TARGET: Metric = metric(
+    "tracer.serve.replicas.target",
+    "{replica}",
+    MetricKind::Gauge,
+    "Replicas that deployments should have, which follows the load of those that are scaled.",
+);
 /// State of services.
 pub const SERVICES: Metric =
     metric("tracer.serve.services", "{service}", MetricKind::Gauge, "1 for the state that a service is in.");
@@ -198,6 +225,8 @@ mod tests {
     #[test]
     fn names_are_unique_and_of_lower_case_parts() {
         let single = [
+            BATCH_SIZE,
+            BATCH_WAIT,
             TASKS,
             WORKERS,
             WORKERS_LOST,
@@ -212,6 +241,7 @@ mod tests {
             ACTIVE_REQUESTS,
             QUEUE_DEPTH,
             REPLICAS,
+            REPLICAS_TARGET,
             SERVICES,
             UPTIME,
             MEMORY,
@@ -233,5 +263,6 @@ mod tests {
         assert_eq!(KEPT[RESPONSE_BODIES].name, "tracer.serve.response.body");
         assert_eq!(KEPT[SERVE_SHED].name, "tracer.serve.requests.shed");
         assert_eq!(KEPT[SERVE_RETRIES].name, "tracer.serve.requests.retried");
+        assert_eq!(KEPT[CALL_DURATION].name, "tracer.serve.call.duration");
     }
 }

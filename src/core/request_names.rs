@@ -14,6 +14,8 @@ pub const PROXY_GRPC_REQUEST_SPAN: &str = "proxy_grpc_request";
 pub const ROUTE_TO_REPLICA_SPAN: &str = "route_to_replica";
 /// The INTERNAL span of the time that a request waits for a place at a replica; child of the CLIENT span.
 pub const QUEUE_SPAN: &str = "tracer.queue";
+/// The span of the wait for the first replica of a deployment that had none.
+pub const COLD_START_SPAN: &str = "tracer.cold_start";
 /// The SERVER span of a replica: the deployment, the method that is called.
 pub const REPLICA_HANDLE_REQUEST_SPAN: &str = "replica_handle_request";
 /// The INTERNAL span of a batch: the deployment, a dot, the method.

@@ -194,6 +194,14 @@
 //!   `services::a_new_version_is_rolled_out_and_rolled_back_without_a_failed_request` and
 //!   `services::a_version_whose_replica_fails_is_not_served_and_the_one_before_it_is`.
 //!
+//! **Scaled within bounds.** A deployment with `autoscaling` has as many replicas as its requests want, never more than `max` nor, after a start, fewer than `min`; none is started
+//! for a peak that is shorter than `upscale_delay`, and none ends for a pause that is shorter than `downscale_delay`. One that goes ends what it has.
+//!
+//! - Without a replica nothing is waited for: the first request starts one, waits for it, and has a span of that.
+//! - A replica has `drain_timeout` to end what it has, as in a rollout.
+//! - Kept by `scaling::replicas_follow_the_requests_and_those_that_go_end_what_they_have`,
+//!   `scaling::a_first_request_waits_for_its_replica_and_its_span_has_the_cold_start` and `scaling::when_there_is_no_room_it_is_said_what_is_short`.
+//!
 //! **A port outlives its proxy.** While a killed proxy is replaced, connections wait and none is refused; services outlive their head, and `tracer serve
 //! shutdown` is for good.
 //!

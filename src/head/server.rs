@@ -477,7 +477,7 @@ impl Server {
             Source::ServiceExit(process) => self.on_service_exit(process, buffer, now),
             Source::ServiceOutput(process, stream) => self.io.read_service_output(process, stream, buffer),
             Source::CallerListener => self.io.accept_callers(),
-            Source::Caller(id) => self.on_caller(id),
+            Source::Caller(id) => self.on_caller(id, now),
         }
     }
 

@@ -262,8 +262,7 @@ impl Server {
         query: ServiceQuery,
         now: Now,
     ) -> Option<Reply> {
-        let others = self.state.workers().len().saturating_sub(self.state.settings().workers_wanted);
-        self.services.set_others(others);
+        self.tell_services_of_tasks();
         let (services, mut acting) = self.acting();
         let acting = &mut acting;
         let reply = match query {
@@ -345,7 +344,7 @@ impl Server {
                 Said::Replica(report) => {
                     deployments::on_replica_report(services, &mut acting, process, report, now);
                 }
-                Said::Proxy(report) => deployments::on_proxy_report(services, &mut acting, process, report),
+                Said::Proxy(report) => deployments::on_proxy_report(services, &mut acting, process, report, now),
                 Said::Connection(socket) => {
                     if let Some(heir) = deployments::heir(services, process) {
                         acting.order(heir, Order::Proxy(ProxyOrder::Connection), vec![socket]);
@@ -373,8 +372,18 @@ impl Server {
         self.due.orphans = Some(std::time::Instant::now());
     }
 
+    /// Tells services how much of what replicas may have tasks and actors have.
+    fn tell_services_of_tasks(&mut self) {
+        let others = self.state.workers().len().saturating_sub(self.state.settings().workers_wanted);
+        self.services.set_others(others);
+        self.services.set_held(self.state.held_by_tasks());
+    }
+
     /// Starts, publishes and ends what is to be, and tells those who follow.
     pub(super) fn turn_services(&mut self, now: Now) {
+        if self.services.is_due(now) {
+            self.tell_services_of_tasks();
+        }
         let (services, mut acting) = self.acting();
         let had_news = services.has_news();
         self.due.services = deployments::turn(services, &mut acting, now);

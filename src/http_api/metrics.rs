@@ -209,6 +209,7 @@ trait Sink {
             }
         }
         let deployments = || services.iter().flat_map(|service| &service.deployments);
+        self.of_deployments(&names::REPLICAS_TARGET, deployments(), |deployment| deployment.num_replicas.into());
         self.of_deployments(&names::ACTIVE_REQUESTS, deployments(), |deployment| deployment.ongoing);
         self.of_deployments(&names::QUEUE_DEPTH, deployments(), |deployment| deployment.waiting);
     }

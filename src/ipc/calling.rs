@@ -8,6 +8,7 @@
 //!  caller                                   head
 //!   Find { deployment } ────────────────────▶
 //!   ◀──────────────── Service (table, event descriptor), Caller (event descriptor) for each other, Route
+//!   Wanted { deployment } ──────────────────▶          the first request after a while without
 //!   Lane { replica } ───────────────────────▶
 //!   ◀──────────────── Lane (socket, claims)            the replica gets the other end
 //!   ◀──────────────── Refresh, ReplicaGone, Route      as the service changes
@@ -38,6 +39,13 @@ pub enum CallerReport {
         deployment: String,
         /// Service and application of the caller, which are searched first.
         home: Option<(String, String)>,
+    },
+    /// A request has come to a deployment of whose next request the head [wants to know](crate::replica_table::ReplicaTable::watch).
+    Wanted {
+        /// The name of the service.
+        service: String,
+        /// The deployment's number in the table.
+        deployment: u32,
     },
     /// Asks for a lane to a replica at which a request of this caller has a place. Answered by [`CallerOrder::Lane`] or [`CallerOrder::NoLane`].
     Lane {

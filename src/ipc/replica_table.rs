@@ -6,7 +6,7 @@
 //!
 //! | for each | there is |
 //! |---|---|
-//! | deployment | how many requests may wait, how many do, for each caller and in all; whose turn it is |
+//! | deployment | how many requests may wait, how many do, for each caller and in all; whose turn it is; whether the head wants to hear of the next request |
 //! | replica | its [state](ReplicaState), its deployment, its limit, how many requests are in flight, and how many of these each caller has |
 //! | caller | its *grants*: places at replicas that another caller has taken for one of its waiting requests |
 //!
@@ -43,6 +43,7 @@ const WAITING_LIMIT: usize = 0;
 const WAITING: usize = 1;
 const TURN: usize = 2;
 const GENERATION: usize = 3;
+const WATCHED: usize = 4;
 
 // Words of a replica.
 const STATE: usize = 0;
@@ -268,6 +269,11 @@ impl ReplicaTable {
         self.of_deployment(deployment, WAITING_LIMIT).store(limit.into(), Relaxed);
     }
 
+    /// Has the next request of a deployment be told of: the caller that finds it [watched](Self::is_first) does so.
+    pub fn watch(&self, deployment: DeploymentIndex) {
+        self.of_deployment(deployment, WATCHED).store(1, SeqCst);
+    }
+
     /// Enters a caller.
     pub fn add_caller(&self, caller: CallerIndex) {
         self.word(CALLERS_USED_AT).fetch_max(u64::from(caller.0) + 1, Relaxed);
@@ -376,6 +382,15 @@ impl ReplicaTable {
         let before = waiting.fetch_update(SeqCst, SeqCst, |count| (count < limit).then(|| count + 1)).ok()?;
         self.waiting_of(deployment, caller).fetch_add(1, SeqCst);
         Some(before)
+    }
+
+    /// Returns whether the head is to be told that a request has come, which counts by now as one that is in flight or waits. Once for each time that it
+    /// [watches](Self::watch).
+    #[inline]
+    pub fn is_first(&self, deployment: DeploymentIndex) -> bool {
+        let watched = self.of_deployment(deployment, WATCHED);
+        // Not to write where nobody asks.
+        watched.load(SeqCst) != 0 && watched.swap(0, SeqCst) != 0
     }
 
     /// Says again that a request waits whose grant could not be used.

@@ -118,8 +118,11 @@ pub struct Deployment {
     pub module_version: Option<u64>,
     /// Arguments of `new`.
     pub arguments: Vec<serde_json::Value>,
-    /// Number of its processes.
+    /// Number of its processes; of one that is scaled, how many it has now.
     pub num_replicas: u32,
+    /// Bounds within which that number follows the load, if it does.
+    #[serde(default)]
+    pub autoscaling: Option<Autoscaling>,
     /// Number of requests that one of them has at a time, as the file says; see [`ongoing_limit`](Self::ongoing_limit).
     pub max_ongoing_requests: Option<u32>,
     /// The same as its author says. It is set when the service is deployed.
@@ -152,6 +155,34 @@ pub struct Deployment {
     pub cwd: Option<PathBuf>,
 }
 
+/// Bounds within which the number of a deployment's replicas follows its load.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Autoscaling {
+    /// The fewest replicas. With 0 there is none while there are no requests, and the first one waits for its replica.
+    pub min: u32,
+    /// The most replicas.
+    pub max: u32,
+    /// Requests, in flight or waiting, for which there should be one replica.
+    pub target_ongoing_requests: u32,
+    /// Time for which more replicas must be wanted before they are started.
+    pub upscale_delay: Duration,
+    /// Time for which fewer replicas must be wanted before some end.
+    pub downscale_delay: Duration,
+}
+
+impl Autoscaling {
+    /// Scaling from one replica to so many, with what there is unless a file says otherwise.
+    pub fn up_to(max: u32) -> Autoscaling {
+        Autoscaling {
+            min: 1,
+            max,
+            target_ongoing_requests: 2,
+            upscale_delay: Duration::from_secs(2),
+            downscale_delay: Duration::from_secs(60),
+        }
+    }
+}
+
 /// The import path of deployments that are programs: the handler that is built in, which runs one.
 pub const PROGRAM: &str = "program:Program";
 /// Placeholder in a program's command for the path of the Unix socket at which it is to listen.
@@ -177,6 +208,7 @@ impl Deployment {
             module_version: None,
             arguments: Vec::new(),
             num_replicas: 1,
+            autoscaling: None,
             max_ongoing_requests: None,
             authors_max_ongoing_requests: None,
             max_queued_requests: 1000,
@@ -331,6 +363,11 @@ pub enum ProxyReport {
         revision: u64,
         /// Reason why not, if it cannot.
         failure: Option<String>,
+    },
+    /// A request has come to a deployment of whose next request the head [wants to know](crate::replica_table::ReplicaTable::watch).
+    Wanted {
+        /// The deployment's number in the table.
+        deployment: u32,
     },
     /// All its threads have their lanes to a replica.
     LanesTaken {

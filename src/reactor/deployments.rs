@@ -13,6 +13,7 @@
 //! | `processes` | replicas and proxies that begin, join each other, and end |
 //! | `rollout` | a version on its way: nothing of the old one goes before all of the new one is ready |
 //! | `turn` | what there is, compared with what there should be; health, limits, the end |
+//! | `scale`, `scaling` | how many replicas there should be, by how many requests there are |
 //! | `inputs`, `report` | wishes and reports; rows for people |
 //! | `calls` | deployments and replicas, as callers that are no proxies ask for them |
 
@@ -24,6 +25,8 @@ pub(crate) mod processes;
 pub(crate) mod replica;
 pub(crate) mod report;
 pub(crate) mod rollout;
+pub(crate) mod scale;
+pub(crate) mod scaling;
 pub(crate) mod service;
 pub(crate) mod turn;
 
@@ -39,5 +42,6 @@ pub use inputs::{
 };
 pub use replica::Stage;
 pub use report::{list_services, list_versions};
+pub use scaling::on_wanted;
 pub use service::{INDICES, PLACES, Served, Services, VERSION_LIMIT, Version};
 pub use turn::turn;

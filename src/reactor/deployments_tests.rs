@@ -34,6 +34,10 @@ struct World {
     journal: Vec<String>,
     listens: BTreeSet<SocketAddr>,
     refuses_start: bool,
+    /// Requests that are in flight, by place, and that wait, by deployment.
+    in_flight: BTreeMap<u32, u64>,
+    waiting: BTreeMap<u32, u64>,
+    watched: BTreeSet<u32>,
     refuses_address: bool,
 }
 
@@ -110,11 +114,14 @@ impl ServiceEffects for World {
         self.ready.entry(place).and_modify(|entry| entry.1 = limit);
     }
     fn set_waiting_limit(&mut self, _: &str, _: u32, _: u32) {}
-    fn in_flight(&self, _: &str, _: u32) -> u64 {
-        0
+    fn in_flight(&self, _: &str, place: u32) -> u64 {
+        self.in_flight.get(&place).copied().unwrap_or(0)
     }
-    fn waiting(&self, _: &str, _: u32) -> u64 {
-        0
+    fn waiting(&self, _: &str, index: u32) -> u64 {
+        self.waiting.get(&index).copied().unwrap_or(0)
+    }
+    fn watch_load(&mut self, _: &str, index: u32) {
+        self.watched.insert(index);
     }
     fn journal_deployed(&mut self, version: u64, _: u64, service: &Service) {
         self.journal.push(format!("{} {version}", service.name));
@@ -190,7 +197,8 @@ impl Fixture {
     }
 
     fn proxy_says(&mut self, proxy: WorkerId, report: ProxyReport) {
-        on_proxy_report(&mut self.services, &mut self.world, proxy, report);
+        let now = self.now();
+        on_proxy_report(&mut self.services, &mut self.world, proxy, report, now);
         self.turn();
     }
 
@@ -468,8 +476,226 @@ fn a_replica_that_dies_is_replaced_and_one_that_dies_again_and_again_waits() {
         fixture.settle(|_| true);
         assert_eq!(fixture.world.ready.len(), 1);
     }
-    assert_eq!(pauses[..5], [0, 500, 1000, 2000, 4000]);
+    assert_eq!(pauses[..5], [0, 500, 1000, 2000, 2000], "one that has served is soon there again");
+    assert_eq!(pauses.iter().max(), Some(&2_000));
+    // One that has served for longer than the last pause is forgiven all of them.
+    let replica = *fixture.world.replicas.keys().next().expect("there is one");
+    fixture.wait(Duration::from_millis(2_001));
+    fixture.exits(replica, "was killed by SIGKILL (signal 9)");
+    assert_eq!(fixture.world.replicas.len(), 1, "the next one is there at once");
+}
+
+#[test]
+fn a_replica_that_is_never_ready_waits_longer_and_longer() {
+    let mut fixture = Fixture::default();
+    fixture.deploy(service(&[("app", "shop:app", 1)]));
+    fixture.settle(|_| true);
+    let mut pauses = Vec::new();
+    for _ in 0..12 {
+        let replica = *fixture.world.replicas.keys().next().expect("there is one");
+        fixture.exits(replica, "exited with code 1");
+        let before = fixture.world.now;
+        while fixture.world.replicas.is_empty() {
+            let next = fixture.turn().expect("it is started again");
+            fixture.world.now = fixture.world.now.max(next);
+            fixture.turn();
+        }
+        pauses.push((fixture.world.now - before) / 1_000_000);
+        // It lives for a while, and makes no handler.
+        fixture.wait(Duration::from_secs(5));
+    }
+    assert_eq!(pauses[..6], [0, 500, 1000, 2000, 4000, 8000]);
     assert_eq!(pauses.iter().max(), Some(&30_000));
+}
+
+/// Returns the service with a deployment whose number of replicas follows its load.
+fn scaled(min: u32, max: u32) -> Service {
+    let mut spec = service(&[("app", "shop:app", 1)]);
+    spec.applications[0].deployments[0].autoscaling = Some(Autoscaling { min, ..Autoscaling::up_to(max) });
+    spec
+}
+
+impl Fixture {
+    /// Lets time pass, in which everything that is due is done.
+    fn pass(&mut self, time: Duration) {
+        let until = self.world.now + time.as_nanos() as u64;
+        while let Some(next) = self.turn().filter(|next| *next <= until) {
+            self.world.now = self.world.now.max(next);
+            // Health is asked for, and well.
+            self.turn();
+            for (replica, order) in std::mem::take(&mut self.world.health) {
+                self.says(replica, ReplicaReport::Answered { order, failure: None });
+            }
+            self.settle(|_| true);
+        }
+        self.world.now = self.world.now.max(until);
+        self.turn();
+        self.settle(|_| true);
+    }
+
+    /// Has so many requests in flight, evenly at all replicas.
+    fn load(&mut self, requests: u64) {
+        let places: Vec<u32> = self.world.ready.keys().copied().collect();
+        let count = places.len() as u64;
+        let share = |at: usize| requests / count + u64::from((at as u64) < requests % count);
+        self.world.in_flight = places.iter().enumerate().map(|(at, place)| (*place, share(at))).collect();
+        if requests > 0 && self.world.watched.remove(&0) {
+            let now = self.now();
+            on_wanted(&mut self.services, "shop", 0, now);
+        }
+        self.turn();
+    }
+}
+
+#[test]
+fn a_deployment_that_is_scaled_has_more_replicas_for_more_requests_and_those_that_go_end_what_they_have() {
+    let mut fixture = Fixture::default();
+    fixture.deploy(scaled(1, 3));
+    fixture.settle(|_| true);
+    assert_eq!(fixture.world.ready.len(), 1);
+    fixture.load(9);
+    fixture.pass(Duration::from_secs(4));
+    assert_eq!(fixture.world.ready.len(), 3);
+    let row = fixture.report().deployments.remove(0);
+    assert_eq!((row.num_replicas, row.ready, row.autoscaling), (3, 3, Some(Autoscaling::up_to(3))));
+    let scaled = ServiceNews::Scaled { application: "app".into(), deployment: "app".into(), from: 1, to: 3 };
+    assert!(fixture.services.all["shop"].events.iter().any(|event| event.what == scaled));
+    // Two requests are left, at one replica: that one stays.
+    let busy = *fixture.world.ready.keys().last().expect("it has some");
+    fixture.world.in_flight = [(busy, 2)].into();
+    fixture.pass(Duration::from_secs(65));
+    assert_eq!(fixture.world.ready.keys().copied().collect::<Vec<_>>(), [busy]);
+    assert_eq!(fixture.state(), ServiceState::Running);
+    assert!(
+        !fixture.services.all["shop"].events.iter().any(|event| matches!(event.what, ServiceNews::ReplicaLost { .. }))
+    );
+}
+
+#[test]
+fn without_requests_there_is_no_replica_nor_anything_to_do_and_the_first_request_starts_one() {
+    let mut fixture = Fixture::default();
+    fixture.deploy(scaled(0, 2));
+    fixture.settle(|_| true);
+    assert_eq!(fixture.world.ready.len(), 1, "a deploy shows that its handler can be made");
+    assert_eq!(*fixture.last_news_of_rollouts(), ServiceNews::RolledOut { version: 1 });
+    fixture.pass(Duration::from_secs(70));
+    assert_eq!((fixture.world.ready.len(), fixture.world.replicas.len()), (0, 0));
+    assert_eq!((fixture.turn(), fixture.state()), (None, ServiceState::Running), "nothing is due");
+    assert!(fixture.world.watched.contains(&0));
+    // A request comes, and waits.
+    fixture.world.waiting.insert(0, 1);
+    let proxy = *fixture.world.proxies.first().expect("it is there");
+    fixture.proxy_says(proxy, ProxyReport::Wanted { deployment: 0 });
+    assert_eq!(fixture.world.replicas.len(), 1, "it is started in the same turn");
+    fixture.settle(|_| true);
+    assert_eq!(fixture.world.ready.len(), 1);
+    fixture.world.waiting.clear();
+    fixture.pass(Duration::from_secs(70));
+    assert_eq!(fixture.world.replicas.len(), 0);
+    // What is not watched, or not there, changes nothing.
+    for deployment in [1, u32::MAX] {
+        fixture.proxy_says(proxy, ProxyReport::Wanted { deployment });
+    }
+    assert_eq!(fixture.world.replicas.len(), 0);
+    // Another version is tried with one replica too.
+    let mut next = scaled(0, 2);
+    next.applications[0].deployments[0].env.insert("MODEL".into(), "8".into());
+    fixture.deploy(next.clone());
+    assert_eq!(fixture.world.replicas.len(), 1);
+    fixture.settle(|_| true);
+    assert_eq!(*fixture.last_news_of_rollouts(), ServiceNews::RolledOut { version: 2 });
+    fixture.pass(Duration::from_secs(70));
+    // And one that fails leaves none, and what was served.
+    next.applications[0].deployments[0].env.insert("MODEL".into(), "9".into());
+    fixture.deploy(next);
+    let new = fixture.all_replicas(Stage::Starting)[0];
+    fixture.exits(new, "exited with code 1");
+    fixture.settle(|_| true);
+    assert!(matches!(fixture.last_news_of_rollouts(), ServiceNews::RolloutFailed { version: 3, .. }));
+    assert_eq!((fixture.world.replicas.len(), fixture.state()), (0, ServiceState::Running));
+}
+
+#[test]
+fn requests_that_follow_each_other_wake_the_head_once() {
+    let mut fixture = Fixture::default();
+    fixture.deploy(scaled(1, 2));
+    fixture.settle(|_| true);
+    fixture.pass(Duration::from_secs(5));
+    assert!(fixture.world.watched.remove(&0));
+    let proxy = *fixture.world.proxies.first().expect("it is there");
+    // The request has its answer before the head looks.
+    fixture.proxy_says(proxy, ProxyReport::Wanted { deployment: 0 });
+    assert!(!fixture.world.watched.contains(&0), "the next one is not told of");
+    fixture.pass(Duration::from_millis(700));
+    assert!(!fixture.world.watched.contains(&0));
+    fixture.pass(Duration::from_secs(1));
+    assert!(fixture.world.watched.contains(&0));
+    assert!(
+        fixture.turn().is_none_or(|next| next > fixture.world.now + 1_000_000_000),
+        "and nothing is due but health"
+    );
+}
+
+#[test]
+fn a_rollout_under_load_begins_with_as_many_replicas_as_there_are() {
+    let mut fixture = Fixture::default();
+    fixture.deploy(scaled(1, 4));
+    fixture.settle(|_| true);
+    fixture.load(8);
+    fixture.pass(Duration::from_secs(4));
+    assert_eq!(fixture.world.ready.len(), 4);
+    let mut next = scaled(1, 4);
+    next.applications[0].deployments[0].env.insert("MODEL".into(), "8".into());
+    fixture.deploy(next.clone());
+    assert_eq!(fixture.all_replicas(Stage::Starting).len(), 4);
+    fixture.settle(|_| true);
+    assert_eq!((fixture.world.ready.len(), fixture.world.replicas.len()), (4, 4));
+    let told =
+        on_deploy(&mut fixture.services, &mut fixture.world, next, (true, None), Now { monotonic_ns: 0, unix_nano: 0 });
+    assert_eq!(told.expect("it could be").steps, ["nothing: it is served as it is"]);
+    // A fixed number takes its place, and goes again.
+    fixture.deploy(service(&[("app", "shop:app", 2)]));
+    fixture.settle(|_| true);
+    assert_eq!(fixture.world.ready.len(), 2);
+    fixture.pass(Duration::from_secs(100));
+    assert_eq!(fixture.world.ready.len(), 2);
+}
+
+#[test]
+fn without_room_for_a_further_replica_it_is_said_what_is_short_and_tried_again() {
+    let mut fixture = Fixture::default();
+    fixture.services.resources = vec![("gpu".into(), 2)];
+    let mut spec = scaled(1, 4);
+    spec.applications[0].deployments[0].resources = vec![("gpu".into(), 1)];
+    fixture.deploy(spec);
+    fixture.settle(|_| true);
+    fixture.services.set_held(vec![("gpu".into(), 1)]);
+    fixture.load(8);
+    fixture.pass(Duration::from_secs(4));
+    let row = fixture.report().deployments.remove(0);
+    assert_eq!((row.num_replicas, row.ready), (4, 1));
+    let short = row.short.expect("it is said");
+    assert!(
+        short.starts_with("the resource `gpu`: one more replica needs 1, and of 2 replicas have 1 and tasks 1"),
+        "{short}"
+    );
+    assert!(fixture.report().warnings[0].starts_with("deployment `app` has fewer replicas than it should have"));
+    fixture.services.set_held(Vec::new());
+    fixture.pass(Duration::from_secs(2));
+    assert_eq!(fixture.world.ready.len(), 2, "there is one more");
+    fixture.services.resources = vec![("gpu".into(), 8)];
+    (fixture.services.room, fixture.services.others) = (Some(4), 1);
+    fixture.pass(Duration::from_secs(2));
+    assert_eq!(fixture.world.ready.len(), 3);
+    let short = fixture.report().deployments.remove(0).short.expect("it is said");
+    assert!(
+        short.starts_with("processes: there are 3 replicas and 1 process of actors and tasks, and the head may have 4"),
+        "{short}"
+    );
+    fixture.services.room = None;
+    fixture.pass(Duration::from_secs(2));
+    let row = fixture.report().deployments.remove(0);
+    assert_eq!((row.ready, row.short), (4, None));
 }
 
 #[test]

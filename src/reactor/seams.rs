@@ -35,7 +35,6 @@
 //!
 //! | needed | where |
 //! |---|---|
-//! | scaling by load | counts of the table as an input, once a tick, which changes `num_replicas` of the served version; `turn` starts and ends the rest |
 //! | room for a rollout without twice the replicas | `rollout::begin` starts all new replicas at once; in batches, a failure would have to bring old ones back |
-//! | resources that tasks hold | replicas are counted into what is free for tasks, and do not wait for tasks to end |
+//! | resources that tasks hold | replicas are counted into what is free for tasks, and wait for tasks to end only where a deployment is scaled |
 //! | processes | replicas are beside the limit of processes, which counts those of tasks |

@@ -221,6 +221,12 @@ impl State {
         (self.occupied, self.replicas) = (resources, processes);
     }
 
+    /// Returns what tasks have of each named resource.
+    pub fn held_by_tasks(&self) -> Vec<(String, u64)> {
+        let resources = self.settings.resources.iter();
+        resources.map(|resource| (resource.name.to_string(), self.workers.held(&resource.name))).collect()
+    }
+
     /// Returns whether versions of modules have come since it was last asked.
     pub fn take_new_versions(&mut self) -> bool {
         self.versions.take_new()

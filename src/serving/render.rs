@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use serde_json::Value;
 
-use super::service_file::{Application, Deployment, Detail, Retry, Service};
+use super::service_file::{Application, Autoscaling, Deployment, Detail, Retry, Service};
 
 /// Renders a service. Keys whose value is what there is without them are left out.
 pub fn render(service: &Service) -> String {
@@ -74,7 +74,10 @@ fn render_deployment(text: &mut String, deployment: &Deployment) {
     text.push_str("\n[[applications.deployments]]\n");
     line(text, "name", &string(&deployment.name));
     render_handler(text, deployment);
-    line(text, "num_replicas", &deployment.num_replicas.to_string());
+    match deployment.autoscaling {
+        Some(scaling) => line(text, "autoscaling", &autoscaling(&scaling)),
+        None => line(text, "num_replicas", &deployment.num_replicas.to_string()),
+    }
     if let Some(limit) = deployment.max_ongoing_requests {
         line(text, "max_ongoing_requests", &limit.to_string());
     }
@@ -108,6 +111,15 @@ fn render_deployment(text: &mut String, deployment: &Deployment) {
     }
 }
 
+fn autoscaling(scaling: &Autoscaling) -> String {
+    let Autoscaling { min, max, target_ongoing_requests, upscale_delay, downscale_delay } = scaling;
+    let (up, down) = (in_words(*upscale_delay), in_words(*downscale_delay));
+    format!(
+        "{{ min = {min}, max = {max}, target_ongoing_requests = {target_ongoing_requests}, \
+         upscale_delay = \"{up}\", downscale_delay = \"{down}\" }}"
+    )
+}
+
 fn line(text: &mut String, key: &str, value: &str) {
     let _ = writeln!(text, "{key} = {value}");
 }
@@ -121,11 +133,14 @@ fn strings(text: &mut String, key: &str, values: &[String]) {
 
 fn time(text: &mut String, key: &str, time: Option<Duration>) {
     let Some(time) = time else { return };
-    let told = match (time.as_secs(), time.subsec_nanos()) {
+    line(text, key, &string(&in_words(time)));
+}
+
+fn in_words(time: Duration) -> String {
+    match (time.as_secs(), time.subsec_nanos()) {
         (seconds, 0) => format!("{seconds}s"),
         _ => format!("{}ms", time.as_millis()),
-    };
-    line(text, key, &string(&told));
+    }
 }
 
 /// Returns a basic string of TOML.
@@ -206,6 +221,9 @@ cwd = "/tmp"
 name = "other"
 route_prefix = "/other"
 import_path = "other:app"
+[[applications.deployments]]
+import_path = "other:small"
+autoscaling = { min = 0, max = 3, target_ongoing_requests = 7, upscale_delay = "1500ms", downscale_delay = "2m" }
 "#;
 
     #[test]

@@ -14,7 +14,9 @@ use super::routes::RoutePrefix;
 use crate::config::file::{FileError, Reader, Tables, Value};
 use crate::http_api::{AddressError, LoopbackAddress};
 use crate::suggestion;
-pub use tracer_ipc::serving::{Application, Deployment, Detail, Http, Retry, Service, ServiceTracing, attribute_of};
+pub use tracer_ipc::serving::{
+    Application, Autoscaling, Deployment, Detail, Http, Retry, Service, ServiceTracing, attribute_of,
+};
 use tracer_ipc::serving::{PORT, SOCKET};
 
 const TOP_KEYS: &[&str] = &["name", "http", "tracing", "applications"];
@@ -28,6 +30,7 @@ const DEPLOYMENT_KEYS: &[&str] = &[
     "health",
     "arguments",
     "num_replicas",
+    "autoscaling",
     "max_ongoing_requests",
     "max_queued_requests",
     "queue_timeout",
@@ -42,10 +45,12 @@ const DEPLOYMENT_KEYS: &[&str] = &[
     "env",
     "cwd",
 ];
+const AUTOSCALING_KEYS: &[&str] = &["min", "max", "target_ongoing_requests", "upscale_delay", "downscale_delay"];
 const TABLES: Tables = &[
     ("", TOP_KEYS, "at the top of the file, above every table"),
     ("http.", HTTP_KEYS, "in the table `[http]`"),
     ("tracing.", TRACING_KEYS, "in the table `[tracing]`"),
+    ("applications.deployments.autoscaling.", AUTOSCALING_KEYS, "in the table `autoscaling` of a deployment"),
     ("applications.deployments.", DEPLOYMENT_KEYS, "in a table `[[applications.deployments]]`"),
     ("applications.", APPLICATION_KEYS, "in a table `[[applications]]`"),
 ];
@@ -318,7 +323,7 @@ fn application(reader: &Reader<'_>, value: &Value<'_>) -> Result<Application, Fi
 
 fn deployment(reader: &Reader<'_>, value: &Value<'_>) -> Result<Deployment, FileError> {
     let mut deployment = Deployment::new("");
-    let (mut name, mut command, mut health) = (None, None, None);
+    let (mut name, mut command, mut health, mut num_replicas) = (None, None, None, None);
     for (key, value) in table(reader, "applications.deployments", value)? {
         let key_name = key.get_ref().as_ref();
         let full = format!("applications.deployments.{key_name}");
@@ -334,7 +339,11 @@ fn deployment(reader: &Reader<'_>, value: &Value<'_>) -> Result<Deployment, File
                 let arguments = array.iter().map(|value| to_json(reader, key.0, value));
                 deployment.arguments = arguments.collect::<Result<_, _>>()?;
             }
-            "num_replicas" => deployment.num_replicas = reader.number(key.0, value, check_replicas)?,
+            "num_replicas" => {
+                deployment.num_replicas = reader.number(key.0, value, check_replicas)?;
+                num_replicas = Some(value);
+            }
+            "autoscaling" => deployment.autoscaling = Some(autoscaling(reader, key.0, value)?),
             "max_ongoing_requests" => {
                 deployment.max_ongoing_requests = Some(reader.number(key.0, value, check_requests)?);
             }
@@ -373,6 +382,11 @@ fn deployment(reader: &Reader<'_>, value: &Value<'_>) -> Result<Deployment, File
             unknown => return Err(reader.unknown_key("applications.deployments.", unknown, key.1.span().start)),
         }
     }
+    if let Some(value) = num_replicas.filter(|_| deployment.autoscaling.is_some()) {
+        let reason = "expected either a fixed number of replicas or `autoscaling`, found both";
+        return Err(reader.invalid("applications.deployments.num_replicas", reason, value));
+    }
+    deployment.num_replicas = deployment.autoscaling.map_or(deployment.num_replicas, |scaling| scaling.min.max(1));
     match (command, health) {
         (Some((_, value)), _) if !deployment.import_path.is_empty() || !deployment.arguments.is_empty() => {
             let reason = "expected either a program or a handler with its `import_path` and `arguments`, found both";
@@ -396,6 +410,35 @@ fn deployment(reader: &Reader<'_>, value: &Value<'_>) -> Result<Deployment, File
     }
     deployment.name = name.unwrap_or_else(|| attribute_of(&deployment.import_path).to_owned());
     Ok(deployment)
+}
+
+/// Reads the bounds of the number of replicas.
+fn autoscaling(reader: &Reader<'_>, key: &str, value: &Value<'_>) -> Result<Autoscaling, FileError> {
+    let mut scaling = Autoscaling::up_to(0);
+    let (mut min, mut max) = (None, None);
+    for (name, of) in table(reader, key, value)? {
+        let full = format!("{key}.{}", name.get_ref());
+        match name.get_ref().as_ref() {
+            "min" => min = Some(reader.number(&full, of, check_least)?),
+            "max" => max = Some((reader.number(&full, of, check_replicas)?, of)),
+            "target_ongoing_requests" => {
+                scaling.target_ongoing_requests = reader.number(&full, of, check_requests)?;
+            }
+            "upscale_delay" => scaling.upscale_delay = reader.duration(&full, of)?,
+            "downscale_delay" => scaling.downscale_delay = reader.duration(&full, of)?,
+            unknown => return Err(reader.unknown_key(&format!("{key}."), unknown, name.span().start)),
+        }
+    }
+    let expected = "the most replicas, such as `autoscaling = { min = 0, max = 8 }`";
+    let Some((max, at)) = max else {
+        return Err(reader.missing(&format!("{key}.max"), expected, value.span().start));
+    };
+    (scaling.min, scaling.max) = (min.unwrap_or(scaling.min), max);
+    if scaling.min > max {
+        let reason = format!("expected at least `min`, which is {}, found {max}", scaling.min);
+        return Err(reader.invalid(&format!("{key}.max"), &reason, at));
+    }
+    Ok(scaling)
 }
 
 /// Returns the command of a program, and which of the two places it is told to listen at.
@@ -454,6 +497,10 @@ fn check_between(number: i64, least: i64, most: i64) -> Result<u32, String> {
 /// Checks a number of replicas.
 pub fn check_replicas(number: i64) -> Result<u32, String> {
     check_between(number, 1, REPLICA_LIMIT)
+}
+
+fn check_least(number: i64) -> Result<u32, String> {
+    check_between(number, 0, REPLICA_LIMIT)
 }
 
 fn check_requests(number: i64) -> Result<u32, String> {

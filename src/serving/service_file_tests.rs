@@ -45,6 +45,9 @@ import_path = "./lib/libadmin.so:app"
 [[applications.deployments]]
 import_path = "./lib/libadmin.so:app"
 num_replicas = 3
+[[applications.deployments]]
+import_path = "models:Small"
+autoscaling = { min = 0, max = 8, target_ongoing_requests = 3, upscale_delay = "500ms", downscale_delay = 90 }
 "#;
 
 fn read(text: &str) -> Result<Service, FileError> {
@@ -79,6 +82,7 @@ fn all_that_a_file_can_say_is_read() {
         module_version: None,
         arguments: vec![json!("/models/7"), json!(3), json!(0.5), json!(true), json!({"a": [1]})],
         num_replicas: 2,
+        autoscaling: None,
         max_ongoing_requests: Some(32),
         authors_max_ongoing_requests: None,
         max_queued_requests: 0,
@@ -96,7 +100,21 @@ fn all_that_a_file_can_say_is_read() {
     };
     assert_eq!(shop.deployments, [model, Deployment::new("shop:app")]);
     assert_eq!((admin.name.as_str(), admin.route_prefix.as_str(), admin.ingress), ("admin", "/admin", 0));
-    assert_eq!(admin.deployments, [Deployment { num_replicas: 3, ..Deployment::new("./lib/libadmin.so:app") }]);
+    let small = Autoscaling {
+        min: 0,
+        max: 8,
+        target_ongoing_requests: 3,
+        upscale_delay: Duration::from_millis(500),
+        downscale_delay: Duration::from_secs(90),
+    };
+    let small = Deployment { autoscaling: Some(small), ..Deployment::new("models:Small") };
+    let own = Deployment { num_replicas: 3, ..Deployment::new("./lib/libadmin.so:app") };
+    assert_eq!(admin.deployments, [own, small]);
+    let least = read(
+        "name = 'a'\n[[applications]]\nimport_path = 'a:b'\n[[applications.deployments]]\nimport_path = 'a:b'\nautoscaling = { max = 4, min = 2 }",
+    );
+    let least = least.unwrap().applications.remove(0).deployments.remove(0);
+    assert_eq!((least.num_replicas, least.autoscaling), (2, Some(Autoscaling { min: 2, ..Autoscaling::up_to(4) })));
 }
 
 #[test]
@@ -193,6 +211,47 @@ fn each_mistake_is_told_with_line_key_expectation_and_finding() {
             "`applications.deployments.num_replicas`: expected a number from 1 to 4096, found 0",
         ),
         ("deployment", "num_replicas = 1e3", "expected an integer, found a float"),
+        (
+            "deployment",
+            "autoscaling = { min = 1 }",
+            "`applications.deployments.autoscaling.max`: expected the most replicas, such as `autoscaling = { min = 0, max = 8 }`, found nothing",
+        ),
+        ("deployment", "autoscaling = 3", "`applications.deployments.autoscaling`: expected a table, found an integer"),
+        (
+            "deployment",
+            "autoscaling = { min = 4, max = 3 }",
+            "`applications.deployments.autoscaling.max`: expected at least `min`, which is 4, found 3",
+        ),
+        (
+            "deployment",
+            "autoscaling = { max = 0 }",
+            "`applications.deployments.autoscaling.max`: expected a number from 1 to 4096, found 0",
+        ),
+        (
+            "deployment",
+            "autoscaling = { min = -1, max = 3 }",
+            "`applications.deployments.autoscaling.min`: expected a number from 0 to 4096, found -1",
+        ),
+        (
+            "deployment",
+            "autoscaling = { max = 3, target_ongoing_requests = 0 }",
+            "`applications.deployments.autoscaling.target_ongoing_requests`: expected a number from 1 to 1000000, found 0",
+        ),
+        (
+            "deployment",
+            "autoscaling = { max = 3, upscale_delay = 'soon' }",
+            "`applications.deployments.autoscaling.upscale_delay`: ",
+        ),
+        (
+            "deployment",
+            "autoscaling = { max = 3, downscale_dely = '1s' }",
+            "unknown key `applications.deployments.autoscaling.downscale_dely`\n(hint: did you mean `downscale_delay`?)",
+        ),
+        (
+            "deployment",
+            "num_replicas = 2\nautoscaling = { max = 3 }",
+            "`applications.deployments.num_replicas`: expected either a fixed number of replicas or `autoscaling`, found both",
+        ),
         (
             "deployment",
             "max_ongoing_requests = 0",

@@ -59,6 +59,7 @@ mod resources;
 mod rings;
 mod runtime_spans;
 mod sampling;
+mod scaling;
 mod security;
 mod seen_means_recorded;
 mod serve;

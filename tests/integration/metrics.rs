@@ -190,8 +190,7 @@ impl<F: Fn()> Drop for OnDrop<F> {
 
 #[test]
 fn no_count_of_requests_goes_back_when_proxies_and_replicas_are_killed() {
-    // More of them in a row, and the pause before the next start is longer than a test should take.
-    const ROUNDS: usize = 8;
+    const ROUNDS: usize = 20;
     let cluster = Cluster::builder().hook(HOOK).arg("--http=127.0.0.1:0").start();
     let address = serve(&cluster);
     let is_over = AtomicBool::new(false);
@@ -227,6 +226,51 @@ fn no_count_of_requests_goes_back_when_proxies_and_replicas_are_killed() {
     });
     let (answered, sent, counted) = (answered.into_inner() as f64, sent.into_inner() as f64, counted());
     assert!(answered <= counted && counted <= sent, "{answered} answered, {counted} counted, {sent} sent");
+}
+
+#[test]
+fn calls_and_batches_of_deployments_are_counted() {
+    let cluster = Cluster::builder().hook(HOOK).arg("--http=127.0.0.1:0").start();
+    let deploy = |name: &str, import_path: &str, further: &str| -> SocketAddr {
+        let file = cluster.file("service.toml");
+        let text = format!(
+            "name = \"{name}\"\n[http]\naddress = \"127.0.0.1:0\"\n[[applications]]\nname = \"main\"\nimport_path = \"{import_path}\"\n\
+             [[applications.deployments]]\n{further}\n"
+        );
+        std::fs::write(&file, text).expect("the folder is ours");
+        cluster.tracer(&["serve", "deploy", file.to_str().expect("a plain name")]).success();
+        let report = cluster.tracer(&["serve", "status", "--format", "json"]).success().json();
+        let services = report["services"].as_array().expect("there are services");
+        let url = services.iter().find(|row| row["name"] == name).expect("it is one")["url"].as_str().expect("a URL");
+        url.trim_start_matches("http://").trim_end_matches('/').parse().expect("an address")
+    };
+    let address = deploy("shop", "handlers:caller", "import_path = \"handlers:Counter\"");
+    for path in ["/add", "/add", "/add", "/fails"] {
+        assert_eq!(ask(address, &format!("GET {path} HTTP/1.1"), "").expect("it answers"), 200);
+    }
+    let batches = deploy("batches", "handlers:Batches", "import_path = \"handlers:Batches\"\narguments = [\"none\"]");
+    std::thread::scope(|scope| {
+        let ask_full = || scope.spawn(|| ask(batches, "GET /full HTTP/1.1", "").expect("it answers"));
+        let all: Vec<_> = (0..4).map(|_| ask_full()).collect();
+        assert_eq!(all.into_iter().map(|asked| asked.join().expect("it ends")).collect::<Vec<_>>(), [200; 4]);
+    });
+    let text = text(&scrape(&cluster, OPENMETRICS));
+    let samples = samples(&text);
+    let count = |name: &str| *samples.get(name).unwrap_or_else(|| panic!("`{name}` in {text}"));
+    let of_calls =
+        "tracer_serve_call_duration_seconds_count{tracer_service=\"shop\",app=\"main\",deployment=\"Counter\"";
+    assert_eq!(count(&format!("{of_calls},call_method=\"add\"}}")), 3.0);
+    assert_eq!(count(&format!("{of_calls},call_method=\"fails\",error_type=\"handler_failed\"}}")), 1.0);
+    let of_batches = |name: &str| {
+        let labels = ["app=\"main\"", "deployment=\"Batches\"", "call_method=\"full\"", "otel_scope_name=\"tracer\""];
+        let is_it =
+            |found: &str| found.starts_with(&format!("{name}{{")) && labels.iter().all(|label| found.contains(label));
+        let found = samples.iter().find(|(found, _)| is_it(found));
+        *found.unwrap_or_else(|| panic!("`{name}` in {text}")).1
+    };
+    assert_eq!((of_batches("tracer_serve_batch_size_count"), of_batches("tracer_serve_batch_size_sum")), (1.0, 4.0));
+    assert_eq!(of_batches("tracer_serve_batch_wait_seconds_count"), 1.0);
+    assert!(of_batches("tracer_serve_batch_wait_seconds_sum") > 0.0);
 }
 
 #[test]

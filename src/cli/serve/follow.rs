@@ -3,6 +3,7 @@
 use super::super::connect::unexpected_reply;
 use super::super::{CommandError, Format, report};
 use super::ask;
+use crate::count::Count;
 use crate::driver::Driver;
 use crate::protocol::{ServiceAccepted, ServiceEvent, ServiceNews, ServiceQuery, ServiceReply};
 
@@ -52,6 +53,10 @@ pub(super) fn text(news: &ServiceNews) -> Option<String> {
             format!("replica {replica}{} is lost: {reason}", with_pid(pid))
         }
         ServiceNews::ReplicaEnded { replica, pid } => format!("replica {replica}{} has ended", with_pid(pid)),
+        ServiceNews::Scaled { deployment, from, to, .. } => {
+            let replicas = Count(*to, "replica");
+            format!("deployment {deployment} is to have {replicas} instead of {from}, because of its load")
+        }
         ServiceNews::ProxyLost { pid, reason } => format!("the proxy{} is lost: {reason}", with_pid(pid)),
         ServiceNews::ProxyStarted { .. }
         | ServiceNews::RolledOut { .. }

@@ -86,12 +86,18 @@ fn deployment_row(deployment: &DeploymentReport) -> [String; 8] {
         deployment.service.clone(),
         deployment.name.clone(),
         if deployment.is_ingress { deployment.route_prefix.clone() } else { String::new() },
-        format!("{}/{}", deployment.ready, deployment.num_replicas),
+        of_replicas(deployment),
         deployment.ongoing.to_string(),
         deployment.waiting.to_string(),
         deployment.lost.to_string(),
         deployment.import_path.clone(),
     ]
+}
+
+/// Returns the replicas of a deployment, with how many there should be, and within which bounds that follows the load.
+fn of_replicas(deployment: &DeploymentReport) -> String {
+    let bounds = deployment.autoscaling.map(|scaling| format!(" ({}-{})", scaling.min, scaling.max));
+    format!("{}/{}{}", deployment.ready, deployment.num_replicas, bounds.unwrap_or_default())
 }
 
 /// Deployments as a table.

@@ -1,6 +1,6 @@
 //! One call: its stage, its spans, and its end.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use tracer_abi as abi;
@@ -16,6 +16,7 @@ use tracer_ipc::lane::{Incoming, Opening, Outgoing};
 use tracer_ipc::replica_table::{DeploymentIndex, ReplicaIndex};
 use tracer_ipc::serving::Detail;
 
+use super::figures::Remembered;
 use crate::router::Ticket;
 
 /// Headers that the calling side says itself, or that belong to a connection.
@@ -33,12 +34,13 @@ const OWN_HEADERS: [&str; 10] = [
 ];
 
 /// A deployment that was found.
-#[derive(Debug)]
 pub(super) struct Target {
     /// Its service, by its place in the state.
     pub(super) service: usize,
     pub(super) index: DeploymentIndex,
     pub(super) route: CallRoute,
+    /// Series of metrics that its calls have counted in.
+    pub(super) series: Mutex<Vec<Remembered>>,
 }
 
 /// Stage of a call.
@@ -68,7 +70,9 @@ pub(super) struct Call {
     link: Option<SpanLink>,
     pub(super) attempts: u32,
     queued_ns: Option<u64>,
-    begun_unix_nano: u64,
+    /// True if it waits because there was no replica.
+    pub(super) is_cold: bool,
+    pub(super) begun_unix_nano: u64,
     pub(super) replica: Option<Arc<str>>,
     pub(super) incoming: Incoming,
     pub(super) outgoing: Outgoing,
@@ -148,6 +152,7 @@ impl Call {
             link: None,
             attempts: 0,
             queued_ns: None,
+            is_cold: false,
             begun_unix_nano,
             replica: None,
             incoming: Incoming::answer(),
@@ -196,8 +201,13 @@ impl Call {
     }
 
     /// Returns the method that is called, as spans name it.
-    fn method(&self) -> &str {
+    pub(super) fn method(&self) -> &str {
         if self.request.method.is_empty() { &self.request.target } else { names::HTTP_CALL_METHOD }
+    }
+
+    /// Returns the context of its span, or of the one that it is below.
+    pub(super) fn span_context(&self) -> Option<&TraceContext> {
+        self.hop.as_ref().map(ActiveSpan::context).or(self.parent())
     }
 
     fn parent(&self) -> Option<&TraceContext> {
@@ -207,21 +217,24 @@ impl Call {
     /// Notes that it has waited for its place.
     pub(super) fn waited(&mut self, recorder: Option<&'static Recorder>, waited_ns: u64) {
         self.queued_ns = Some(waited_ns);
+        let is_cold = std::mem::take(&mut self.is_cold);
         let (Some(recorder), Some(hop)) = (recorder, &self.hop) else { return };
         let now = now_unix_nano();
-        let span = recorder.start(&SpanRequest {
-            name: names::QUEUE_SPAN,
-            kind: abi::SPAN_KIND_INTERNAL,
-            parent: Some(hop.context()),
-            is_parent_remote: false,
-            baggage: "",
-            start_time_unix_nano: now.saturating_sub(waited_ns),
-            prefix: AttributePrefix::NONE,
-            attributes: &[],
-            link: None,
-            is_attempt: false,
-        });
-        span.end_at(now);
+        for name in [names::QUEUE_SPAN].into_iter().chain(is_cold.then_some(names::COLD_START_SPAN)) {
+            let span = recorder.start(&SpanRequest {
+                name,
+                kind: abi::SPAN_KIND_INTERNAL,
+                parent: Some(hop.context()),
+                is_parent_remote: false,
+                baggage: "",
+                start_time_unix_nano: now.saturating_sub(waited_ns),
+                prefix: AttributePrefix::NONE,
+                attributes: &[],
+                link: None,
+                is_attempt: false,
+            });
+            span.end_at(now);
+        }
     }
 
     /// Ends the attempt. What is returned is to be ended without the lock.
@@ -242,7 +255,7 @@ impl Call {
     /// Appends the frame that opens it. False when it has more headers than a frame may have.
     pub(super) fn open(&mut self, out: &mut Vec<u8>, number: u32) {
         self.is_sent = self.request.body.is_empty();
-        let context = self.hop.as_ref().map(ActiveSpan::context).or(self.parent());
+        let context = self.span_context();
         let opening = Opening {
             trace_id: context.map_or([0; 16], |context| context.parent.trace_id),
             span_id: context.map_or([0; 8], |context| context.parent.span_id),

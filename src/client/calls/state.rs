@@ -3,7 +3,7 @@
 use std::collections::{BTreeSet, VecDeque};
 use std::io::ErrorKind;
 use std::os::fd::{AsFd, OwnedFd};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
 use rustc_hash::FxHashMap;
 use rustix::event::epoll;
@@ -16,6 +16,7 @@ use tracer_ipc::lane::{self, Body, Frame, HEADER_LIMIT, Headers, LANE_FRAME_LIMI
 use tracer_ipc::replica_table::{CallerIndex, ReplicaIndex, ReplicaTable};
 
 use super::call::{Call, End, EndingHop, Stage, Target, in_words, is_passed_on};
+use super::figures::Figures;
 use super::lane::Lane;
 use super::{CONTROL, FIRST_FREE};
 use crate::router::{Admitted, Arrival, Router};
@@ -71,6 +72,7 @@ pub(super) struct State {
     control: OwnedFd,
     epoll: OwnedFd,
     recorder: Option<&'static Recorder>,
+    figures: Figures,
     home: Option<(String, String)>,
     services: Vec<Service>,
     /// Services by the tokens of their event descriptors.
@@ -97,12 +99,14 @@ impl State {
         control: OwnedFd,
         epoll: OwnedFd,
         recorder: Option<&'static Recorder>,
+        figures: Figures,
         home: Option<(String, String)>,
     ) -> State {
         State {
             control,
             epoll,
             recorder,
+            figures,
             home,
             services: Vec::new(),
             wakes: FxHashMap::default(),
@@ -163,9 +167,17 @@ impl State {
         let Some(call) = self.calls.get_mut(&number) else { return };
         call.begin_attempt(self.recorder, target);
         let service = &mut self.services[target.service];
-        match service.router.arrive_for(target.index, &call.request.model, number, now) {
+        let arrival = service.router.arrive_for(target.index, &call.request.model, number, now);
+        if let Some(first) = service.router.next_first() {
+            let deployment = u32::try_from(first.get()).unwrap_or(u32::MAX);
+            self.reports.push_back(CallerReport::Wanted { service: service.name.clone(), deployment });
+        }
+        match arrival {
             Arrival::Admitted(_, replica) => self.place(number, replica),
-            Arrival::Waits(ticket) => call.stage = Stage::Waiting(ticket),
+            Arrival::Waits(ticket) => {
+                call.is_cold = !service.router.has_replica(target.index);
+                call.stage = Stage::Waiting(ticket);
+            }
             Arrival::Refused { retry_after_s, .. } => {
                 let text = format!(
                     "the queue of deployment `{}` is full (`max_queued_requests`); it may have room in {retry_after_s} s",
@@ -220,6 +232,9 @@ impl State {
                     match self.calls.get_mut(&request) {
                         Some(call) if matches!(call.stage, Stage::Waiting(_)) => {
                             call.waited(self.recorder, waited_ns);
+                            if let Some(target) = &call.target {
+                                self.figures.count_wait(target, waited_ns);
+                            }
                             self.place(request, replica);
                         }
                         _ => self.services[at].router.release(replica, now),
@@ -302,6 +317,7 @@ impl State {
             self.due.remove(&(due, number));
         }
         self.give_up(number, &call, end.outcome, now);
+        self.figures.count_end(&call, end.outcome);
         if let Some(hop) = call.end_attempt(end.outcome) {
             after.0.push(Step::EndHop(hop));
         }
@@ -356,6 +372,7 @@ impl State {
             return self.end(number, End::new(names::OUTCOME_UNAVAILABLE, text), now, after);
         }
         self.give_up(number, &call, names::OUTCOME_NOT_BEGUN, now);
+        self.figures.count_retry(&call, names::OUTCOME_NOT_BEGUN);
         if let Some(hop) = call.end_attempt(names::OUTCOME_NOT_BEGUN) {
             after.0.push(Step::EndHop(hop));
         }
@@ -700,7 +717,7 @@ impl State {
             let service = service.ok_or_else(|| format!("the table of service `{}` cannot be used", route.service))?;
             let index = self.services[service].table.deployment(route.index as usize);
             let index = index.ok_or_else(|| format!("deployment `{}` is not in the table", route.deployment))?;
-            Ok(Target { service, index, route })
+            Ok(Target { service, index, route, series: Mutex::default() })
         });
         match found {
             Ok(target) => {

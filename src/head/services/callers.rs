@@ -17,8 +17,9 @@ use super::control::{Control, Order};
 use super::effects::{Acting, CALLERS, lane};
 use crate::head::io::{HeadIo, Source};
 use crate::head::reactor::Effects;
-use crate::head::reactor::deployments::{find_route, replica_at};
+use crate::head::reactor::deployments::{find_route, on_wanted, replica_at};
 use crate::head::server::Server;
+use crate::head::state::Now;
 use crate::task::WorkerId;
 
 /// Callers that there may be at one time; each has a number in the table of every service that it calls.
@@ -171,7 +172,7 @@ impl HeadIo {
 
 impl Server {
     /// A caller has said something, has gone, or can be told more.
-    pub(in crate::head) fn on_caller(&mut self, id: u64) {
+    pub(in crate::head) fn on_caller(&mut self, id: u64, now: Now) {
         if let Some(caller) = self.io.services.callers.all.get_mut(&id) {
             let _ = caller.control.send();
             self.io.watch_caller(id);
@@ -180,6 +181,9 @@ impl Server {
             let Some(caller) = self.io.services.callers.all.get_mut(&id) else { return };
             match caller.control.report::<CallerReport>() {
                 Ok(Some((CallerReport::Find { deployment, home }, _))) => self.find_for_caller(id, deployment, home),
+                Ok(Some((CallerReport::Wanted { service, deployment }, _))) => {
+                    on_wanted(&mut self.services, &service, deployment, now);
+                }
                 Ok(Some((CallerReport::Lane { service, replica }, _))) => self.lane_for_caller(id, service, replica),
                 Ok(None) if caller.control.is_closed() => return self.io.end_caller(id),
                 Ok(None) => return,

@@ -444,6 +444,14 @@ impl ServiceEffects for Acting<'_> {
         found.unwrap_or(0)
     }
 
+    fn watch_load(&mut self, service: &str, index: u32) {
+        if let Some(table) = self.table(service)
+            && let Some(deployment) = table.deployment(index as usize)
+        {
+            table.watch(deployment);
+        }
+    }
+
     fn journal_deployed(&mut self, version: u64, deployed_unix_nano: u64, service: &Service) {
         self.io.kept.journal.service_deployed(version, deployed_unix_nano, service);
     }

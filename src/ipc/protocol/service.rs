@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use serde::{Deserialize, Serialize};
 use tracer_core::task::WorkerId;
 
-use crate::serving::Service;
+use crate::serving::{Autoscaling, Service};
 
 /// A question about services.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -180,6 +180,17 @@ pub enum ServiceNews {
         replica: String,
         /// Its process.
         pid: Option<u32>,
+    },
+    /// A deployment is to have another number of replicas, because of how many requests it has.
+    Scaled {
+        /// Its application.
+        application: String,
+        /// Its name.
+        deployment: String,
+        /// Number of replicas that it was to have.
+        from: u32,
+        /// Number of replicas that it is to have.
+        to: u32,
     },
     /// The process of a proxy was started.
     ProxyStarted {
@@ -359,6 +370,12 @@ pub struct DeploymentReport {
     pub import_path: String,
     /// Replicas that it should have.
     pub num_replicas: u32,
+    /// Bounds of that number, if it follows the load.
+    #[serde(default)]
+    pub autoscaling: Option<Autoscaling>,
+    /// Lack of room for those that are missing, in words.
+    #[serde(default)]
+    pub short: Option<String>,
     /// Requests that one of them has at a time.
     pub max_ongoing_requests: u32,
     /// Replicas that take requests.

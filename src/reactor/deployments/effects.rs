@@ -46,6 +46,8 @@ pub trait ServiceEffects {
     fn in_flight(&self, service: &str, place: u32) -> u64;
     /// Returns the number of requests that wait for a deployment.
     fn waiting(&self, service: &str, index: u32) -> u64;
+    /// Has whoever calls a deployment say so once, from now on: the next request of it is [heard of](super::on_wanted).
+    fn watch_load(&mut self, service: &str, index: u32);
     /// Notes in the journal which version of a service is served.
     fn journal_deployed(&mut self, version: u64, deployed_unix_nano: u64, service: &Service);
     /// Notes in the journal that there is no such service any more.

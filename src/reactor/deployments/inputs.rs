@@ -7,6 +7,7 @@ use super::plan::{kept, missing, steps};
 use super::processes::{give_up_replica, join_proxy, join_replica, on_proxy_exit, on_replica_exit};
 use super::replica::{Event, Said, Stage};
 use super::rollout;
+use super::scaling;
 use super::service::{INDICES, PLACES, ProxyStage, Served, Services, Version, deployments};
 use super::turn::{begin_end, listen_again, time_to_end};
 use crate::state::{Now, task::DriverId};
@@ -37,6 +38,7 @@ pub fn on_deploy(
         // Any port will do, so the one that it has.
         service.http.address = at;
     }
+    scaling::begin(services.all.get(&name), &mut service);
     check(services, &service)?;
     let served = services.all.get(&name);
     let steps = steps(served, &service);
@@ -378,7 +380,14 @@ pub fn on_proxy_report(
     effects: &mut impl ServiceEffects,
     process: WorkerId,
     report: ProxyReport,
+    now: Now,
 ) {
+    if let ProxyReport::Wanted { deployment } = report {
+        if let Some(service) = services.service_of(process).map(str::to_owned) {
+            scaling::on_wanted(services, &service, deployment, now);
+        }
+        return;
+    }
     services.has_news = true;
     let Some((name, served)) = services.served_of(process) else { return };
     let Some(proxy) = served.proxies.get_mut(&process) else { return };
@@ -410,7 +419,7 @@ pub fn on_proxy_report(
             }
         }
         // Its end follows. A connection without its file is nobody's.
-        ProxyReport::Drained | ProxyReport::Connection => {}
+        ProxyReport::Drained | ProxyReport::Connection | ProxyReport::Wanted { .. } => {}
     }
 }
 

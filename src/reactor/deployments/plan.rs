@@ -19,12 +19,13 @@ pub(super) fn fits(replica: &Replica, wanted: &Deployment) -> bool {
     is_same && (has.user_config == wanted.user_config || replica.is_configurable)
 }
 
-/// Live replicas that can stay in a version, of those that are meant: at most as many as it wants of each deployment, those that serve first.
+/// Live replicas that can stay in a version, of those that are meant: at most as many as it wants of each deployment, those that serve first, and of a
+/// deployment that is scaled those that have most requests.
 pub(super) fn kept(served: &Served, service: &Service, is_meant: impl Fn(WorkerId) -> bool) -> Vec<WorkerId> {
     let mut left: Vec<u32> = deployments(service).map(|(_, deployment)| deployment.num_replicas).collect();
     let mut candidates: Vec<_> =
         served.replicas.iter().filter(|(id, replica)| replica.is_live() && is_meant(**id)).collect();
-    candidates.sort_by_key(|(id, replica)| (std::cmp::Reverse(replica.stage()), **id));
+    candidates.sort_by_key(|(id, replica)| (std::cmp::Reverse((replica.stage(), replica.ongoing)), **id));
     let keep = |(id, replica): (&WorkerId, &Replica)| {
         let is_its = |of: &str, name: &str| of == replica.application && name == replica.deployment.name;
         let mut all = deployments(service).zip(&mut left);

@@ -47,7 +47,7 @@ pub(super) fn start_replica(
             Some(process)
         }
         Err(reason) => {
-            served.deaths.entry(replica.index).or_default().add(now.monotonic_ns, now);
+            served.deaths.entry(replica.index).or_default().add(now.monotonic_ns, None, now);
             let reason = format!("it could not be started: {reason}");
             effects.log(format!("replica {} of service `{}`: {reason}", replica.name, service.name));
             served.tell(ServiceNews::ReplicaLost { replica: replica.name, pid: None, reason }, now);
@@ -88,7 +88,7 @@ pub(super) fn start_proxy(
             true
         }
         Err(reason) => {
-            served.proxy_deaths.add(now.monotonic_ns, now);
+            served.proxy_deaths.add(now.monotonic_ns, None, now);
             let reason = format!("it could not be started: {reason}");
             effects.log(format!("the proxy of service `{}`: {reason}", service.name));
             served.tell(ServiceNews::ProxyLost { pid: None, reason }, now);
@@ -221,11 +221,18 @@ pub(super) fn configure_proxies(
 }
 
 /// Enters a replica in the table, with the limit that a version says.
-pub(super) fn publish(served: &mut Served, effects: &mut impl ServiceEffects, service: &Service, process: WorkerId) {
+pub(super) fn publish(
+    served: &mut Served,
+    effects: &mut impl ServiceEffects,
+    service: &Service,
+    process: WorkerId,
+    now: Now,
+) {
     let Some(replica) = served.replicas.get_mut(&process) else { return };
     if !replica.advance(Event::Published) {
         return;
     }
+    replica.served_since_ns = Some(now.monotonic_ns);
     let wanted = find(service, &replica.application, &replica.deployment.name);
     if let Some((_, wanted)) = wanted {
         replica.deployment.max_ongoing_requests = wanted.max_ongoing_requests;
@@ -260,7 +267,7 @@ pub(super) fn on_replica_exit(
         Some(reason) => reason,
         None => format!("it {cause}"),
     };
-    served.deaths.entry(replica.index).or_default().add(replica.started_ns, now);
+    served.deaths.entry(replica.index).or_default().add(replica.started_ns, replica.served_since_ns, now);
     if let Some(rollout) = &mut served.rollout
         && rollout.replicas.remove(&process)
     {
@@ -288,7 +295,8 @@ pub(super) fn on_proxy_exit(
     if proxy.stage == ProxyStage::Draining {
         return;
     }
-    served.proxy_deaths.add(proxy.started_ns, now);
+    let served_since_ns = (proxy.uses > 0).then_some(proxy.started_ns);
+    served.proxy_deaths.add(proxy.started_ns, served_since_ns, now);
     let reason = format!("it {cause}");
     effects.log(format!("the proxy of service `{service}` (pid {}): {reason}", proxy.pid));
     served.tell(ServiceNews::ProxyLost { pid: Some(proxy.pid), reason }, now);

@@ -112,6 +112,10 @@ pub(super) struct Replica {
     pub(super) pid: Option<u32>,
     /// Time of its process's start, by the monotonic clock.
     pub(super) started_ns: u64,
+    /// Time from which it was in the table, by the monotonic clock.
+    pub(super) served_since_ns: Option<u64>,
+    /// Requests that were in flight there when the load of its deployment was looked at last.
+    pub(super) ongoing: u64,
     /// The proxies that were given lanes to it.
     pub(super) joined: BTreeSet<WorkerId>,
     /// The proxies that have lanes to it.
@@ -171,6 +175,8 @@ impl Replica {
             version,
             pid: None,
             started_ns: now_ns,
+            served_since_ns: None,
+            ongoing: 0,
             joined: BTreeSet::new(),
             lanes: BTreeSet::new(),
             is_configurable: false,

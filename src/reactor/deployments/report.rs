@@ -19,7 +19,11 @@ pub fn list_services(services: &Services, effects: &impl ServiceEffects, now: No
 fn report(name: &str, served: &Served, effects: &impl ServiceEffects, now: Now) -> ServiceReport {
     let version = served.serving.as_ref().or(served.rollout.as_ref().map(|rollout| &rollout.version));
     let deployments = version.map(|version| of_deployments(name, served, version, effects)).unwrap_or_default();
-    let is_whole = deployments.iter().all(|deployment| deployment.ready >= deployment.num_replicas)
+    // Of one that is scaled, those that are still to come are no damage.
+    let least = |deployment: &DeploymentReport| {
+        deployment.autoscaling.map_or(deployment.num_replicas, |scaling| scaling.min.min(deployment.num_replicas))
+    };
+    let is_whole = deployments.iter().all(|deployment| deployment.ready >= least(deployment))
         && served.proxies.values().any(|proxy| proxy.stage == ProxyStage::Up && proxy.uses > 0);
     let state = match (&served.ending, &served.rollout, &served.serving) {
         (Some(_), ..) => ServiceState::ShuttingDown,
@@ -61,6 +65,13 @@ fn warnings(served: &Served, now: Now) -> Vec<String> {
             "replicas die one after the other, the next is started in {pause}; the last was {replica}: {reason}"
         ));
     }
+    let short = served.scales.iter().filter_map(|((_, name), scale)| Some((name, scale.short.as_ref()?)));
+    let short = short.map(|(name, short)| (name, short.lines().next().unwrap_or_default()));
+    warnings.extend(short.map(|(name, short)| {
+        format!(
+            "deployment `{name}` has fewer replicas than it should have, because there is no room for one more: {short}"
+        )
+    }));
     let replicas = served.replicas.values().map(|replica| (&replica.name, &replica.said));
     let failed = replicas.filter_map(|(name, said)| Some((name, said.hook_failure.as_ref()?)));
     if let Some((name, reason)) = failed.clone().next() {
@@ -81,6 +92,7 @@ fn of_deployments(
     effects: &impl ServiceEffects,
 ) -> Vec<DeploymentReport> {
     let row = |(application, deployment): (&tracer_ipc::serving::Application, &tracer_ipc::serving::Deployment)| {
+        let key = (application.name.clone(), deployment.name.clone());
         let index = served.index_of(&application.name, &deployment.name);
         let replicas = || served.replicas.values().filter(|replica| Some(replica.index) == index);
         DeploymentReport {
@@ -91,6 +103,8 @@ fn of_deployments(
             is_ingress: application.deployments[application.ingress].name == deployment.name,
             import_path: deployment.import_path.clone(),
             num_replicas: deployment.num_replicas,
+            autoscaling: deployment.autoscaling,
+            short: served.scales.get(&key).and_then(|scale| scale.short.clone()),
             max_ongoing_requests: deployment.ongoing_limit(),
             ready: replicas().filter(|replica| replica.stage() == Stage::Serving).count() as u32,
             ongoing: replicas().map(|replica| ongoing(name, replica, effects)).sum(),

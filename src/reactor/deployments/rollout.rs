@@ -6,6 +6,7 @@ use super::effects::ServiceEffects;
 use super::plan::{kept, missing};
 use super::processes::{configure_proxies, drain_proxy, drain_replica, publish, refresh, start_proxy, start_replica};
 use super::replica::{Event, Replica, Stage};
+use super::scaling;
 use super::service::{Phase, ProxyStage, Rollout, Served, Services, Version, after, deployments, find};
 use crate::state::Now;
 use tracer_core::task::WorkerId;
@@ -80,7 +81,7 @@ pub(super) fn go_on(services: &mut Services, effects: &mut impl ServiceEffects, 
         }
         match phase {
             Phase::Starting => configure_kept(served, effects, &service, &mut services.last_order),
-            Phase::Configuring => switch(served, effects, &service),
+            Phase::Configuring => switch(served, effects, &service, now),
             Phase::Switching => return commit(served, effects, now),
         }
         if let Some(rollout) = &mut served.rollout {
@@ -166,10 +167,10 @@ fn set_phase(served: &mut Served, phase: Phase) {
 }
 
 /// Enters the new replicas in the table, and gives proxies the new routes.
-fn switch(served: &mut Served, effects: &mut impl ServiceEffects, service: &Service) {
+fn switch(served: &mut Served, effects: &mut impl ServiceEffects, service: &Service, now: Now) {
     let new: Vec<_> = served.rollout.iter().flat_map(|rollout| rollout.replicas.iter().copied()).collect();
     for id in new {
-        publish(served, effects, service, id);
+        publish(served, effects, service, id, now);
     }
     give_routes(served, effects, service, |_| true);
     refresh(served, effects);
@@ -218,7 +219,8 @@ fn has_switched(served: &mut Served, effects: &mut impl ServiceEffects, service:
 /// Serves the version from now on. What is not of it goes with the next turn.
 fn commit(served: &mut Served, effects: &mut impl ServiceEffects, now: Now) {
     let Some(rollout) = served.rollout.take() else { return };
-    let version = rollout.version;
+    let mut version = rollout.version;
+    scaling::commit(served, &mut version.service, now);
     let service = &version.service;
     for id in kept(served, service, |_| true) {
         let Some(replica) = served.replicas.get_mut(&id) else { continue };

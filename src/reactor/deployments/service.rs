@@ -3,6 +3,7 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use super::replica::{Replica, Said};
+use super::scale::Scale;
 use crate::state::{Now, task::DriverId};
 use tracer_core::task::WorkerId;
 use tracer_ipc::protocol::{ServiceEvent, ServiceNews};
@@ -19,8 +20,11 @@ const EVENT_LIMIT: usize = 1000;
 /// Pause before a process is started again that has died more than once: at first and at most, in nanoseconds.
 const PAUSE_NS: u64 = 250_000_000;
 const PAUSE_LIMIT_NS: u64 = 30_000_000_000;
-/// A process that has lived for so long has not died of its start.
+/// The longest pause after a replica that has served: what ended it was not its start.
+const SERVED_PAUSE_LIMIT_NS: u64 = 2_000_000_000;
+/// A process that has lived for so long has not died of its start; one that has served, which has done so for that long.
 const LONG_LIFE_NS: u64 = 60_000_000_000;
+const SERVED_LONG_NS: u64 = 1_000_000_000;
 
 /// Every service of a head.
 #[derive(Debug, Default)]
@@ -35,6 +39,8 @@ pub struct Services {
     pub(super) room: Option<usize>,
     /// Number of processes of actors and of tasks that wait, as far as there are more of these than workers are wanted.
     pub(super) others: usize,
+    /// Amounts of named resources that tasks have.
+    pub(super) held: Vec<(String, u64)>,
     /// True if something has happened since the last turn.
     pub(super) has_news: bool,
     /// Time of the next deadline, by the monotonic clock.
@@ -65,6 +71,16 @@ impl Services {
     /// Sets the number of processes of actors and of tasks that wait, which take of the same room as replicas.
     pub fn set_others(&mut self, others: usize) {
         self.others = others;
+    }
+
+    /// Sets what tasks have of named resources.
+    pub fn set_held(&mut self, held: Vec<(String, u64)>) {
+        self.held = held;
+    }
+
+    /// Returns whether something is to be done in the next turn.
+    pub fn is_due(&self, now: Now) -> bool {
+        self.has_news || self.next_ns.is_some_and(|next| next <= now.monotonic_ns)
     }
 
     /// Returns whether a service of this name was ever deployed and is remembered.
@@ -150,6 +166,8 @@ pub struct Served {
     pub(super) indices: BTreeMap<(String, String), u32>,
     /// The number of the last replica, by the name of its deployment.
     pub(super) numbers: BTreeMap<String, u64>,
+    /// The recent load of deployments that are scaled, by application and name.
+    pub(super) scales: BTreeMap<(String, String), Scale>,
     /// Replicas that have died, by their deployment's number in the table.
     pub(super) deaths: BTreeMap<u32, Deaths>,
     /// Proxies that have died.
@@ -281,23 +299,28 @@ pub(super) struct Deaths {
     /// All of them.
     pub(super) total: u64,
     in_a_row: u32,
+    /// The last pause, in nanoseconds.
+    pause_ns: u64,
     /// Time from which the next may be started, by the monotonic clock.
     pub(super) again_ns: u64,
 }
 
 impl Deaths {
-    /// Counts a death.
-    pub(super) fn add(&mut self, started_ns: u64, now: Now) {
+    /// Counts a death. One that has served for longer than the last pause is forgiven, and so are those before it.
+    pub(super) fn add(&mut self, started_ns: u64, served_since_ns: Option<u64>, now: Now) {
         self.total += 1;
-        if now.monotonic_ns.saturating_sub(started_ns) >= LONG_LIFE_NS {
+        let since = |then: u64| now.monotonic_ns.saturating_sub(then);
+        let served_long = |then: u64| since(then) >= self.pause_ns.max(SERVED_LONG_NS);
+        if since(started_ns) >= LONG_LIFE_NS || served_since_ns.is_some_and(served_long) {
             self.in_a_row = 0;
         }
-        let pause = match self.in_a_row {
+        let limit = if served_since_ns.is_some() { SERVED_PAUSE_LIMIT_NS } else { PAUSE_LIMIT_NS };
+        self.pause_ns = match self.in_a_row {
             0 => 0,
-            times => (PAUSE_NS << times.min(16)).min(PAUSE_LIMIT_NS),
+            times => (PAUSE_NS << times.min(16)).min(limit),
         };
         self.in_a_row += 1;
-        self.again_ns = now.monotonic_ns + pause;
+        self.again_ns = now.monotonic_ns + self.pause_ns;
     }
 
     /// Lets the next one be started at once.

@@ -7,6 +7,7 @@ use super::processes::{
 };
 use super::replica::Stage;
 use super::rollout::{self, longest_drain};
+use super::scaling;
 use super::service::{Deaths, ProxyStage, Served, Services, Unheard, Version, after};
 use crate::state::Now;
 use std::collections::BTreeSet;
@@ -32,6 +33,7 @@ pub fn turn(services: &mut Services, effects: &mut impl ServiceEffects, now: Now
     if !std::mem::take(&mut services.has_news) && !is_due {
         return services.next_ns;
     }
+    scaling::look(services, effects, now);
     let names: Vec<String> = services.all.keys().cloned().collect();
     for name in &names {
         look_at(services, effects, name, now);
@@ -96,11 +98,14 @@ fn follow(services: &mut Services, effects: &mut impl ServiceEffects, name: &str
     let service = &serving.service;
     let Some(served) = services.all.get_mut(name) else { return };
     let stay = kept(served, service, |id| !served.is_new(id));
-    for (application, deployment, count) in missing(served, service, &stay) {
+    let missing = missing(served, service, &stay);
+    scaling::forget_short(served, &missing);
+    for (application, deployment, count) in missing {
         for _ in 0..count {
             let index = services.all.get_mut(name).map(|served| served.index(&application.name, &deployment.name));
             let deaths = services.all.get(name).and_then(|served| served.deaths.get(&index?));
             if deaths.is_some_and(|deaths| deaths.again_ns > now.monotonic_ns)
+                || !scaling::has_room(services, (name, application, deployment), now)
                 || start_replica(services, effects, (application, deployment), serving, now).is_none()
             {
                 break;
@@ -116,7 +121,7 @@ fn follow(services: &mut Services, effects: &mut impl ServiceEffects, name: &str
     if served.rollout.is_none() {
         stay.iter().for_each(|id| rollout::configure(served, effects, service, *id, &mut services.last_order));
     }
-    publish_ready(served, effects, serving, &stay);
+    publish_ready(served, effects, serving, &stay, now);
     let has_proxy = |proxy: &super::service::Proxy| proxy.fits(service) && proxy.stage != ProxyStage::Draining;
     let is_missing = !served.proxies.values().any(has_proxy);
     if is_missing && served.proxy_deaths.again_ns <= now.monotonic_ns {
@@ -125,7 +130,13 @@ fn follow(services: &mut Services, effects: &mut impl ServiceEffects, name: &str
 }
 
 /// Lets replicas take requests that are ready and have lanes, and proxies that have lanes to all of them.
-fn publish_ready(served: &mut Served, effects: &mut impl ServiceEffects, serving: &Version, stay: &[WorkerId]) {
+fn publish_ready(
+    served: &mut Served,
+    effects: &mut impl ServiceEffects,
+    serving: &Version,
+    stay: &[WorkerId],
+    now: Now,
+) {
     let service = &serving.service;
     let is_ready = |id: &&WorkerId| {
         let replica = &served.replicas[id];
@@ -133,7 +144,7 @@ fn publish_ready(served: &mut Served, effects: &mut impl ServiceEffects, serving
         is_well && served.has_lanes(replica)
     };
     let ready: Vec<_> = stay.iter().filter(is_ready).copied().collect();
-    ready.iter().for_each(|id| publish(served, effects, service, *id));
+    ready.iter().for_each(|id| publish(served, effects, service, *id, now));
     if !ready.is_empty() {
         refresh(served, effects);
     }
@@ -265,6 +276,7 @@ fn end(services: &mut Services, effects: &mut impl ServiceEffects, name: &str, n
         served.unheard = None;
         served.indices.clear();
         served.deaths.clear();
+        served.scales.clear();
         served.proxy_deaths = Deaths::default();
         served.versions.clear();
         served.tell(ServiceNews::ShutDown, now);
@@ -311,5 +323,6 @@ fn next_of(served: &Served, now: Now) -> Option<u64> {
     let again = served.deaths.values().chain([&served.proxy_deaths]).map(|deaths| deaths.again_ns);
     let again = again.filter(|again| *again > now.monotonic_ns);
     let listen = served.unheard.as_ref().map(|unheard| unheard.again_ns);
-    replicas.chain(proxies).chain(rollout).chain(ending).chain(again).chain(listen).min()
+    let scaled = scaling::next_ns(served);
+    replicas.chain(proxies).chain(rollout).chain(ending).chain(again).chain(listen).chain(scaled).min()
 }

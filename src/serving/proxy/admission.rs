@@ -11,6 +11,9 @@ use std::time::{Duration, Instant};
 
 use tracer_client::router::{Admitted, Arrival, Router, Ticket};
 use tracer_ipc::replica_table::{CallerIndex, DeploymentIndex, ReplicaIndex, ReplicaTable};
+use tracer_ipc::serving::ProxyReport;
+
+use super::Reports;
 
 /// The router of a thread, with those who wait in it.
 pub(super) struct Admission {
@@ -21,6 +24,8 @@ pub(super) struct Admission {
     /// Event descriptors that wake the other callers of the table.
     callers: RefCell<HashMap<CallerIndex, Arc<OwnedFd>>>,
     epoch: Instant,
+    /// The way to the head, which is told of requests that it waits for.
+    reports: Arc<Reports>,
 }
 
 struct Waiter {
@@ -35,6 +40,8 @@ pub(super) struct Place {
     pub(super) replica: ReplicaIndex,
     /// Time that the request has waited for it, if it had to.
     pub(super) waited_ns: Option<u64>,
+    /// True if it had to because the deployment had no replica.
+    pub(super) is_cold: bool,
 }
 
 /// Reason why there is no place.
@@ -50,13 +57,14 @@ pub(super) enum NoPlace {
 }
 
 impl Admission {
-    pub(super) fn new(table: Arc<ReplicaTable>, caller: CallerIndex, seed: u64) -> Admission {
+    pub(super) fn new(table: Arc<ReplicaTable>, caller: CallerIndex, seed: u64, reports: Arc<Reports>) -> Admission {
         Admission {
             router: RefCell::new(Router::new(table, caller, seed)),
             waiting: RefCell::default(),
             next: Cell::new(0),
             callers: RefCell::default(),
             epoch: Instant::now(),
+            reports,
         }
     }
 
@@ -79,13 +87,21 @@ impl Admission {
     ) -> Result<Place, NoPlace> {
         let number = self.next.get();
         self.next.set(number.wrapping_add(1));
-        let arrival = self.router.borrow_mut().arrive_for(deployment, model, number, self.now_ns());
+        let arrival = {
+            let mut router = self.router.borrow_mut();
+            let arrival = router.arrive_for(deployment, model, number, self.now_ns());
+            if let Some(first) = router.next_first() {
+                self.reports.send(&ProxyReport::Wanted { deployment: first.get() as u32 });
+            }
+            arrival
+        };
         let ticket = match arrival {
-            Arrival::Admitted(_, replica) => return Ok(Place { replica, waited_ns: None }),
+            Arrival::Admitted(_, replica) => return Ok(Place { replica, waited_ns: None, is_cold: false }),
             Arrival::Refused { retry_after_s, .. } => return Err(NoPlace::Full { retry_after_s }),
             Arrival::Waits(ticket) => ticket,
         };
         self.waiting.borrow_mut().insert(number, Waiter { waker: None, found: None });
+        let is_cold = !self.router.borrow_mut().has_replica(deployment);
         // There may have been room after all.
         self.settle();
         let turn = Turn { admission: self, number, ticket };
@@ -93,7 +109,7 @@ impl Admission {
             Some(timeout) => tokio::time::timeout(timeout, turn).await.map_err(|_| NoPlace::TimedOut)?,
             None => turn.await,
         };
-        Ok(Place { replica: found.0, waited_ns: Some(found.1) })
+        Ok(Place { replica: found.0, waited_ns: Some(found.1), is_cold })
     }
 
     /// Gives a place back.

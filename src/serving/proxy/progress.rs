@@ -179,27 +179,29 @@ impl Progress {
         self.hop = Some(span);
     }
 
-    /// Says that it has its place, after it has waited for so long, if it had to.
-    pub(super) fn placed(&mut self, waited_ns: Option<u64>) {
+    /// Says that it has its place, after it has waited for so long, if it had to; `is_cold` if that was because there was no replica.
+    pub(super) fn placed(&mut self, waited_ns: Option<u64>, is_cold: bool) {
         self.queued_ns = waited_ns;
         if let Some(waited_ns) = waited_ns {
             self.thread.figures.count_wait(self.route.as_deref(), waited_ns);
         }
         let (Some(waited_ns), Some(recorder), Some(hop)) = (waited_ns, self.thread.recorder, &self.hop) else { return };
         let now = now_unix_nano();
-        let span = recorder.start(&SpanRequest {
-            name: names::QUEUE_SPAN,
-            kind: abi::SPAN_KIND_INTERNAL,
-            parent: Some(hop.context()),
-            is_parent_remote: false,
-            baggage: "",
-            start_time_unix_nano: now.saturating_sub(waited_ns),
-            prefix: AttributePrefix::NONE,
-            attributes: &[],
-            link: None,
-            is_attempt: false,
-        });
-        span.end_at(now);
+        for name in [names::QUEUE_SPAN].into_iter().chain(is_cold.then_some(names::COLD_START_SPAN)) {
+            let span = recorder.start(&SpanRequest {
+                name,
+                kind: abi::SPAN_KIND_INTERNAL,
+                parent: Some(hop.context()),
+                is_parent_remote: false,
+                baggage: "",
+                start_time_unix_nano: now.saturating_sub(waited_ns),
+                prefix: AttributePrefix::NONE,
+                attributes: &[],
+                link: None,
+                is_attempt: false,
+            });
+            span.end_at(now);
+        }
     }
 
     /// Says where it is.

@@ -284,7 +284,7 @@ async fn send(
         drop(place);
         tokio::time::sleep(NO_LANE_PAUSE).await;
     };
-    progress.placed(place.waited_ns());
+    progress.placed(place.waited_ns(), place.is_cold());
     fault::point("request_placed");
     let authority = authority(parts);
     let context = progress.context();

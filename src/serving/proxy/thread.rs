@@ -134,6 +134,7 @@ pub(super) struct HeldPlace<'a> {
     thread: &'a ProxyThread,
     place: Option<Place>,
     waited_ns: Option<u64>,
+    is_cold: bool,
     replica: ReplicaIndex,
 }
 
@@ -144,6 +145,11 @@ impl HeldPlace<'_> {
 
     pub(super) fn waited_ns(&self) -> Option<u64> {
         self.waited_ns
+    }
+
+    /// Returns whether the request waited because there was no replica.
+    pub(super) fn is_cold(&self) -> bool {
+        self.is_cold
     }
 
     /// Says that a request has it now.
@@ -211,7 +217,8 @@ impl ProxyThread {
     }
 
     pub(super) fn hold(&self, place: Place) -> HeldPlace<'_> {
-        HeldPlace { thread: self, place: Some(place), waited_ns: place.waited_ns, replica: place.replica }
+        let Place { replica, waited_ns, is_cold } = place;
+        HeldPlace { thread: self, place: Some(place), waited_ns, is_cold, replica }
     }
 
     /// Returns the lane to a replica, if requests may be sent there.
@@ -338,7 +345,7 @@ pub(super) fn run(begin: Begin, orders: UnboundedReceiver<Order>) -> std::io::Re
 async fn follow(begin: Begin, mut orders: UnboundedReceiver<Order>) -> std::io::Result<()> {
     let place = session::place_of(&begin.session_dir).to_owned();
     let thread = Rc::new(ProxyThread {
-        admission: Admission::new(Arc::clone(&begin.table), begin.caller, begin.seed),
+        admission: Admission::new(Arc::clone(&begin.table), begin.caller, begin.seed, Arc::clone(&begin.reports)),
         recorder: begin.recorder,
         propagators: begin.propagators,
         old_names: OldNames::of(&std::env::var("OTEL_SEMCONV_STABILITY_OPT_IN").unwrap_or_default()),

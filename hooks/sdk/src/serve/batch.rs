@@ -2,6 +2,8 @@
 //!
 //! A handler that is free takes what is due, one batch at a time, in a future of its own. Callers wait for their outputs; one that is dropped leaves.
 
+#[cfg(any(feature = "otel-0-31", feature = "otel-0-32", feature = "otel-0-33"))]
+mod figures;
 mod gathering;
 mod span;
 
@@ -393,6 +395,8 @@ impl<S, I, O> Runner<S, I, O> {
         let count = inputs.len();
         let span = BatchSpan::start(point.function, &callers, batch.waited, replica());
         drop(callers);
+        #[cfg(any(feature = "otel-0-31", feature = "otel-0-32", feature = "otel-0-33"))]
+        figures::count(point.function, count, batch.waited, replica());
         let outputs = within(&span.held, || (self.run)(self.state.clone(), inputs)).await;
         let outcome = match outputs {
             Ok(outputs) => point.counted(count, outputs).map_err(|error| {
