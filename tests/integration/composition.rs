@@ -281,3 +281,64 @@ fn in_flight(cluster: &Cluster, deployment: &str) -> u64 {
     let of = replicas.iter().filter(|row| row["name"].as_str().is_some_and(|name| name.starts_with(deployment)));
     of.filter_map(|row| row["ongoing"].as_u64()).sum()
 }
+
+#[test]
+fn an_application_that_asks_another_is_in_one_trace_with_it_by_handle_and_over_http() {
+    let cluster = Cluster::builder().hook(HOOK).start();
+    let example = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("examples/storefront/service.toml");
+    let example = fs::read_to_string(example).expect("the example has a service file");
+    let file = cluster.file("service.toml");
+    let deploy = |text: &str| {
+        fs::write(&file, text).expect("the folder is ours");
+        cluster.tracer(&["serve", "deploy", file.to_str().expect("it is text")]).success();
+        let status = cluster.tracer(&["serve", "status", "--format", "json"]).success().json();
+        status["services"][0]["url"].as_str().expect("it has a URL").trim_end_matches('/').to_owned()
+    };
+    let at_any_port = example.replacen("\n\n", "\n[http]\naddress = \"127.0.0.1:0\"\n\n", 1);
+    let url = deploy(&at_any_port);
+    // The port is kept, and the caller can be told of it.
+    assert_eq!(deploy(&at_any_port.replace("http://127.0.0.1:8000", &url)), url);
+    let served = Served { address: url.trim_start_matches("http://").to_owned(), cluster };
+    for way in ["/by-handle", "/by-http"] {
+        assert_eq!(served.get(&format!("{way}?item=tea")).status(200).text(), "tea costs 3.20\n", "{way}");
+        assert_eq!(served.get(&format!("{way}?item=gold")).status(200).text(), "there is no gold\n", "{way}");
+    }
+    served.cluster.stop().success();
+    let spans = served.cluster.spans();
+    spans.assert_whole(&[]);
+    let ways: [&[&str]; 2] = [
+        &[
+            "proxy_http_request by_handle POST /by-handle",
+            "route_to_replica by_handle handle",
+            "replica_handle_request by_handle handle",
+            "route_to_replica Catalogue price",
+            "replica_handle_request Catalogue price",
+            "look up",
+        ],
+        &[
+            "proxy_http_request by_http POST /by-http",
+            "route_to_replica by_http handle",
+            "replica_handle_request by_http handle",
+            "GET",
+            "proxy_http_request Catalogue GET /catalogue",
+            "route_to_replica Catalogue handle",
+            "replica_handle_request Catalogue handle",
+            "look up",
+        ],
+    ];
+    for way in ways {
+        let roots = spans.all_named(way[0]);
+        assert_eq!(roots.len(), 2, "{}", spans.describe());
+        for root in roots {
+            let of_trace: Vec<_> = spans.iter().filter(|span| span.trace_id() == root.trace_id()).collect();
+            assert_eq!(of_trace.len(), way.len(), "{}", spans.describe());
+            let mut parent = None;
+            for name in way {
+                let span = of_trace.iter().find(|span| span.name() == *name);
+                let span = span.unwrap_or_else(|| panic!("no `{name}` in {}", spans.describe()));
+                assert_eq!(span.parent_id(), parent, "the parent of `{name}`");
+                parent = Some(span.span_id());
+            }
+        }
+    }
+}

@@ -17,6 +17,7 @@ const PACKAGES: &[&str] = &[
     "fan_out",
     "http_task",
     "shop",
+    "storefront",
     "tracing_task",
     "hook_stdout",
     "local_tmp_tracing",

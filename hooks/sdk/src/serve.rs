@@ -47,6 +47,7 @@ mod handle;
 mod handler;
 mod lent;
 mod method;
+mod models;
 mod replica;
 mod upgrade;
 
@@ -58,6 +59,7 @@ pub use handle::{Answers, CallError, CallErrorKind, DeploymentHandle, MethodCall
 pub use handler::{FromRequest, IntoResponse, Json};
 pub use http::{self, HeaderMap, HeaderName, HeaderValue, Method, Request, Response, StatusCode, Uri};
 pub use method::{ValueSender, Values};
+pub use models::Models;
 pub(crate) use replica::serve;
 
 /// Makes a function or a type a deployment, under its name: what `tracer serve run module:name` serves.

@@ -22,6 +22,7 @@ pub(super) struct Inner {
     pub(super) request_id: String,
     pub(super) route_prefix: String,
     pub(super) client: String,
+    pub(super) model: String,
     pub(super) deadline_unix_nano: u64,
 }
 
@@ -61,6 +62,11 @@ impl RequestContext {
     /// Returns the client's address, as `address:port`; empty when unknown.
     pub fn client(&self) -> &str {
         &self.0.client
+    }
+
+    /// Returns the model that the request is for, as its header `x-model-id` or its caller says; empty if neither does.
+    pub fn model(&self) -> &str {
+        &self.0.model
     }
 
     /// Returns the time after which the answer is not wanted, if there is one.

@@ -273,12 +273,15 @@ impl Replica {
         let length = (head.has_length != 0)
             .then(|| request.headers().get(CONTENT_LENGTH)?.to_str().ok()?.parse().ok())
             .flatten();
+        let model = request.headers().get("x-model-id").and_then(|model| model.to_str().ok());
+        let model = model.map(str::to_owned).unwrap_or_default();
         let context = RequestContext::new(Inner {
             host: self.host,
             number,
             request_id: text(head.request_id),
             route_prefix: text(head.route_prefix),
             client: text(head.client),
+            model,
             deadline_unix_nano: head.deadline_unix_nano,
         });
         (request, length, context)
