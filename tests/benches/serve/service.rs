@@ -3,6 +3,7 @@
 use std::ffi::OsStr;
 use std::fs;
 use std::net::TcpListener;
+use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
@@ -40,14 +41,29 @@ pub(crate) fn untraced() -> Result<Box<dyn Server>, Failure> {
     of("handlers:app", false)
 }
 
+/// Traced, and without metrics.
+pub(crate) fn uncounted() -> Result<Box<dyn Server>, Failure> {
+    start("handlers:app", true, false)
+}
+
 pub(crate) fn traced() -> Result<Box<dyn Server>, Failure> {
     of("handlers:app", true)
 }
 
 /// Starts a service of one deployment.
 pub(crate) fn of(import_path: &str, is_traced: bool) -> Result<Box<dyn Server>, Failure> {
+    start(import_path, is_traced, true)
+}
+
+fn start(import_path: &str, is_traced: bool, is_counted: bool) -> Result<Box<dyn Server>, Failure> {
     let modules = build_handlers()?;
     let folder = tempfile::Builder::new().prefix("serve-").tempdir_in(env!("CARGO_TARGET_TMPDIR"))?;
+    if !is_counted {
+        let place = folder.path().join("place");
+        fs::DirBuilder::new().mode(0o700).create(&place)?;
+        // What is no folder has no files.
+        fs::write(place.join("metrics.serving"), "")?;
+    }
     let mut head = tracer(folder.path());
     head.args(["start", "--head", "--num-workers", "1", "--module-path"]).arg(modules);
     head.arg("--spans-dir").arg(folder.path().join("spans"));
