@@ -180,11 +180,11 @@
 //! **A batch is whole for each request in it.** Each caller gets the output of its own input, or an error; one that goes disturbs no other. The span of the batch and those of all
 //! sampled requests in it are linked in both directions, and closed when the process is killed.
 //!
-//! - Of a batch in a killed process the request's links are all kept; of its own, some fifty.
+//! - Of a batch in a killed process the links of its requests that are in the same spool are kept, 4,096 at most.
 //! - Kept by `batching::requests_of_a_full_batch_have_one_span_and_each_its_own_answer`,
 //!   `batching::a_client_that_goes_leaves_the_batch_and_the_others_are_answered`,
 //!   `batching::a_batch_that_fails_fails_each_request_and_the_replica_serves_on`,
-//!   `batching::every_span_of_a_batch_that_is_killed_is_closed` and
+//!   `batching::every_span_of_a_batch_that_is_killed_is_closed`, `batching::a_batch_of_many_that_is_killed_is_linked_to_all_of_its_requests` and
 //!   `batching::in_a_storm_on_several_threads_each_has_its_own_answer_and_links_that_agree`.
 //!
 //! **Change without loss.** A new version is ready before the old one takes no more requests; one that fails is not served, and the old one is, all of it.

@@ -234,6 +234,7 @@ pub(super) fn finish_opened(
         let record = close(span, loss, finisher, now_unix_nano);
         finished.push(Finished { record, pending, is_open, cut, attempt: None });
     }
+    complete_batches(&mut finished);
     let of_head = match finisher {
         Finisher::Head(place) => Some(place),
         Finisher::Reader => None,
@@ -316,6 +317,9 @@ fn ends_with(path: &Path, bytes: &[u8]) -> io::Result<bool> {
     file.take(bytes.len() as u64).read_to_end(&mut end)?;
     Ok(end == bytes)
 }
+
+/// The beginning of the names of batches' spans.
+const BATCH_SPAN: &str = "batch ";
 
 /// A span that is finished, and who is to have it.
 struct Finished {
@@ -439,6 +443,36 @@ fn close(span: SpanStory, loss: &Loss, finisher: Finisher<'_>, now_unix_nano: u6
         fail(&mut record, loss.why(TaskId(span.task_id)), finisher, span.is_attempt);
     }
     record
+}
+
+/// Completes the links of batches that had no room for all of them in their slots: each request of a batch has a link to it, so what is missing is known from those.
+fn complete_batches(finished: &mut [Finished]) {
+    for at in 0..finished.len() {
+        let batch = &finished[at];
+        if batch.cut == 0 || !batch.record.name.starts_with(BATCH_SPAN) {
+            continue;
+        }
+        let of = |link: &LinkRecord| (link.trace_id, link.span_id);
+        let own = (batch.record.trace_id, batch.record.span_id);
+        let known: HashSet<_> = batch.record.links.iter().map(of).collect();
+        let requests =
+            finished.iter().map(|span| &span.record).filter(|record| record.links.iter().any(|link| of(link) == own));
+        let missing = requests.filter(|record| !known.contains(&(record.trace_id, record.span_id)));
+        let missing = missing.map(|record| LinkRecord {
+            trace_id: record.trace_id,
+            span_id: record.span_id,
+            trace_flags: record.trace_flags,
+            ..LinkRecord::default()
+        });
+        let missing: Vec<_> = missing.collect();
+        let batch = &mut finished[at];
+        batch.cut = batch.cut.saturating_sub(u32::try_from(missing.len()).unwrap_or(u32::MAX));
+        batch.record.links.extend(missing);
+        match batch.cut {
+            0 => batch.record.attributes.retain(|(key, _)| key != names::CUT),
+            cut => batch.record.set_attribute(names::CUT, i64::from(cut).into()),
+        }
+    }
 }
 
 fn fail(record: &mut SpanRecord, why: &Why, finisher: Finisher<'_>, is_attempt: bool) {
@@ -613,6 +647,43 @@ fn number(text: &str) -> Option<u64> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_batch_has_the_links_again_that_its_slot_had_no_room_for() {
+        let span = |name: &str, id: u8, links: &[u8], cut| {
+            let link = |id: &u8| LinkRecord { trace_id: [*id; 16], span_id: [*id; 8], ..LinkRecord::default() };
+            let links = links.iter().map(link).collect();
+            let (trace_id, span_id) = ([id; 16], [id; 8]);
+            let mut record =
+                SpanRecord { name: name.into(), trace_id, span_id, trace_flags: 1, links, ..SpanRecord::default() };
+            if cut > 0 {
+                record.set_attribute(names::CUT, i64::from(cut).into());
+            }
+            Finished { record, pending: 1, is_open: true, cut, attempt: None }
+        };
+        let mut finished = vec![
+            span("batch app.predict", 1, &[2], 3),
+            span("a request", 2, &[1], 0),
+            span("another request", 3, &[9, 1], 0),
+            span("a request of another batch", 4, &[9], 0),
+            span("one more request", 5, &[1], 0),
+            span("of a user, linked from 2", 9, &[], 2),
+        ];
+        complete_batches(&mut finished);
+        let ids = |span: &Finished| {
+            span.record.links.iter().map(|link| (link.span_id[0], link.trace_flags)).collect::<Vec<_>>()
+        };
+        assert_eq!(ids(&finished[0]), [(2, 0), (3, 1), (5, 1)]);
+        let told = |span: &Finished| {
+            span.record.attributes.iter().find(|(key, _)| key == names::CUT).map(|(_, value)| value.clone())
+        };
+        assert_eq!((finished[0].cut, told(&finished[0])), (1, Some(OwnedValue::I64(1))));
+        assert_eq!((finished[5].cut, ids(&finished[5])), (2, Vec::new()), "what is no batch has what it had");
+        finished[0].cut = 2;
+        finished[0].record.links.truncate(1);
+        complete_batches(&mut finished);
+        assert_eq!((finished[0].cut, told(&finished[0])), (0, None), "nothing is missing");
+    }
 
     #[test]
     fn spans_in_a_file_are_known_with_and_without_spaces_between_its_tokens() {

@@ -368,6 +368,18 @@ fn every_span_of_a_batch_that_is_killed_is_closed() {
 }
 
 #[test]
+fn a_batch_of_many_that_is_killed_is_linked_to_all_of_its_requests() {
+    let service = Service::deploy();
+    let asking: Vec<_> = (1..=120).map(|trace| service.ask("/hang_with_many", trace)).collect();
+    service.wait_until_begun();
+    service.replica_pids().into_iter().for_each(|pid| kill(pid, Signal::KILL));
+    asking.into_iter().for_each(|answer| drop(answer.join().unwrap().status(502)));
+    let spans = service.stop();
+    let requests: Vec<_> = (1..=120).map(|trace| request(&spans, trace)).collect();
+    assert_linked(spans.named("batch Batches.hangs_with_many"), &requests);
+}
+
+#[test]
 fn calls_by_handles_and_requests_go_into_one_batch() {
     let service = Service::deploy();
     let init = Init::new().temp_dir(service.cluster.temp_dir()).embedded(EmbeddedHead::Never).untraced();
