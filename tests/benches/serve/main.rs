@@ -7,6 +7,7 @@
 //! cargo bench --bench serve -- --only otlp     # what `tracer start --otlp` takes
 //! cargo bench --bench serve -- --only batch    # batches of a handler of fixed cost, beside the ideal
 //! cargo bench --bench serve -- --only metrics  # with metrics and without
+//! cargo bench --bench serve -- --only call     # calls of a deployment inside a handler, beside those of an actor
 //! ```
 //!
 //! The load is wrk's (one thread) and h2load's, on the same cores as everything else. Floors: one hyper process; hyper with a pool of
@@ -19,6 +20,7 @@
 mod cpu_time;
 
 mod batches;
+mod calls;
 mod counting;
 mod floors;
 mod load;
@@ -74,6 +76,8 @@ const OTLP: &str = "otlp";
 const BATCH: &str = "batch";
 /// The name of the measurement of metrics.
 const METRICS: &str = "metrics";
+/// The name of the measurement of calls.
+const CALL: &str = "call";
 
 struct Options {
     seconds: u32,
@@ -105,10 +109,10 @@ fn parse(arguments: &[String]) -> Result<Options, String> {
             "--bench" => {}
             "--quick" => (options.seconds, options.runs) = (1, 1),
             "--only" => {
-                let mut known = LOADS.iter().map(|(known, _)| *known).chain([OTLP, BATCH, METRICS]);
+                let mut known = LOADS.iter().map(|(known, _)| *known).chain([OTLP, BATCH, METRICS, CALL]);
                 let name = arguments.next().filter(|name| known.any(|known| known == **name));
                 options.only =
-                    Some(name.ok_or("--only needs one of hello, one, h2, bodies, otlp, batch, metrics")?.clone());
+                    Some(name.ok_or("--only needs one of hello, one, h2, bodies, otlp, batch, metrics, call")?.clone());
             }
             other => return Err(format!("unknown argument `{other}`; known are --quick and --only NAME")),
         }
@@ -126,7 +130,10 @@ fn measure(options: &Options) -> Result<(), Failure> {
     if options.only.as_deref().is_none_or(|only| only == METRICS) {
         counting::measure(options.seconds, options.runs)?;
     }
-    if options.only.as_deref().is_some_and(|only| [OTLP, BATCH, METRICS].contains(&only)) {
+    if options.only.as_deref().is_none_or(|only| only == CALL) {
+        calls::measure(options.seconds, options.runs)?;
+    }
+    if options.only.as_deref().is_some_and(|only| [OTLP, BATCH, METRICS, CALL].contains(&only)) {
         return Ok(());
     }
     let mut servers = Vec::new();

@@ -43,7 +43,24 @@ pub(crate) fn untraced() -> Result<Box<dyn Server>, Failure> {
 
 /// Traced, and without metrics.
 pub(crate) fn uncounted() -> Result<Box<dyn Server>, Failure> {
-    start("handlers:app", true, false)
+    start(&Setup { is_counted: false, ..Setup::of("handlers:app", true) })
+}
+
+/// A service of one deployment, and further ones.
+pub(crate) struct Setup<'a> {
+    pub(crate) import_path: &'a str,
+    pub(crate) is_traced: bool,
+    pub(crate) is_counted: bool,
+    /// Further lines of its file.
+    pub(crate) further: &'a str,
+    /// True if every process of its place counts, the head and workers too.
+    pub(crate) has_all_processes: bool,
+}
+
+impl Setup<'_> {
+    pub(crate) fn of(import_path: &str, is_traced: bool) -> Setup<'_> {
+        Setup { import_path, is_traced, is_counted: true, further: "", has_all_processes: false }
+    }
 }
 
 pub(crate) fn traced() -> Result<Box<dyn Server>, Failure> {
@@ -52,10 +69,12 @@ pub(crate) fn traced() -> Result<Box<dyn Server>, Failure> {
 
 /// Starts a service of one deployment.
 pub(crate) fn of(import_path: &str, is_traced: bool) -> Result<Box<dyn Server>, Failure> {
-    start(import_path, is_traced, true)
+    start(&Setup::of(import_path, is_traced))
 }
 
-fn start(import_path: &str, is_traced: bool, is_counted: bool) -> Result<Box<dyn Server>, Failure> {
+/// Starts a service.
+pub(crate) fn start(setup: &Setup<'_>) -> Result<Box<dyn Server>, Failure> {
+    let &Setup { import_path, is_traced, is_counted, further, has_all_processes } = setup;
     let modules = build_handlers()?;
     let folder = tempfile::Builder::new().prefix("serve-").tempdir_in(env!("CARGO_TARGET_TMPDIR"))?;
     if !is_counted {
@@ -76,7 +95,7 @@ fn start(import_path: &str, is_traced: bool, is_counted: bool) -> Result<Box<dyn
         &file,
         format!(
             "name = \"bench\"\n[http]\naddress = \"127.0.0.1:{port}\"\n[tracing]\nenabled = {is_traced}\n\
-             [[applications]]\nimport_path = \"{import_path}\"\n"
+             [[applications]]\nimport_path = \"{import_path}\"\n{further}"
         ),
     )?;
     succeed(head)?;
@@ -84,7 +103,7 @@ fn start(import_path: &str, is_traced: bool, is_counted: bool) -> Result<Box<dyn
     let mut deploy = tracer(service.folder.path());
     deploy.args(["serve", "deploy"]).arg(&file);
     succeed(deploy)?;
-    service.processes = processes_of(service.folder.path())?;
+    service.processes = processes_of(service.folder.path(), has_all_processes)?;
     Ok(Box::new(service))
 }
 
@@ -115,8 +134,8 @@ fn build_handlers() -> Result<PathBuf, Failure> {
     Ok(folder.into())
 }
 
-/// The processes that a request passes, by the names of their subcommands: those whose command line names this place.
-fn processes_of(place: &Path) -> Result<Vec<(String, u32)>, Failure> {
+/// The processes that a request passes, by the names of their subcommands: those whose command line names this place; all of these, if they all count.
+fn processes_of(place: &Path, has_all: bool) -> Result<Vec<(String, u32)>, Failure> {
     let mut found = Vec::new();
     for entry in fs::read_dir("/proc")? {
         let entry = entry?;
@@ -125,7 +144,7 @@ fn processes_of(place: &Path) -> Result<Vec<(String, u32)>, Failure> {
         let line = fs::read(entry.path().join("cmdline")).unwrap_or_default();
         let words: Vec<String> =
             line.split(|byte| *byte == 0).map(|word| String::from_utf8_lossy(word).into()).collect();
-        let role = words.get(1).filter(|role| matches!(role.as_str(), "proxy" | "replica"));
+        let role = words.get(1).filter(|role| has_all || matches!(role.as_str(), "proxy" | "replica"));
         if let Some(role) = role.filter(|_| words.iter().any(|word| Path::new(word).starts_with(place))) {
             found.push((role.clone(), pid));
         }
