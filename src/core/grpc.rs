@@ -3,7 +3,7 @@
 use crate::request_names::RPC_STATUSES;
 
 /// Outcome of a call, by its number.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Status(u32);
 
 impl Status {
@@ -13,6 +13,8 @@ impl Status {
     pub const UNKNOWN: Status = Status(2);
     /// The time for the call was up.
     pub const DEADLINE_EXCEEDED: Status = Status(4);
+    /// There is no such method.
+    pub const UNIMPLEMENTED: Status = Status(12);
     /// The handler has failed.
     pub const INTERNAL: Status = Status(13);
     /// No process could handle the call, or the one that did has died.

@@ -74,6 +74,7 @@ pub const KEPT: &[Metric] = &[
         MetricKind::Histogram,
         "Time that calls of deployments by handlers, tasks and programs took.",
     ),
+    metric("rpc.server.call.duration", "s", MetricKind::Histogram, "Time that calls of gRPC to services took."),
 ];
 
 /// Requests in a batch. Measured by the library of whoever has a function with `#[batch]`, in its own process.
@@ -108,6 +109,8 @@ pub const SERVE_RETRIES: usize = 8;
 
 /// Position of the duration of calls of deployments in [`KEPT`].
 pub const CALL_DURATION: usize = 9;
+/// Position of the duration of calls of gRPC in [`KEPT`].
+pub const RPC_DURATION: usize = 10;
 
 /// Tasks by state.
 pub const TASKS: Metric = metric("tracer.tasks", "{task}", MetricKind::Gauge, "Tasks that have not ended, by state.");
@@ -264,5 +267,6 @@ mod tests {
         assert_eq!(KEPT[SERVE_SHED].name, "tracer.serve.requests.shed");
         assert_eq!(KEPT[SERVE_RETRIES].name, "tracer.serve.requests.retried");
         assert_eq!(KEPT[CALL_DURATION].name, "tracer.serve.call.duration");
+        assert_eq!(KEPT[RPC_DURATION].name, "rpc.server.call.duration");
     }
 }

@@ -8,6 +8,7 @@ use std::process::{Command, Stdio};
 use rustix::process::Signal;
 use serde_json::Value;
 
+use crate::metrics::{OPENMETRICS, samples, scrape, text};
 use crate::support::{
     Background, Cluster, HOOK, Random, Span, Spans, kill, node_client, node_clients, python_with, wait_until,
 };
@@ -32,7 +33,7 @@ impl Service {
 
     fn deploy_of(import_path: &'static str, (http, application, deployment): (&str, &str, &str)) -> Option<Service> {
         let python = python_with("grpc, google.protobuf")?;
-        let cluster = Cluster::builder().workers(1).hook(HOOK).start();
+        let cluster = Cluster::builder().workers(1).hook(HOOK).arg("--metrics=127.0.0.1:0").start();
         let port = TcpListener::bind(("127.0.0.1", 0)).and_then(|listener| listener.local_addr());
         let address = port.expect("there is a free port");
         let service = Service { cluster, address, python, import_path };
@@ -349,4 +350,23 @@ fn calls_of_all_kinds_succeed_or_are_unavailable_while_replicas_are_killed() {
     let lost = calls.iter().filter(|call| call["status"] != "OK").count();
     assert!(lost <= 4 * STORM_CALLS, "{lost} of {} calls were lost", calls.len());
     assert_recorded(&service.cluster, &calls);
+}
+
+#[test]
+fn calls_are_counted_by_method_and_status() {
+    let Some(service) = Service::deploy("", "", "") else { return };
+    service.run(&["empty_unary", "empty_unary", "unimplemented_method"]);
+    let samples = samples(&text(&scrape(&service.cluster, OPENMETRICS)));
+    let counted = |part: &str| -> f64 {
+        let of = samples
+            .iter()
+            .filter(|(name, _)| name.starts_with("rpc_server_call_duration_seconds_count{") && name.contains(part));
+        of.map(|(_, count)| count).sum()
+    };
+    let app = "app=\"test_service\",deployment=\"test_service\",rpc_system_name=\"grpc\"";
+    let of_method = |method: &str, status: &str| {
+        counted(&format!("{app},rpc_method=\"{method}\",rpc_response_status_code=\"{status}\""))
+    };
+    assert_eq!(of_method("grpc.testing.TestService/EmptyCall", "OK"), 2.0, "{samples:?}");
+    assert_eq!(of_method("_OTHER", "UNIMPLEMENTED"), 1.0, "{samples:?}");
 }

@@ -8,13 +8,14 @@ use std::path::Path;
 
 use rustc_hash::FxHashMap;
 use tracer_core::metric_names::{
-    ERROR_TYPE, HTTP_DURATION, REQUEST_BODIES, RESPONSE_BODIES, SERVE_QUEUE_DURATION, SERVE_RETRIES, SERVE_SHED,
-    SERVICE,
+    ERROR_TYPE, HTTP_DURATION, REQUEST_BODIES, RESPONSE_BODIES, RPC_DURATION, SERVE_QUEUE_DURATION, SERVE_RETRIES,
+    SERVE_SHED, SERVICE,
 };
 use tracer_core::request_names as names;
 use tracer_ipc::metrics::{Exemplar, SeriesFile, SeriesIndex};
 
 use super::settings::Route;
+use crate::grpc::Status;
 use crate::propagation::{FLAG_SAMPLED, TraceContext};
 
 /// The metrics of a thread. Without a file, such as on a full disk at its start, nothing is counted.
@@ -27,6 +28,20 @@ struct Counting {
     file: SeriesFile,
     ended: FxHashMap<EndKey, [SeriesIndex; 3]>,
     others: FxHashMap<OtherKey, SeriesIndex>,
+    /// Series of calls of gRPC by their methods.
+    rpcs: FxHashMap<RpcKey, FxHashMap<Box<str>, SeriesIndex>>,
+}
+
+/// Methods of gRPC of a route that end with one status and have series of their own; further ones share one.
+const RPC_METHODS: usize = 200;
+/// The method of those, and of calls that no method has answered.
+const OTHER_METHOD: &str = "_OTHER";
+
+/// A call of gRPC that has ended, but for its method.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+struct RpcKey {
+    route: Option<u64>,
+    status: Option<Status>,
 }
 
 /// A request that has ended, as far as its series are concerned.
@@ -55,6 +70,8 @@ pub(super) struct Ended<'a> {
     pub(super) method: &'static str,
     /// The status that the client was told; 0 for none.
     pub(super) status: u16,
+    /// The method of a call of gRPC, as `pkg.Service/Method`, and the status with which it has ended.
+    pub(super) rpc: Option<(&'a str, Option<Status>)>,
     /// Value of [`names::OUTCOME`]; empty for a request that was answered as its handler meant.
     pub(super) outcome: &'static str,
     /// Value of `error.type`, if it is an error.
@@ -73,8 +90,12 @@ impl Figures {
         if let Err(error) = &file {
             eprintln!("tracer: requests are not counted: {error}");
         }
-        let counting =
-            file.ok().map(|file| Counting { file, ended: FxHashMap::default(), others: FxHashMap::default() });
+        let counting = file.ok().map(|file| Counting {
+            file,
+            ended: FxHashMap::default(),
+            others: FxHashMap::default(),
+            rpcs: FxHashMap::default(),
+        });
         Figures { service: service.into(), counting: RefCell::new(counting) }
     }
 
@@ -83,13 +104,14 @@ impl Figures {
         if let Some(counting) = &mut *self.counting.borrow_mut() {
             counting.ended.clear();
             counting.others.clear();
+            counting.rpcs.clear();
         }
     }
 
     /// Counts a request that has ended.
     pub(super) fn count_end(&self, ended: &Ended<'_>) {
         let mut counting = self.counting.borrow_mut();
-        let Some(Counting { file, ended: known, .. }) = &mut *counting else { return };
+        let Some(Counting { file, ended: known, rpcs, .. }) = &mut *counting else { return };
         let key = EndKey {
             route: ended.route.map(|route| route.hop.id),
             method: ended.method,
@@ -98,17 +120,10 @@ impl Figures {
             is_error: ended.error_type.is_some(),
         };
         let [duration, received, sent] = *known.entry(key).or_insert_with(|| self.series_of(file, ended));
-        let seconds = ended.duration_ns as f64 / 1e9;
-        let bucket = file.observe(duration, seconds);
-        if let Some(context) = ended.context.filter(|context| context.parent.flags & FLAG_SAMPLED != 0)
-            && file.wants_exemplar(duration, bucket, ended.unix_nano)
-        {
-            let (trace_id, span_id) = (context.parent.trace_id, context.parent.span_id);
-            file.set_exemplar(
-                duration,
-                bucket,
-                &Exemplar { value: seconds, unix_nano: ended.unix_nano, trace_id, span_id },
-            );
+        observe(file, duration, ended);
+        if let Some((method, status)) = ended.rpc {
+            let series = self.series_of_rpc(file, rpcs, ended, (method, status));
+            observe(file, series, ended);
         }
         file.count(received, ended.received_bytes);
         file.count(sent, ended.sent_bytes);
@@ -139,6 +154,35 @@ impl Figures {
             file.series(REQUEST_BODIES, &attributes[..of_bodies]),
             file.series(RESPONSE_BODIES, &attributes[..of_bodies]),
         ]
+    }
+
+    /// Returns the series of a call of gRPC. A client may name methods that there are not, so those that nobody has are one series.
+    fn series_of_rpc(
+        &self,
+        file: &mut SeriesFile,
+        known: &mut FxHashMap<RpcKey, FxHashMap<Box<str>, SeriesIndex>>,
+        ended: &Ended<'_>,
+        (method, status): (&str, Option<Status>),
+    ) -> SeriesIndex {
+        let known = known.entry(RpcKey { route: ended.route.map(|route| route.hop.id), status }).or_default();
+        let is_there = ended.route.is_some() && ended.outcome.is_empty() && status != Some(Status::UNIMPLEMENTED);
+        let method = if is_there { method } else { OTHER_METHOD };
+        let method = if known.len() < RPC_METHODS || known.contains_key(method) { method } else { OTHER_METHOD };
+        if let Some(series) = known.get(method) {
+            return *series;
+        }
+        let mut attributes = self.attributes(ended.route);
+        attributes.push((names::RPC_SYSTEM_NAME, "grpc"));
+        attributes.push((names::RPC_METHOD, method));
+        if let Some(status) = status {
+            attributes.push((names::RPC_RESPONSE_STATUS_CODE, status.name()));
+        }
+        if let Some(error_type) = ended.error_type {
+            attributes.push((ERROR_TYPE, error_type));
+        }
+        let series = file.series(RPC_DURATION, &attributes);
+        known.insert(method.into(), series);
+        series
     }
 
     fn attributes<'a>(&'a self, route: Option<&'a Route>) -> Vec<(&'a str, &'a str)> {
@@ -185,5 +229,17 @@ impl Figures {
             file.series(metric, &attributes)
         });
         count(file, series);
+    }
+}
+
+/// Adds the duration of a request to a series, with its span if one is wanted.
+fn observe(file: &SeriesFile, series: SeriesIndex, ended: &Ended<'_>) {
+    let seconds = ended.duration_ns as f64 / 1e9;
+    let bucket = file.observe(series, seconds);
+    if let Some(context) = ended.context.filter(|context| context.parent.flags & FLAG_SAMPLED != 0)
+        && file.wants_exemplar(series, bucket, ended.unix_nano)
+    {
+        let (trace_id, span_id) = (context.parent.trace_id, context.parent.span_id);
+        file.set_exemplar(series, bucket, &Exemplar { value: seconds, unix_nano: ended.unix_nano, trace_id, span_id });
     }
 }

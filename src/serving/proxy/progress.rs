@@ -335,6 +335,7 @@ impl Progress {
             route: self.route.as_deref(),
             method: self.settings.span_name(self.route.as_deref(), &self.method).method,
             status: self.status,
+            rpc: self.is_grpc.then(|| (client_text(self.uri.path().trim_start_matches('/')), self.grpc_status)),
             outcome,
             error_type: is_error.then(|| self.error_type(outcome, &mut code)),
             duration_ns: now.saturating_sub(self.begun_unix_nano),
