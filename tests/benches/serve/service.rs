@@ -14,10 +14,13 @@ use super::{Failure, Server};
 const TRACER: &str = env!("CARGO_BIN_EXE_tracer");
 const HOOK: &str = "local_tmp_tracing:setup_tracing";
 
-struct Service {
+/// A service, with its head.
+pub(crate) struct Service {
     folder: TempDir,
     port: u16,
+    is_traced: bool,
     processes: Vec<(String, u32)>,
+    head: u32,
 }
 
 impl Server for Service {
@@ -46,30 +49,58 @@ pub(crate) fn traced() -> Result<Box<dyn Server>, Failure> {
 
 /// Starts a service of one deployment.
 pub(crate) fn of(import_path: &str, is_traced: bool) -> Result<Box<dyn Server>, Failure> {
-    let modules = build_handlers()?;
-    let folder = tempfile::Builder::new().prefix("serve-").tempdir_in(env!("CARGO_TARGET_TMPDIR"))?;
-    let mut head = tracer(folder.path());
-    head.args(["start", "--head", "--num-workers", "1", "--module-path"]).arg(modules);
-    head.arg("--spans-dir").arg(folder.path().join("spans"));
-    if is_traced {
-        head.args(["--tracing-startup-hook", HOOK]);
+    Ok(Box::new(Service::start(&one(import_path), is_traced, &[])?))
+}
+
+/// Returns the applications of a service file: one, of one deployment.
+pub(crate) fn one(import_path: &str) -> String {
+    format!("[[applications]]\nimport_path = \"{import_path}\"\n")
+}
+
+impl Service {
+    /// Starts a service of these applications, as a service file has them, in a head with these variables.
+    pub(crate) fn start(applications: &str, is_traced: bool, variables: &[(&str, &str)]) -> Result<Service, Failure> {
+        let modules = build_handlers()?;
+        let folder = tempfile::Builder::new().prefix("serve-").tempdir_in(env!("CARGO_TARGET_TMPDIR"))?;
+        let mut head = tracer(folder.path());
+        head.args(["start", "--head", "--num-workers", "1", "--module-path"]).arg(modules);
+        head.arg("--spans-dir").arg(folder.path().join("spans")).envs(variables.iter().copied());
+        if is_traced {
+            head.args(["--tracing-startup-hook", HOOK]);
+        }
+        let port = TcpListener::bind(("127.0.0.1", 0))?.local_addr()?.port();
+        succeed(head)?;
+        let mut service = Service { folder, port, is_traced, processes: Vec::new(), head: 0 };
+        succeed(service.deploy(applications)?)?;
+        service.find_processes()?;
+        Ok(service)
     }
-    let port = TcpListener::bind(("127.0.0.1", 0))?.local_addr()?.port();
-    let file = folder.path().join("service.toml");
-    fs::write(
-        &file,
-        format!(
-            "name = \"bench\"\n[http]\naddress = \"127.0.0.1:{port}\"\n[tracing]\nenabled = {is_traced}\n\
-             [[applications]]\nimport_path = \"{import_path}\"\n"
-        ),
-    )?;
-    succeed(head)?;
-    let mut service = Service { folder, port, processes: Vec::new() };
-    let mut deploy = tracer(service.folder.path());
-    deploy.args(["serve", "deploy"]).arg(&file);
-    succeed(deploy)?;
-    service.processes = processes_of(service.folder.path())?;
-    Ok(Box::new(service))
+
+    /// Returns the command that deploys other applications in the place of those there are.
+    pub(crate) fn deploy(&self, applications: &str) -> Result<Command, Failure> {
+        let Service { port, is_traced, .. } = self;
+        let file = self.folder.path().join("service.toml");
+        let http = format!("[http]\naddress = \"127.0.0.1:{port}\"\n[tracing]\nenabled = {is_traced}\n");
+        fs::write(&file, format!("name = \"bench\"\n{http}{applications}"))?;
+        let mut deploy = tracer(self.folder.path());
+        deploy.args(["serve", "deploy"]).arg(&file);
+        Ok(deploy)
+    }
+
+    /// The address as sockets have it.
+    pub(crate) fn address(&self) -> (&'static str, u16) {
+        ("127.0.0.1", self.port)
+    }
+
+    /// All its processes, by name: the head too.
+    pub(crate) fn all_processes(&self) -> Vec<(String, u32)> {
+        [("head".to_owned(), self.head)].into_iter().chain(self.processes()).collect()
+    }
+
+    fn find_processes(&mut self) -> Result<(), Failure> {
+        (self.processes, self.head) = processes_of(self.folder.path())?;
+        Ok(())
+    }
 }
 
 /// Returns the program, for a place of its own.
@@ -99,9 +130,10 @@ fn build_handlers() -> Result<PathBuf, Failure> {
     Ok(folder.into())
 }
 
-/// The processes that a request passes, by the names of their subcommands: those whose command line names this place.
-fn processes_of(place: &Path) -> Result<Vec<(String, u32)>, Failure> {
-    let mut found = Vec::new();
+/// The processes that a request passes, by the names of their subcommands: those whose command line names this place. Besides, the head's,
+/// whose session is named after it.
+fn processes_of(place: &Path) -> Result<(Vec<(String, u32)>, u32), Failure> {
+    let (mut found, mut head) = (Vec::new(), None);
     for entry in fs::read_dir("/proc")? {
         let entry = entry?;
         let Some(pid) = entry.file_name().to_str().and_then(|name| name.parse::<u32>().ok()) else { continue };
@@ -110,10 +142,12 @@ fn processes_of(place: &Path) -> Result<Vec<(String, u32)>, Failure> {
         let words: Vec<String> =
             line.split(|byte| *byte == 0).map(|word| String::from_utf8_lossy(word).into()).collect();
         let role = words.get(1).filter(|role| matches!(role.as_str(), "proxy" | "replica"));
-        if let Some(role) = role.filter(|_| words.iter().any(|word| Path::new(word).starts_with(place))) {
+        let session = words.iter().find(|word| Path::new(word).starts_with(place));
+        if let (Some(role), Some(session)) = (role, session) {
             found.push((role.clone(), pid));
+            head = session.rsplit_once('-').and_then(|(_, pid)| pid.parse().ok()).or(head);
         }
     }
     found.sort();
-    if found.is_empty() { Err("the service has no processes".into()) } else { Ok(found) }
+    Ok((found, head.ok_or("the service has no processes")?))
 }
