@@ -119,8 +119,7 @@ impl Spin {
         self.look_with(is_ready, std::thread::yield_now, || clock.now_ns());
     }
 
-    /// One that looks each time.
-    #[cfg(test)]
+    /// Returns one that looks each time, for tests.
     pub fn always() -> Spin {
         Spin { is_close: true, told: Some(true), ..Spin::default() }
     }

@@ -143,15 +143,29 @@ impl Reports {
 /// Asks the main thread to bring spans that have ended to where their hooks want them.
 pub(super) struct Commits {
     wake: OwnedFd,
+    /// True when some have ended, which are brought on after a while, with others.
     is_asked: AtomicBool,
+    /// True when many have, which are brought on at once.
+    is_due: AtomicBool,
 }
 
 impl Commits {
     /// Asks for it, unless somebody has just now.
     fn ask(&self) {
         if !self.is_asked.load(Relaxed) && !self.is_asked.swap(true, Relaxed) {
-            let _ = rustix::io::write(&self.wake, &1_u64.to_ne_bytes());
+            self.wake();
         }
+    }
+
+    /// Asks for it without a delay. The thread that asks has requests to serve, and the disk may be slow.
+    fn ask_at_once(&self) {
+        if !self.is_due.swap(true, Relaxed) {
+            self.wake();
+        }
+    }
+
+    fn wake(&self) {
+        let _ = rustix::io::write(&self.wake, &1_u64.to_ne_bytes());
     }
 }
 
@@ -187,7 +201,7 @@ pub(crate) fn run(session_dir: &Path, head_pid: u32) -> Result<(), ProxyError> {
         session_dir: session_dir.into(),
         control,
         reports: Arc::new(Reports { socket: reports }),
-        commits: Arc::new(Commits { wake, is_asked: AtomicBool::new(false) }),
+        commits: Arc::new(Commits { wake, is_asked: AtomicBool::new(false), is_due: AtomicBool::new(false) }),
         started: None,
         last_taker: 0,
     };
@@ -206,7 +220,7 @@ impl Proxy {
             if has_ended {
                 commit_at.get_or_insert_with(|| Instant::now() + limits::WRITE);
             }
-            if commit_at.is_some_and(|at| at <= Instant::now()) {
+            if self.commits.is_due.load(Relaxed) || commit_at.is_some_and(|at| at <= Instant::now()) {
                 commit_at = None;
                 self.commit();
             }
@@ -243,6 +257,7 @@ impl Proxy {
 
     fn commit(&self) {
         self.commits.is_asked.store(false, Relaxed);
+        self.commits.is_due.store(false, Relaxed);
         if let Some(recorder) = self.started.as_ref().and_then(|started| started.recorder) {
             // What cannot be written now stays in the spool, and is counted.
             let _ = recorder.commit();
@@ -311,6 +326,10 @@ impl Proxy {
         let spool: &'static Spool = Box::leak(Box::new(Spool::attach(&begin.spool).map_err(ProxyError::Spool)?));
         crate::hook::note_in(&self.session_dir);
         let (recorder, hook_failure) = set_up_tracing(&begin, spool);
+        if let Some(recorder) = recorder {
+            let commits = Arc::clone(&self.commits);
+            recorder.set_committer(Box::new(move || commits.ask_at_once()));
+        }
         let table = files.pop_front().ok_or_else(|| missing("a table"))?;
         let table = Arc::new(ReplicaTable::attach(&table).map_err(io_error("map the table of replicas"))?);
         let count = begin.callers.len();

@@ -10,11 +10,14 @@
 //!                                                              host_flush         ─▶ one write for each lane
 //! ```
 //!
+//! While requests follow each other closely, one at a time, the loop does not sleep between them (`looking`).
+//!
 //! No thread is woken for a request, and there is no thread but the module's. A request's span begins before its claim, and ends before its
 //! last frame is written.
 
 mod commits;
 mod lane;
+mod looking;
 mod outbox;
 mod program;
 mod request;
@@ -48,6 +51,7 @@ use crate::task::{Failure, ModuleVersion};
 use crate::value;
 use commits::Commits;
 use lane::Lane;
+use looking::Looking;
 use request::place;
 use span::Names;
 use tasks::HandlerTasks;
@@ -276,6 +280,7 @@ struct Replica {
     /// Lanes that have something to write.
     dirty: Mutex<Vec<Arc<Lane>>>,
     turns: Mutex<Turns>,
+    looking: Looking,
     /// Orders that the module has not answered.
     orders: Mutex<Vec<u64>>,
     /// Report that is sent when the handler is made.
@@ -320,6 +325,7 @@ impl Replica {
             lanes: RwLock::default(),
             dirty: Mutex::default(),
             turns: Mutex::default(),
+            looking: Looking::default(),
             orders: Mutex::default(),
             ready: Mutex::new(Some(ready)),
             failure: Mutex::default(),
@@ -507,6 +513,7 @@ impl RequestHost for Replica {
     }
 
     fn end(&self, request: u64, trailers: ModuleHeaders<'_>, span: Option<ActiveSpan>) -> Answered {
+        self.looking.request_ended();
         let (Some(lane), id) = self.find(request) else { return Answered::Gone };
         let answered = lane.end(id, trailers, span);
         self.has_ended_spans.store(true, std::sync::atomic::Ordering::Release);
@@ -518,6 +525,7 @@ impl RequestHost for Replica {
     }
 
     fn fail(&self, request: u64, failure: Failure, span: Option<ActiveSpan>) {
+        self.looking.request_ended();
         let (Some(lane), id) = self.find(request) else { return };
         lane.fail(id, failure, span);
         self.has_ended_spans.store(true, std::sync::atomic::Ordering::Release);
@@ -559,6 +567,10 @@ impl RequestHost for Replica {
         if self.is_stopping.load(Acquire) {
             self.wake();
         }
+    }
+
+    fn look(&self) -> bool {
+        self.looking.look()
     }
 }
 

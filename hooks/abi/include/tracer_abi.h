@@ -1287,7 +1287,7 @@ typedef struct TracerResponseHead {
 // Table that the host lends to a replica: its settings, its requests as events, and the functions that answer them.
 //
 // The module runs a loop of its own: it waits until `event_fd` is readable, takes all events, handles them, and calls `host_flush`
-// before it waits again. Nobody wakes a thread for a request.
+// before it waits again. Nobody wakes a thread for a request. While requests follow each other closely, `host_look` keeps it from sleeping.
 //
 // A request begins with `TRACER_EVENT_REQUEST` and ends with the one call of `host_end` or `host_fail` that the module owes for it, also
 // when the client has gone (`TRACER_EVENT_GONE`). Its number is used for nothing else while the process lives. The span of the request is
@@ -1339,6 +1339,11 @@ typedef struct TracerServing {
     void (*host_answer)(void *data, uint64_t order, uint32_t status, struct TracerStr reason);
     // Sends what was answered since the last call.
     void (*host_flush)(void *data);
+    // Says whether to look for events once more before sleeping: 1 while requests follow each other so closely that looking takes less time than being
+    // woken, else 0. A module that has nothing to do calls it after `host_flush`, and again each time that it has looked whether `event_fd` is readable,
+    // without waiting, and found that it is not. It lets other processes run. Null for a host that does not say, for which a module sleeps at once.
+    // Since ABI 1.6.
+    uint32_t (*host_look)(void *data);
 } TracerServing;
 
 // A deployment: a handler of requests. A *replica* is one process that runs it. Since ABI 1.6, as everything about requests.

@@ -1329,7 +1329,7 @@ pub const DEPLOYMENT_CALL: u32 = 4;
 /// Table that the host lends to a replica: its settings, its requests as events, and the functions that answer them.
 ///
 /// The module runs a loop of its own: it waits until `event_fd` is readable, takes all events, handles them, and calls `host_flush`
-/// before it waits again. Nobody wakes a thread for a request.
+/// before it waits again. Nobody wakes a thread for a request. While requests follow each other closely, `host_look` keeps it from sleeping.
 ///
 /// A request begins with [`EVENT_REQUEST`] and ends with the one call of `host_end` or `host_fail` that the module owes for it, also
 /// when the client has gone ([`EVENT_GONE`]). Its number is used for nothing else while the process lives. The span of the request is
@@ -1386,6 +1386,11 @@ pub struct Serving {
     pub host_answer: Option<unsafe extern "C" fn(data: *mut c_void, order: u64, status: u32, reason: Str)>,
     /// Sends what was answered since the last call.
     pub host_flush: Option<unsafe extern "C" fn(data: *mut c_void)>,
+    /// Says whether to look for events once more before sleeping: 1 while requests follow each other so closely that looking takes less time than being
+    /// woken, else 0. A module that has nothing to do calls it after `host_flush`, and again each time that it has looked whether `event_fd` is readable,
+    /// without waiting, and found that it is not. It lets other processes run. Null for a host that does not say, for which a module sleeps at once.
+    /// Since ABI 1.6.
+    pub host_look: Option<unsafe extern "C" fn(data: *mut c_void) -> u32>,
 }
 
 /// Something that happened to a request, or to the replica.
@@ -1713,7 +1718,7 @@ const _: () = {
     assert!(size_of::<TaskCall>() == 176);
     assert!(size_of::<TaskError>() == 80);
     assert!(size_of::<Deployment>() == 128);
-    assert!(size_of::<Serving>() == 176);
+    assert!(size_of::<Serving>() == 184);
     assert!(size_of::<RequestEvent>() == 80);
     assert!(size_of::<RequestHead>() == 184);
     assert!(size_of::<Header>() == 32);

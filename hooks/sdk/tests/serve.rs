@@ -238,6 +238,8 @@ struct Shared {
     reads: bool,
     /// Pieces that the module has not given back.
     held: usize,
+    /// Times that it is told to look again.
+    looks: u32,
 }
 
 /// A host with one replica, which runs on a thread of its own.
@@ -364,6 +366,16 @@ unsafe extern "C" fn host_flush(data: *mut c_void) {
     };
 }
 
+unsafe extern "C" fn host_look(data: *mut c_void) -> u32 {
+    unsafe {
+        with(data, |shared, _| {
+            let looks = shared.looks.checked_sub(1);
+            shared.looks = looks.unwrap_or(0);
+            looks.is_some().into()
+        })
+    }
+}
+
 /// A piece of the host's: its bytes, and where it is counted.
 type HostPiece = (Vec<u8>, Arc<(Mutex<Shared>, Condvar)>);
 
@@ -426,6 +438,7 @@ impl Host {
             host_set_route: Some(host_set_route),
             host_answer: Some(host_answer),
             host_flush: Some(host_flush),
+            host_look: Some(host_look),
         }));
         let deployment = deployment_named(name);
         let serving = ptr::from_ref(serving) as usize;
@@ -811,6 +824,22 @@ fn an_answer_without_an_event_wakes_the_loop_to_flush() {
     host.wait("the event is taken", |shared| shared.events.is_empty().then_some(()));
     GO.store(true, Ordering::SeqCst);
     assert_eq!(host.ended(1).text(), "gone");
+    assert_eq!(host.stop().0, STATUS_OK);
+}
+
+#[test]
+fn while_the_host_says_so_the_loop_looks_again_and_takes_what_comes() {
+    let host = Host::of("interleaved");
+    let set_looks = |looks| host.shared.0.lock().unwrap().looks = looks;
+    set_looks(1_000);
+    host.ask(1, &ASK);
+    host.wait("it has looked as often as it was told", |shared| (shared.looks == 0).then_some(()));
+    assert_eq!(host.ask(2, &ASK).text(), "id-2 ", "it slept, and was woken");
+    set_looks(u32::MAX);
+    (3..100).for_each(|number| assert_eq!(host.ask(number, &ASK).text(), format!("id-{number} ")));
+    (100..200).for_each(|number| host.begin(number, &ASK));
+    (100..200).for_each(|number| assert_eq!(host.ended(number).text(), format!("id-{number} ")));
+    assert_ne!(host.wait("it looks", |shared| Some(shared.looks)), 0);
     assert_eq!(host.stop().0, STATUS_OK);
 }
 

@@ -13,7 +13,7 @@ use std::ptr::{self, NonNull};
 use std::rc::Rc;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64};
-use std::sync::{Arc, Mutex, Once, PoisonError};
+use std::sync::{Arc, Mutex, Once, OnceLock, PoisonError};
 use std::time::Duration;
 
 use tracer_abi as abi;
@@ -55,6 +55,8 @@ pub struct Recorder {
     has_running_task: AtomicBool,
     /// True if somebody commits because many spans have ended.
     is_committing: AtomicBool,
+    /// Has another thread commit then.
+    committer: OnceLock<Box<dyn Fn() + Send + Sync>>,
     /// Reason why such a commit failed, for the next that somebody asks for.
     uncommitted: Mutex<Option<String>>,
     /// Spans that the hook has given up, as it has told.
@@ -346,6 +348,7 @@ impl Recorder {
             running_task: Mutex::new(None),
             has_running_task: AtomicBool::new(false),
             is_committing: AtomicBool::new(false),
+            committer: OnceLock::new(),
             uncommitted: Mutex::new(None),
             lost: AtomicU64::new(0),
             lost_told: AtomicU64::new(0),
@@ -509,6 +512,23 @@ impl Recorder {
             *lock(&self.uncommitted) = Some(reason);
         }
         Committing::Done
+    }
+
+    /// Says how to have another thread commit when many spans have ended since the last time. Without that, whoever ends the last of them does.
+    pub fn set_committer(&self, ask: Box<dyn Fn() + Send + Sync>) {
+        // It is set once, by the process's role.
+        let _ = self.committer.set(ask);
+    }
+
+    /// Has the spans committed of which many have ended.
+    #[cold]
+    fn commit_is_due(&self) {
+        match self.committer.get() {
+            Some(ask) => ask(),
+            None => {
+                self.commit_in_between();
+            }
+        }
     }
 
     /// Delivers what is queued, as far as the hook gets within `timeout`. What it did not get to stays queued.
@@ -1028,7 +1048,7 @@ impl RecordedSpan {
         if let Some((spool, slot)) = recorded
             && spool.handed_over(slot, self.is_sampled)
         {
-            self.recorder.commit_in_between();
+            self.recorder.commit_is_due();
         }
     }
 }
@@ -1068,7 +1088,7 @@ impl RecordedSpan {
         spool.ends_without_slot(trace_id, span_id);
         tell();
         if spool.handed_over_without_slot() {
-            self.recorder.commit_in_between();
+            self.recorder.commit_is_due();
         }
     }
 }

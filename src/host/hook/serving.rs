@@ -70,6 +70,8 @@ pub trait RequestHost: Sync {
     fn answer(&self, order: u64, outcome: Result<(), String>);
     /// Sends what was answered.
     fn flush(&self);
+    /// Returns whether the module is to look for events again before it sleeps.
+    fn look(&self) -> bool;
 }
 
 /// Outcome of handing over a part of a response.
@@ -255,6 +257,7 @@ fn table(settings: &ServingSettings, data: *mut c_void) -> abi::Serving {
         host_set_route: Some(host_set_route),
         host_answer: Some(host_answer),
         host_flush: Some(host_flush),
+        host_look: Some(host_look),
     }
 }
 
@@ -381,4 +384,9 @@ unsafe extern "C" fn host_answer(data: *mut c_void, order: u64, status: u32, rea
 unsafe extern "C" fn host_flush(data: *mut c_void) {
     // SAFETY: as above.
     unsafe { with(data, (), |lent| lent.host.flush()) };
+}
+
+unsafe extern "C" fn host_look(data: *mut c_void) -> u32 {
+    // SAFETY: as above.
+    unsafe { with(data, 0, |lent| lent.host.look().into()) }
 }

@@ -1,7 +1,7 @@
 //! The lanes of one thread: frames in and out, and which request has which number.
 //!
-//! What is written to a lane is collected, and written when all that was ready in this turn of the loop has been looked at. What can be
-//! read is taken in at once, however many frames of however many requests it is.
+//! What is written to a lane is collected, and written when all that was ready in this turn of the loop has been looked at, or enough requests
+//! have come together. What can be read is taken in at once, however many frames of however many requests it is.
 
 use std::cell::{Cell, RefCell};
 use std::future::{Future, poll_fn};
@@ -23,6 +23,8 @@ use crate::lane::{self, Body, Frame, LANE_FRAME_LIMIT, LaneError, Numbers, Openi
 
 /// The most bytes that may wait to be written to a lane.
 const LANE_BYTES: usize = 16 << 20;
+/// Requests with which a lane is written before the turn is over: its replica handles them while the proxy takes in others, on another core.
+const EARLY: u32 = 8;
 /// Least number of bytes read at once.
 const READ: usize = 64 << 10;
 
@@ -45,6 +47,8 @@ pub(super) struct Lane {
     waiting: RefCell<Vec<Waker>>,
     /// True while it is among those that are to be written.
     is_dirty: Cell<bool>,
+    /// Requests that were opened since it was written.
+    opened: Cell<u32>,
     /// True if no further request is sent there.
     is_closed: Cell<bool>,
     flush: Rc<Flush>,
@@ -87,6 +91,7 @@ impl Lane {
             outbox: RefCell::default(),
             waiting: RefCell::default(),
             is_dirty: Cell::new(false),
+            opened: Cell::new(0),
             is_closed: Cell::new(false),
             flush,
         };
@@ -127,6 +132,10 @@ impl Lane {
         self.exchanges.borrow_mut()[entry(number)] = Some(Rc::clone(&exchange));
         self.claims.grant(number.into());
         self.put(|out| lane::put_open(out, number, is_last, opening, headers));
+        self.opened.set(self.opened.get() + 1);
+        if self.opened.get() >= EARLY {
+            self.write_early();
+        }
         exchange
     }
 
@@ -205,11 +214,20 @@ impl Lane {
         }
     }
 
+    /// Writes what there is before the end of the turn, which does all else.
+    fn write_early(&self) {
+        let _ = self.write_outbox();
+    }
+
+    fn write_outbox(&self) -> io::Result<bool> {
+        self.opened.set(0);
+        self.outbox.borrow_mut().write(|slices| self.socket.try_write_vectored(slices))
+    }
+
     /// Writes what there is, and goes on later with what cannot be written now.
     fn write(self: &Rc<Lane>) {
         self.is_dirty.set(false);
-        let written = self.outbox.borrow_mut().write(|slices| self.socket.try_write_vectored(slices));
-        match written {
+        match self.write_outbox() {
             Ok(true) if self.waiting.borrow().is_empty() => {}
             Ok(true) => self.wake_waiting(),
             Ok(false) => {
@@ -348,5 +366,137 @@ impl Flush {
             Poll::Pending
         })
         .await;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::{Read as _, Write as _};
+    use std::net::Shutdown;
+    use std::os::unix::net::UnixStream as Other;
+
+    use tracer_ipc::replica_table::{Capacity, ReplicaTable};
+
+    use super::*;
+
+    /// Runs `test` with a lane that nobody reads, two requests in it that their replica has begun, and the replica's end.
+    fn with_lane(test: impl FnOnce(Rc<Lane>, [Rc<Exchange>; 2], Other)) {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build().unwrap();
+        let (table, _) = ReplicaTable::create(Capacity { replicas: 1, callers: 1, deployments: 1 }).unwrap();
+        let (claims, _) = SharedClaims::create().unwrap();
+        let (own, other) = Other::pair().unwrap();
+        own.set_nonblocking(true).unwrap();
+        let socket = runtime.block_on(async {
+            let socket = UnixStream::from_std(own).unwrap();
+            socket.writable().await.unwrap();
+            socket
+        });
+        // Its reader is dropped unused: what comes is read by nobody but `read_rest`.
+        let (lane, _) = Lane::new(table.replica(0).unwrap(), "app#1".into(), socket, claims, Rc::default());
+        let exchanges = [(); 2].map(|()| open(&lane));
+        assert!(exchanges.iter().all(|exchange| lane.claims.claim(exchange.number.into())));
+        test(lane, exchanges, other);
+    }
+
+    fn open(lane: &Rc<Lane>) -> Rc<Exchange> {
+        let opening = Opening {
+            trace_id: [0; 16],
+            span_id: [0; 8],
+            trace_flags: 0,
+            deadline_unix_nano: 0,
+            is_secure: false,
+            version: 11,
+            method: "GET",
+            authority: "",
+            target: "/",
+            request_id: "",
+            client: "",
+        };
+        let number = lane.numbers.borrow_mut().take().unwrap();
+        lane.open(number, true, &opening, [])
+    }
+
+    fn answer(number: u32, body: &[u8]) -> Vec<u8> {
+        let mut frames = Vec::new();
+        lane::put_head(&mut frames, number, false, 200, [("etag", &b"e"[..])]);
+        frames.extend(lane::data_header(number, true, body.len()));
+        frames.extend_from_slice(body);
+        frames
+    }
+
+    fn rest(lane: &Rc<Lane>) -> Vec<u32> {
+        let mut over = Vec::new();
+        lane.read_rest(|exchange| over.push(exchange.number));
+        over
+    }
+
+    #[test]
+    fn an_answer_that_a_lost_replica_had_written_is_whole_and_one_that_was_torn_is_lost() {
+        with_lane(|lane, [whole, torn], mut other| {
+            // More than is read at once, in a frame after the other.
+            let long = vec![7; lane::DATA_LIMIT];
+            let mut frames = Vec::new();
+            lane::put_head(&mut frames, whole.number, false, 200, []);
+            for is_last in [false, true] {
+                frames.extend(lane::data_header(whole.number, is_last, long.len()));
+                frames.extend_from_slice(&long);
+            }
+            let half = answer(torn.number, b"hello");
+            frames.extend_from_slice(&half[..half.len() - 1]);
+            other.write_all(&frames).unwrap();
+            drop(other);
+            assert_eq!(rest(&lane), [whole.number]);
+            assert!(whole.is_over() && whole.has_begun() && !torn.is_over() && torn.has_begun());
+            let left = lane.close();
+            assert_eq!(left.len(), 2, "nobody has forgotten them, which is the thread's part");
+            torn.end(End::Lost);
+            let mut context = Context::from_waker(Waker::noop());
+            assert_eq!(whole.poll_end(&mut context), Poll::Ready(()));
+            assert!(matches!(torn.poll_head(&mut context), Poll::Ready(Ok((status, _))) if status == 200));
+        });
+    }
+
+    #[test]
+    fn the_rest_goes_on_where_the_reader_was_in_the_middle_of_a_frame() {
+        with_lane(|lane, [first, second], mut other| {
+            let frames = [answer(first.number, b"one"), answer(second.number, b"two")].concat();
+            let (before, after) = frames.split_at(frames.len() / 2 + 3);
+            lane.inbox.borrow_mut().extend_from_slice(before);
+            other.write_all(after).unwrap();
+            other.shutdown(Shutdown::Write).unwrap();
+            assert_eq!(rest(&lane), [first.number, second.number]);
+            assert_eq!([first, second].map(|exchange| exchange.whole_body().unwrap()), ["one", "two"]);
+        });
+    }
+
+    #[test]
+    fn what_is_no_frame_ends_the_rest_and_what_came_before_it_counts() {
+        with_lane(|lane, [first, second], mut other| {
+            other.write_all(&answer(first.number, b"one")).unwrap();
+            assert_eq!(rest(&lane), [first.number], "the replica may be there still, and nothing waits for it");
+            other.write_all(&u32::MAX.to_le_bytes()).unwrap();
+            other.write_all(&answer(second.number, b"two")).unwrap();
+            assert_eq!(rest(&lane), [0; 0]);
+            assert!(!second.is_over());
+        });
+    }
+
+    /// Nobody runs what writes lanes at the end of a turn.
+    #[test]
+    fn a_replica_gets_some_requests_while_others_of_the_same_turn_are_taken_in() {
+        with_lane(|lane, [first, _], mut other| {
+            other.set_nonblocking(true).unwrap();
+            let mut bytes = [0; 4096];
+            let mut read = || other.read(&mut bytes).map(|count| bytes[..count].to_vec());
+            (2..EARLY - 1).for_each(|_| drop(open(&lane)));
+            assert_eq!(read().unwrap_err().kind(), io::ErrorKind::WouldBlock);
+            let last = open(&lane);
+            let frames = read().unwrap();
+            assert_eq!(whole_frames(&frames).unwrap(), frames.len());
+            let has = |exchange: &Exchange| frames.windows(4).any(|bytes| bytes == exchange.number.to_le_bytes());
+            assert!(has(&first) && has(&last));
+            lane.write();
+            assert_eq!(read().unwrap_err().kind(), io::ErrorKind::WouldBlock, "they are written once");
+        });
     }
 }

@@ -457,6 +457,7 @@ impl Replica {
             is_last: frame.is_last,
         };
         lane.state().requests.insert(id, Request::new(frame.is_last, facts));
+        self.looking.request_began();
         events.request(new, own.chain(others));
         Ok(())
     }

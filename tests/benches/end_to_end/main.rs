@@ -28,6 +28,7 @@ mod queued;
 mod report;
 mod spans;
 mod steps;
+mod strace;
 mod system_calls;
 
 use std::error::Error;

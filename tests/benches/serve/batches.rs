@@ -22,7 +22,7 @@ pub(crate) fn measure(seconds: u32, runs: usize) -> Result<(), Failure> {
     let mut found = CASES.map(|_| Vec::new());
     for number in 0..=runs {
         for (((_, _, connections, _), server), found) in CASES.iter().zip(&servers).zip(&mut found) {
-            let load = Load { connections: *connections, streams: 0, path: "/" };
+            let load = Load::get(*connections, "/");
             let measured = load.run(&**server, if number == 0 { 1 } else { seconds })?;
             if number > 0 {
                 found.push(measured);

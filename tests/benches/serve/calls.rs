@@ -5,8 +5,8 @@ use std::net::TcpStream;
 
 use super::cpu_time::cpu_ns;
 use super::load::{Load, Measured};
-use super::service::{self, Setup};
-use super::{Failure, Server, floors};
+use super::service::{Service, one};
+use super::{Failure, floors};
 
 /// Calls in one request.
 const CALLS: u32 = 5_000;
@@ -14,18 +14,18 @@ const CALLS: u32 = 5_000;
 /// Measures and shows.
 pub(crate) fn measure(seconds: u32, runs: usize) -> Result<(), Failure> {
     let further = "[[applications.deployments]]\nimport_path = \"handlers:Counter\"\n";
-    let setup = Setup { further, has_all_processes: true, ..Setup::of("handlers:times_calls", true) };
-    let (server, floor) = (service::start(&setup)?, floors::frames()?);
+    let applications = one("handlers:times_calls") + further;
+    let (service, floor) = (Service::start(&applications, true, &[])?, floors::frames()?);
     let mut found = [Vec::new(), Vec::new(), Vec::new()];
     for number in 0..=runs {
         for (path, found) in ["/handle", "/actor"].iter().zip(&mut found) {
             let calls = if number == 0 { CALLS / 10 } else { CALLS };
-            let measured = ask(&*server, path, calls)?;
+            let measured = ask(&service, path, calls)?;
             if number > 0 {
                 found.push(measured);
             }
         }
-        let lane = Load { connections: 1, streams: 0, path: "/" };
+        let lane = Load::get(1, "/");
         let Measured { p50_us, cpu, .. } = lane.run(&*floor, if number == 0 { 1 } else { seconds })?;
         if number > 0 {
             found[2].push((p50_us, cpu.iter().map(|(_, us)| us).sum()));
@@ -46,11 +46,11 @@ pub(crate) fn measure(seconds: u32, runs: usize) -> Result<(), Failure> {
 }
 
 /// Returns the median time of a call, and the CPU time of one, in microseconds.
-fn ask(server: &dyn Server, path: &str, calls: u32) -> Result<(f64, f64), Failure> {
-    let cpu = || server.processes().into_iter().map(|(_, pid)| cpu_ns(pid)).sum::<Result<u64, _>>();
+fn ask(service: &Service, path: &str, calls: u32) -> Result<(f64, f64), Failure> {
+    let processes = service.place_processes()?;
+    let cpu = || processes.iter().map(|pid| cpu_ns(*pid)).sum::<Result<u64, _>>();
     let before = cpu()?;
-    let url = server.url();
-    let mut stream = BufReader::new(TcpStream::connect(url.trim_start_matches("http://"))?);
+    let mut stream = BufReader::new(TcpStream::connect(service.address())?);
     write!(stream.get_mut(), "GET {path}?{calls} HTTP/1.1\r\nhost: bench\r\nconnection: close\r\n\r\n")?;
     let mut status = String::new();
     stream.read_line(&mut status)?;

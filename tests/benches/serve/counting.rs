@@ -3,7 +3,7 @@
 use super::load::{Load, Measured};
 use super::{Failure, Server, service};
 
-const LOAD: Load = Load { connections: 32, streams: 0, path: "/" };
+const LOAD: Load = Load::get(32, "/");
 
 /// Measures and shows.
 pub(crate) fn measure(seconds: u32, runs: usize) -> Result<(), Failure> {

@@ -6,12 +6,14 @@ use std::convert::Infallible;
 use std::io::{BufRead, BufReader, Read};
 use std::net::TcpStream;
 use std::path::{Path, PathBuf};
+use std::pin::Pin;
 use std::process::{Child, Command, Stdio};
 use std::rc::Rc;
+use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
-use http_body_util::{BodyExt, Empty, Full};
-use hyper::body::{Bytes, Incoming};
+use http_body_util::{BodyExt, Full};
+use hyper::body::{Body, Bytes, Incoming, SizeHint};
 use hyper::client::conn::http1::{SendRequest, handshake};
 use hyper::service::service_fn;
 use hyper::{Request, Response};
@@ -25,6 +27,7 @@ use tokio::task::{LocalSet, spawn_local};
 use tracer::lane::{self, Frame, Opening};
 use tracer::protocol::frame::FrameBuffer;
 
+use super::load::Load;
 use super::{Failure, Server};
 
 const STARTING: Duration = Duration::from_secs(10);
@@ -38,7 +41,7 @@ impl Role {
         Role(child)
     }
 
-    fn start(arguments: &[&str]) -> Result<Role, Failure> {
+    pub(crate) fn start(arguments: &[&str]) -> Result<Role, Failure> {
         let mut command = Command::new(std::env::current_exe()?);
         command.arg("role").args(arguments).stdin(Stdio::null()).stdout(Stdio::piped());
         Ok(Role(command.spawn()?))
@@ -48,8 +51,8 @@ impl Role {
         self.0.id()
     }
 
-    /// Returns the port that it prints.
-    fn port(&mut self) -> Result<u16, Failure> {
+    /// Returns the port, or other number, that it prints when it has started.
+    pub(crate) fn port(&mut self) -> Result<u16, Failure> {
         let mut line = String::new();
         BufReader::new(self.0.stdout.take().ok_or("it has no output")?).read_line(&mut line)?;
         line.trim().parse().map_err(|_| format!("a floor has not started: it said `{}`", line.trim()).into())
@@ -83,12 +86,18 @@ impl Drop for Role {
 struct Floor {
     port: u16,
     roles: Vec<(&'static str, Role)>,
+    /// False for frames: the least that a proxy over them does is without bodies of requests.
+    passes_bodies: bool,
     _folder: Option<TempDir>,
 }
 
 impl Server for Floor {
     fn url(&self) -> String {
         format!("http://127.0.0.1:{}", self.port)
+    }
+
+    fn takes(&self, load: &Load) -> bool {
+        !load.has_body || self.passes_bodies
     }
 
     fn processes(&self) -> Vec<(String, u32)> {
@@ -99,7 +108,7 @@ impl Server for Floor {
 /// Returns one hyper process.
 pub(crate) fn bare() -> Result<Box<dyn Server>, Failure> {
     let mut role = Role::start(&["bare"])?;
-    Ok(Box::new(Floor { port: role.port()?, roles: vec![("server", role)], _folder: None }))
+    Ok(Box::new(Floor { port: role.port()?, roles: vec![("server", role)], passes_bodies: true, _folder: None }))
 }
 
 /// A process that decodes spans and drops them.
@@ -152,19 +161,25 @@ fn proxied(front: &str, back: &'static str) -> Result<Box<dyn Server>, Failure> 
     let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR"))?;
     let back = behind(back, folder.path())?;
     let socket = folder.path().join("upstream.sock");
-    let mut front = Role::start(&[front, socket.to_str().unwrap_or_default()])?;
-    let port = front.port()?;
-    Ok(Box::new(Floor { port, roles: vec![("proxy", front), ("upstream", back)], _folder: Some(folder) }))
+    let mut process = Role::start(&[front, socket.to_str().unwrap_or_default()])?;
+    let port = process.port()?;
+    let roles = vec![("proxy", process), ("upstream", back)];
+    Ok(Box::new(Floor { port, roles, passes_bodies: front != "frames", _folder: Some(folder) }))
 }
 
 /// Runs a role until it is killed.
 pub(crate) fn run_role(role: &[String]) -> Result<(), Failure> {
+    if let [name, kind, address] = role
+        && name == "hostile"
+    {
+        return super::hostile::run(kind, address);
+    }
     let runtime = Builder::new_current_thread().enable_all().build()?;
     let local = LocalSet::new();
     let socket = role.get(1).map(PathBuf::from).unwrap_or_default();
     local.block_on(&runtime, async move {
         match role[0].as_str() {
-            "bare" => serve_tcp(|request| async move { answer(request) }).await,
+            "bare" => serve_tcp(answer).await,
             "decoding" => serve_tcp(super::otlp::decode).await,
             "upstream" => serve_unix(&socket).await,
             "relay" => {
@@ -181,9 +196,55 @@ pub(crate) fn run_role(role: &[String]) -> Result<(), Failure> {
     })
 }
 
-fn answer(request: Request<Incoming>) -> Response<Full<Bytes>> {
-    let body: &'static [u8] = if request.uri().path() == "/mebibyte" { MEBIBYTE } else { b"hello" };
-    Response::new(Full::new(Bytes::from_static(body)))
+/// A body of this program's: all of it, or events without an end.
+enum Answered {
+    Whole(Full<Bytes>),
+    Events(tokio::time::Interval),
+}
+
+/// Interval between events.
+const EVENT: Duration = Duration::from_millis(100);
+
+impl Body for Answered {
+    type Data = Bytes;
+    type Error = Infallible;
+
+    fn poll_frame(
+        self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<hyper::body::Frame<Bytes>, Infallible>>> {
+        match self.get_mut() {
+            Answered::Whole(body) => Pin::new(body).poll_frame(context),
+            Answered::Events(ticks) => ticks
+                .poll_tick(context)
+                .map(|_| Some(Ok(hyper::body::Frame::data(Bytes::from_static(b"data: hello\n\n"))))),
+        }
+    }
+
+    fn is_end_stream(&self) -> bool {
+        matches!(self, Answered::Whole(body) if body.is_end_stream())
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        match self {
+            Answered::Whole(body) => body.size_hint(),
+            Answered::Events(_) => SizeHint::default(),
+        }
+    }
+}
+
+async fn answer(request: Request<Incoming>) -> Response<Answered> {
+    let body: &'static [u8] = match request.uri().path() {
+        "/mebibyte" => MEBIBYTE,
+        "/events" => return Response::new(Answered::Events(tokio::time::interval(EVENT))),
+        "/sink" => {
+            let mut body = request.into_body();
+            while body.frame().await.is_some_and(|frame| frame.is_ok()) {}
+            b"hello"
+        }
+        _ => b"hello",
+    };
+    Response::new(Answered::Whole(Full::new(Bytes::from_static(body))))
 }
 
 async fn serve_tcp<F, R, B>(handle: F) -> Result<(), Failure>
@@ -235,7 +296,7 @@ async fn serve_unix(socket: &Path) -> Result<(), Failure> {
     loop {
         let (stream, _) = listener.accept().await?;
         spawn_local(async move {
-            let service = service_fn(|request| async move { Ok::<_, Infallible>(answer(request)) });
+            let service = service_fn(|request| async move { Ok::<_, Infallible>(answer(request).await) });
             let _ = hyper::server::conn::http1::Builder::new().serve_connection(TokioIo::new(stream), service).await;
         });
     }
@@ -244,7 +305,7 @@ async fn serve_unix(socket: &Path) -> Result<(), Failure> {
 /// Connections to the process behind, as every HTTP proxy keeps them.
 struct Pool {
     socket: PathBuf,
-    idle: RefCell<Vec<SendRequest<Empty<Bytes>>>>,
+    idle: RefCell<Vec<SendRequest<Incoming>>>,
 }
 
 impl Pool {
@@ -264,12 +325,12 @@ impl Pool {
                 sender
             }
         };
-        let (mut head, _) = request.into_parts();
+        let (mut head, body) = request.into_parts();
         head.version = http::Version::HTTP_11;
         head.headers.insert("host", http::HeaderValue::from_static("upstream"));
         head.uri = head.uri.path().parse().expect("a path");
         sender.ready().await.expect("it is idle, or new");
-        let response = sender.send_request(Request::from_parts(head, Empty::new())).await.expect("it answers");
+        let response = sender.send_request(Request::from_parts(head, body)).await.expect("it answers");
         self.idle.borrow_mut().push(sender);
         response
     }

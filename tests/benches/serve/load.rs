@@ -13,12 +13,25 @@ pub(crate) struct Load {
     /// Streams of each connection, over HTTP/2; 0 for HTTP/1.1.
     pub(crate) streams: u32,
     pub(crate) path: &'static str,
+    /// True for requests with a body of a mebibyte each.
+    pub(crate) has_body: bool,
 }
+
+impl Load {
+    /// Requests of HTTP/1.1 without bodies.
+    pub(crate) const fn get(connections: u32, path: &'static str) -> Load {
+        Load { connections, streams: 0, path, has_body: false }
+    }
+}
+
+/// Says to wrk that each request has a body of a mebibyte.
+const BODIES: &str = "wrk.method = 'POST'; wrk.body = string.rep('x', 1048576)";
 
 impl fmt::Display for Load {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Load { connections, streams, path } = self;
+        let Load { connections, streams, path, has_body } = self;
         match streams {
+            0 if *has_body => write!(f, "bodies of 1 MiB to `{path}` over HTTP/1.1 by {connections} connections"),
             0 => write!(f, "`{path}` over HTTP/1.1 by {connections} connections"),
             _ => write!(f, "`{path}` over HTTP/2 by {connections} connections with {streams} streams each"),
         }
@@ -69,7 +82,13 @@ impl Load {
 
     fn wrk(&self, url: &str, seconds: u32) -> Result<Said, Failure> {
         let mut wrk = Command::new("wrk");
-        wrk.args(["-t1", "--latency", "-c"]).arg(self.connections.to_string()).arg(format!("-d{seconds}s")).arg(url);
+        wrk.args(["-t1", "--latency", "-c"]).arg(self.connections.to_string()).arg(format!("-d{seconds}s"));
+        let script = tempfile::NamedTempFile::new_in(env!("CARGO_TARGET_TMPDIR"))?;
+        if self.has_body {
+            std::fs::write(script.path(), BODIES)?;
+            wrk.arg("-s").arg(script.path());
+        }
+        wrk.arg(url);
         let text = output_of(wrk)?;
         if let Some(line) = text.lines().find(|line| line.contains("Non-2xx") || line.contains("Socket errors")) {
             return Err(format!("requests have failed: {}", line.trim()).into());
@@ -135,6 +154,6 @@ fn microseconds(text: &str) -> Result<f64, Failure> {
     found.ok_or_else(|| format!("`{text}` is no time of wrk's").into())
 }
 
-fn cpu_of(server: &dyn Server) -> Result<Vec<(String, u64)>, Failure> {
+pub(crate) fn cpu_of(server: &dyn Server) -> Result<Vec<(String, u64)>, Failure> {
     server.processes().into_iter().map(|(name, pid)| Ok((name, cpu_ns(pid)?))).collect()
 }

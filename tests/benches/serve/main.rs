@@ -1,32 +1,55 @@
 //! Cost of serving: requests per second, latency and CPU of a service, beside floors that are measured in the same run.
 //!
 //! ```text
-//! cargo bench --bench serve                     # everything, some minutes
+//! cargo bench --bench serve                     # everything, a quarter of an hour
 //! cargo bench --bench serve -- --quick          # does it work at all
-//! cargo bench --bench serve -- --only hello
-//! cargo bench --bench serve -- --only otlp     # what `tracer start --otlp` takes
-//! cargo bench --bench serve -- --only batch    # batches of a handler of fixed cost, beside the ideal
-//! cargo bench --bench serve -- --only metrics  # with metrics and without
-//! cargo bench --bench serve -- --only call     # calls of a deployment inside a handler, beside those of an actor
+//! cargo bench --bench serve -- --only hello     # one of the names below
 //! ```
+//!
+//! | name | |
+//! |---|---|
+//! | `hello`, `one` | hello over 32 connections, and over one |
+//! | `h2` | hello over HTTP/2 |
+//! | `bodies`, `uploads` | answers, and bodies of requests, of 1 MiB |
+//! | `paced` | a request each millisecond, beside the same build that never looks before it sleeps |
+//! | `streams` | 1,000 event streams |
+//! | `replicas`, `routes` | many of them, beside one |
+//! | `deploy` | `tracer serve deploy` until new code answers |
+//! | `memory`, `idle` | what a service takes that does nothing |
+//! | `system_calls` | calls of a request in proxy and replica; it fails when there are more than is said |
+//! | `hostile` | latency of a well-behaved client with hostile ones beside it, and without |
+//! | `otlp` | what `tracer start --otlp` takes |
+//! | `batch` | batches of a handler of fixed cost, beside the ideal |
+//! | `metrics` | hello with metrics and without |
+//! | `call` | calls of a deployment inside a handler, beside those of an actor |
 //!
 //! The load is wrk's (one thread) and h2load's, on the same cores as everything else. Floors: one hyper process; hyper with a pool of
 //! connections to a second hyper process, over a Unix socket; hyper with one lane to a second process, without spans. Peers, where they are
 //! installed: nginx and haproxy before the same second hyper process. Each figure is the median of its runs, and what is compared takes turns.
 //!
-//! Nothing is asserted about time. It fails when requests fail.
+//! Nothing is asserted about time. It fails when requests fail, or make more system calls than they may.
 
 #[path = "../end_to_end/cpu_time.rs"]
 mod cpu_time;
+#[path = "../end_to_end/strace.rs"]
+mod strace;
 
 mod batches;
 mod calls;
+mod client;
 mod counting;
+mod deploy;
 mod floors;
+mod footprint;
+mod hostile;
 mod load;
 mod otlp;
+mod paced;
 mod peers;
+mod scale;
 mod service;
+mod streams;
+mod system_calls;
 
 use std::error::Error;
 use std::process::ExitCode;
@@ -42,8 +65,8 @@ trait Server {
     fn url(&self) -> String;
     /// Returns its processes, by name.
     fn processes(&self) -> Vec<(String, u32)>;
-    /// True if it takes HTTP/2 on a connection that begins with it.
-    fn has_h2(&self) -> bool {
+    /// True if it can be put under this load.
+    fn takes(&self, _load: &Load) -> bool {
         true
     }
 }
@@ -63,21 +86,33 @@ const SERVERS: [(&str, Start); 7] = [
 ];
 
 /// The loads, by the names that `--only` takes.
-const LOADS: [(&str, Load); 4] = [
-    ("hello", Load { connections: 32, streams: 0, path: "/" }),
-    ("one", Load { connections: 1, streams: 0, path: "/" }),
-    ("h2", Load { connections: 4, streams: 8, path: "/" }),
-    ("bodies", Load { connections: 4, streams: 0, path: "/mebibyte" }),
+const LOADS: [(&str, Load); 5] = [
+    ("hello", Load::get(32, "/")),
+    ("one", Load::get(1, "/")),
+    ("h2", Load { connections: 4, streams: 8, path: "/", has_body: false }),
+    ("bodies", Load::get(4, "/mebibyte")),
+    ("uploads", Load { connections: 4, streams: 0, path: "/sink", has_body: true }),
 ];
 
-/// The name of the measurement of OTLP in.
-const OTLP: &str = "otlp";
-/// The name of the measurement of batches.
-const BATCH: &str = "batch";
-/// The name of the measurement of metrics.
-const METRICS: &str = "metrics";
-/// The name of the measurement of calls.
-const CALL: &str = "call";
+/// A measurement of its own, for so many seconds and runs, which shows what it finds.
+type Measurement = fn(u32, usize) -> Result<(), Failure>;
+
+/// The others, by the names that `--only` takes.
+const OTHERS: [(&str, Measurement); 13] = [
+    ("otlp", otlp::measure),
+    ("batch", batches::measure),
+    ("metrics", counting::measure),
+    ("call", calls::measure),
+    ("paced", paced::measure),
+    ("streams", streams::measure),
+    ("replicas", scale::replicas),
+    ("routes", scale::routes),
+    ("deploy", deploy::measure),
+    ("memory", footprint::memory),
+    ("idle", footprint::idle),
+    ("hostile", hostile::measure),
+    ("system_calls", system_calls::measure),
+];
 
 struct Options {
     seconds: u32,
@@ -109,10 +144,10 @@ fn parse(arguments: &[String]) -> Result<Options, String> {
             "--bench" => {}
             "--quick" => (options.seconds, options.runs) = (1, 1),
             "--only" => {
-                let mut known = LOADS.iter().map(|(known, _)| *known).chain([OTLP, BATCH, METRICS, CALL]);
-                let name = arguments.next().filter(|name| known.any(|known| known == **name));
-                options.only =
-                    Some(name.ok_or("--only needs one of hello, one, h2, bodies, otlp, batch, metrics, call")?.clone());
+                let known: Vec<_> =
+                    LOADS.iter().map(|(known, _)| *known).chain(OTHERS.map(|(known, _)| known)).collect();
+                let name = arguments.next().filter(|name| known.contains(&name.as_str()));
+                options.only = Some(name.ok_or(format!("--only needs one of {}", known.join(", ")))?.clone());
             }
             other => return Err(format!("unknown argument `{other}`; known are --quick and --only NAME")),
         }
@@ -121,19 +156,11 @@ fn parse(arguments: &[String]) -> Result<Options, String> {
 }
 
 fn measure(options: &Options) -> Result<(), Failure> {
-    if options.only.as_deref().is_none_or(|only| only == OTLP) {
-        otlp::measure(options.seconds, options.runs)?;
+    let is_wanted = |name: &str| options.only.as_deref().is_none_or(|only| only == name);
+    for (_, measure) in OTHERS.iter().filter(|(name, _)| is_wanted(name)) {
+        measure(options.seconds, options.runs)?;
     }
-    if options.only.as_deref().is_none_or(|only| only == BATCH) {
-        batches::measure(options.seconds, options.runs)?;
-    }
-    if options.only.as_deref().is_none_or(|only| only == METRICS) {
-        counting::measure(options.seconds, options.runs)?;
-    }
-    if options.only.as_deref().is_none_or(|only| only == CALL) {
-        calls::measure(options.seconds, options.runs)?;
-    }
-    if options.only.as_deref().is_some_and(|only| [OTLP, BATCH, METRICS, CALL].contains(&only)) {
+    if !LOADS.iter().any(|(name, _)| is_wanted(name)) {
         return Ok(());
     }
     let mut servers = Vec::new();
@@ -143,12 +170,12 @@ fn measure(options: &Options) -> Result<(), Failure> {
             Err(error) => eprintln!("skipped: {name}: {error}"),
         }
     }
-    for (name, load) in LOADS.iter().filter(|(name, _)| options.only.as_deref().is_none_or(|only| only == *name)) {
+    for (name, load) in LOADS.iter().filter(|(name, _)| is_wanted(name)) {
         let mut found: Vec<Vec<Measured>> = servers.iter().map(|_| Vec::new()).collect();
         // One run that does not count, so that everything is warm.
         for number in 0..=options.runs {
             let all = servers.iter().zip(&mut found);
-            for ((server_name, server), found) in all.filter(|((_, server), _)| load.streams == 0 || server.has_h2()) {
+            for ((server_name, server), found) in all.filter(|((_, server), _)| server.takes(load)) {
                 let seconds = if number == 0 { 1 } else { options.seconds };
                 let measured = load.run(&**server, seconds).map_err(|error| format!("{server_name}: {error}"))?;
                 if number > 0 {

@@ -7,6 +7,7 @@ use std::process::{Command, Stdio};
 use tempfile::TempDir;
 
 use super::floors::{Role, upstream};
+use super::load::Load;
 use super::{Failure, Server};
 
 /// A proxy of others, and the process behind it.
@@ -29,8 +30,8 @@ impl Server for Peer {
         vec![("proxy".into(), self.serving), ("upstream".into(), self.upstream.pid())]
     }
 
-    fn has_h2(&self) -> bool {
-        self.has_h2
+    fn takes(&self, load: &Load) -> bool {
+        load.streams == 0 || self.has_h2
     }
 }
 
@@ -44,7 +45,7 @@ pub(crate) fn nginx() -> Result<Box<dyn Server>, Failure> {
              events {{ worker_connections 1024; }}\n\
              http {{\n access_log {folder}/access.log;\n client_body_temp_path {folder}; proxy_temp_path {folder};\n\
              fastcgi_temp_path {folder}; uwsgi_temp_path {folder}; scgi_temp_path {folder};\n\
-             upstream back {{ server unix:{socket}; keepalive 64; }}\n\
+             client_max_body_size 0; proxy_request_buffering off; upstream back {{ server unix:{socket}; keepalive 64; }}\n\
              server {{ listen 127.0.0.1:{port}; keepalive_requests 100000000;\n\
              location / {{ proxy_pass http://back; proxy_http_version 1.1; proxy_set_header Connection \"\"; }} }} }}\n"
         )

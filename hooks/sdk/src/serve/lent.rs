@@ -99,6 +99,12 @@ impl HostTable {
         }
     }
 
+    /// Returns whether to look for events again before sleeping.
+    pub(crate) fn look(&self) -> bool {
+        // SAFETY: the host's function with its own data.
+        self.raw.host_look.is_some_and(|look| unsafe { look(self.raw.data) } != 0)
+    }
+
     /// Waits until something is answered that was not flushed.
     pub(crate) async fn answered(&self) {
         self.unsent.is_asleep.store(true, Ordering::SeqCst);

@@ -58,10 +58,20 @@ pub(crate) unsafe fn serve(item: &'static DeploymentItem, serving: *const abi::S
     batch::begin_replica(host);
     proxy::report_displaced(item.crate_name);
     host.ready();
-    let outcome = runtime.block_on(run(handler, host));
+    // As a task among the others, whose turn comes after theirs: the future that `block_on` itself polls has to be woken through the system.
+    let outcome = runtime.block_on(async { tokio::spawn(run(handler, host)).await });
+    let outcome = outcome.unwrap_or_else(|error| Err(stopped(error)));
     // Futures that handlers have spawned end here; what blocks a thread of the pool is left to the end of the process.
     runtime.shutdown_background();
     outcome
+}
+
+/// Returns why the loop has not come to its end. A panic in it goes on.
+fn stopped(error: tokio::task::JoinError) -> Failure {
+    match error.try_into_panic() {
+        Ok(panic) => std::panic::resume_unwind(panic),
+        Err(error) => Failure::runtime(format!("the loop of the replica has stopped: {error}")),
+    }
 }
 
 /// Threads for functions that block, at least: they are started when they are needed.
@@ -104,23 +114,45 @@ async fn run(handler: Arc<dyn Handler>, host: HostTable) -> Result<(), Failure> 
         if replica.take_events() {
             return Ok(());
         }
-        // The futures that have something to do run before this one goes on.
-        tokio::task::yield_now().await;
+        let_others_run().await;
         replica.flush();
         wait(&fd, &replica).await?;
     }
 }
 
-/// Waits for events, or for an answer that nothing but time has brought.
+/// Lets the futures run that have something to do, before this one goes on.
+async fn let_others_run() {
+    let mut have_run = false;
+    poll_fn(|context| {
+        if std::mem::replace(&mut have_run, true) {
+            return Poll::Ready(());
+        }
+        // To the end of the queue. `yield_now` would ask the system for events, too, which come later here.
+        context.waker().wake_by_ref();
+        Poll::Pending
+    })
+    .await;
+}
+
+/// Waits for events, or for an answer that nothing but time has brought. While the host says that events come soon the loop does not sleep.
 async fn wait(fd: &AsyncFd<BorrowedFd<'static>>, replica: &Replica) -> Result<(), Failure> {
     let (mut readable, mut answered) = (pin!(fd.readable()), pin!(replica.host.answered()));
-    let ready = poll_fn(|context| {
-        if let Poll::Ready(ready) = readable.as_mut().poll(context) {
-            return Poll::Ready(Some(ready));
+    let ready = loop {
+        let ready = poll_fn(|context| {
+            if let Poll::Ready(ready) = readable.as_mut().poll(context) {
+                return Poll::Ready(Some(Some(ready)));
+            }
+            if answered.as_mut().poll(context).is_ready() {
+                return Poll::Ready(Some(None));
+            }
+            if replica.host.look() { Poll::Ready(None) } else { Poll::Pending }
+        });
+        match ready.await {
+            Some(ready) => break ready,
+            // The loop takes in what is ready, and comes back without having slept.
+            None => tokio::task::yield_now().await,
         }
-        answered.as_mut().poll(context).map(|()| None)
-    });
-    let ready = ready.await;
+    };
     replica.host.stay_awake();
     match ready {
         // `take_events` takes all that there are, so the next readiness is another one.
