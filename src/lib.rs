@@ -157,6 +157,8 @@ mod standard_input;
 #[cfg(feature = "program")]
 mod task_logs;
 #[cfg(feature = "program")]
+mod task_summary;
+#[cfg(feature = "program")]
 pub mod trace;
 #[cfg(feature = "program")]
 pub mod view;
