@@ -16,8 +16,10 @@
 //! # Who may ask
 //!
 //! The API runs code for whoever reaches it. It listens on loopback addresses only. On every request, whatever its method: `Host` and
-//! `Origin` have to name this server (`access`), and `Authorization: Bearer` has to show the token of this head, which is in the file
-//! `http.token` of the session's folder. There is no CORS. Functions are named as `module:function` and found in the folders that the head
+//! `Origin` have to name this server (`access`), and `Authorization: Bearer` has to show a token of this head, which are in the session's folder:
+//! `http.token` is good for everything, `viewer.token` for reading, `control.token` for reading and cancelling. Only the files of the page, which
+//! have no data, are for everybody who names this server; `tracer view` makes a link with a code, for which the page gets one of the lesser tokens
+//! ([`crate::view`]). There are no cookies and no CORS. Functions are named as `module:function` and found in the folders that the head
 //! knows; a path is refused, and so are commands, unless the head was started with `--http-commands`.
 //!
 //! # How much
@@ -43,6 +45,7 @@
 pub(crate) mod access;
 mod address;
 pub(crate) mod body;
+pub(crate) mod codes;
 pub(crate) mod connection;
 mod handlers;
 pub(crate) mod limits;
@@ -55,6 +58,7 @@ mod output;
 pub(crate) mod parameters;
 pub(crate) mod place;
 pub(crate) mod problem;
+pub(crate) mod reports;
 mod routes;
 mod submission;
 mod trace;
@@ -89,6 +93,7 @@ use crate::driver::DriverError;
 use crate::hook::Recorder;
 use crate::parent;
 use crate::protocol::Welcome;
+use crate::view::{READERS, Session, Traces};
 use connection::{Connections, Known, Socket};
 use limits::Rate;
 use link::Link;
@@ -96,6 +101,7 @@ use log::Log;
 use metrics::export::ExportSettings;
 use otlp::Receiver;
 use output::Outputs;
+use place::Tokens;
 
 /// Settings of a head's HTTP API.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -116,8 +122,8 @@ pub struct HttpSettings {
 const END_TIME: Duration = Duration::from_millis(1500);
 /// Limit of time for a hook to deliver what it has queued when the process ends.
 const SHUTDOWN_LIMIT: Duration = Duration::from_secs(2);
-/// Threads for what takes long: large results.
-const BLOCKING_THREADS: usize = limits::LARGE_ANSWERS;
+/// Threads for what takes long: large results, and questions about traces.
+const BLOCKING_THREADS: usize = limits::LARGE_ANSWERS + READERS;
 /// Nice value added to that of its head: it stands back when the cpus are all taken.
 const NICE: i32 = 5;
 /// Pause when no connection can be accepted.
@@ -168,7 +174,9 @@ fn io_error(doing: &'static str) -> impl FnOnce(io::Error) -> ServeError {
 /// State that requests share.
 struct App {
     settings: HttpSettings,
-    token: String,
+    tokens: Tokens,
+    /// The traces of the session's folder, for pages.
+    traces: Arc<Traces>,
     /// Token that is enough for `GET /metrics`.
     metrics_token: String,
     /// The receiver of OTLP; none when the head was started without.
@@ -204,7 +212,7 @@ pub(crate) fn run(session_dir: &Path, head_pid: u32, log_limit: u64) -> Result<(
     signal_hook::low_level::pipe::register(signal_hook::consts::SIGTERM, end_tx)
         .map_err(io_error("watch for signals"))?;
     let listener = take_listener().map_err(io_error("take over the port"))?;
-    let (token, settings) = place::read(session_dir).map_err(io_error("read the token"))?;
+    let (tokens, settings) = place::read(session_dir).map_err(io_error("read the token"))?;
     let outputs = Arc::new(Outputs::default());
     let (link, welcome, recorder) = Link::start(session_dir, Arc::clone(&outputs), |reason| {
         // The head has died, and takes this process along.
@@ -215,7 +223,8 @@ pub(crate) fn run(session_dir: &Path, head_pid: u32, log_limit: u64) -> Result<(
     let now = Instant::now();
     let app = Arc::new(App {
         settings,
-        token,
+        tokens,
+        traces: Traces::new(welcome.tracing.spans_dir.clone(), Session::Of(session_dir.into())),
         metrics_token: place::read_metrics_token(session_dir).map_err(io_error("read the token of scrapers"))?,
         receiver: settings
             .receives_otlp

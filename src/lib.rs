@@ -127,7 +127,7 @@ pub use tracer_client::{
 pub use tracer_core::{clock, count, exit, names, propagation, suggestion, task, value};
 pub use tracer_host::hook;
 pub use tracer_ipc::stored::Value;
-pub use tracer_ipc::{VERSION, environment, lane, protocol, session, spool, stored};
+pub use tracer_ipc::{VERSION, environment, lane, protocol, session, spool, stored, task_output};
 
 // The program.
 #[cfg(feature = "program")]
@@ -157,6 +157,8 @@ mod standard_input;
 #[cfg(feature = "program")]
 mod task_logs;
 #[cfg(feature = "program")]
+mod task_summary;
+#[cfg(feature = "program")]
 pub mod trace;
 #[cfg(feature = "program")]
 pub mod view;
@@ -170,5 +172,5 @@ use {
     tracer_client::connection,
     tracer_core::{causes, escape, grpc, pattern, request_names},
     tracer_host::{attempt_span, module_store, recorded_arguments, runtime_spans},
-    tracer_ipc::{channel, fault, fork, identity, spin, task_output},
+    tracer_ipc::{channel, fault, fork, identity, spin},
 };

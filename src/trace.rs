@@ -17,6 +17,7 @@ pub mod export;
 #[cfg(test)]
 mod fixture;
 mod graft;
+mod index;
 mod list;
 mod live;
 mod log_records;
@@ -33,13 +34,13 @@ mod span;
 mod stats;
 mod time;
 mod tree;
-mod watch;
 
 use std::collections::{HashMap, HashSet};
 use std::path::{Path, PathBuf};
 
 pub use diff::{Diff, DiffRow, Side};
 pub use differences::{Difference, Differences};
+pub use index::{Among, Changed, INDEX_BYTES, Index, Reach};
 pub use list::{Filter, List, Row};
 pub use live::{Live, LiveSpan, Look};
 pub use log_records::LogRecord;
@@ -55,7 +56,6 @@ pub(crate) use stats::nearest_rank;
 pub use stats::{Stats, StatsRow};
 pub(crate) use time::format as rfc3339;
 pub use tree::{Item, Node, Tree};
-pub use watch::Watch;
 
 /// Contents of a folder of span files.
 #[derive(Debug)]

@@ -1,15 +1,12 @@
 //! `tracer list`.
 
-mod summary;
-
 use clap::Subcommand;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use serde_json::json;
 
-use self::summary::Summary;
 use super::connect::{ask, unexpected_reply};
 use super::modules::{Found, SearchArgs, SearchedAs};
-use super::{CommandResult, FormatArgs, PlaceArgs, report, serve};
+use super::{CommandError, CommandResult, FormatArgs, PlaceArgs, report, serve};
 use crate::clock::parse_rfc3339;
 use crate::config::parse_duration;
 use crate::count::{Count, Elapsed};
@@ -17,6 +14,8 @@ use crate::exit;
 use crate::hook::{HookContract, Module, ModuleDescription};
 use crate::protocol::{ActorReport, Query, Reply, TaskFilter, TaskList, TaskReport, TaskState, WorkerReport};
 use crate::task::Amounts;
+use crate::task_summary::{FunctionSummary, LOOKED_AT, Summary};
+use crate::trace;
 use tracer_core::clock::now_unix_nano;
 
 /// List tasks, actors, workers, services, deployments, replicas, modules or hooks
@@ -31,9 +30,12 @@ pub(super) struct Args {
 enum ListedKind {
     /// List tasks, newest first
     #[command(
-        after_help = "Example:\n  tracer list tasks --limit 20\n  tracer list tasks --state failed --state cancelled --since 1h\n  tracer list tasks --summary"
+        after_help = "Example:\n  tracer list tasks --limit 20\n  tracer list tasks --state failed --state cancelled --since 1h\n  tracer list tasks 'error name:count attempt>1'\n  tracer list tasks --summary"
     )]
     Tasks {
+        /// Only tasks that a question finds, in the language of `tracer trace list`: `state:failed name:count attempt>1 since:10m`
+        #[arg(value_name = "QUERY", allow_hyphen_values = true)]
+        query: Vec<String>,
         /// Maximum number of tasks to show
         #[arg(long, value_name = "N", default_value_t = 100)]
         limit: usize,
@@ -154,14 +156,28 @@ impl FilterArgs {
 
 pub(super) fn run(args: &Args) -> CommandResult {
     match &args.kind {
-        ListedKind::Tasks { limit, summary, filter, place, format } => {
-            let limit = if *summary { summary::LOOKED_AT } else { *limit };
-            let Reply::Tasks(tasks) = ask(place, &Query::Tasks { limit, which: filter.filter() })? else {
+        ListedKind::Tasks { query, limit, summary, filter, place, format } => {
+            let question = trace::Query::parse_for_tasks(&query.join(" "), now_unix_nano())
+                .map_err(|error| CommandError::new(exit::USAGE, error))?;
+            let looked_at = if *summary || !question.is_empty() { LOOKED_AT } else { *limit };
+            let Reply::Tasks(mut tasks) = ask(place, &Query::Tasks { limit: looked_at, which: filter.filter() })?
+            else {
                 return Err(unexpected_reply());
             };
+            if !question.is_empty() {
+                let all = tasks.tasks.len();
+                tasks.tasks.retain(|task| question.matches_task(task));
+                tasks.filtered_out += all - tasks.tasks.len();
+                if !*summary {
+                    tasks.left_out += tasks.tasks.len().saturating_sub(*limit);
+                    tasks.tasks.truncate(*limit);
+                }
+            }
             if *summary {
                 let summary = Summary::of(&tasks);
-                report::value(format.format, &crate::json::with_times(&summary), |_| summary.render(now_unix_nano()));
+                report::value(format.format, &crate::json::with_times(&summary), |_| {
+                    render_summary(&summary, now_unix_nano())
+                });
                 return Ok(exit::OK);
             }
             report::value(format.format, &crate::json::with_times(&tasks), |_| render_tasks(&tasks));
@@ -200,6 +216,37 @@ pub(super) fn run(args: &Args) -> CommandResult {
         }
     }
     Ok(exit::OK)
+}
+
+fn render_summary(summary: &Summary, now_unix_nano: u64) -> String {
+    let number = |count: usize| if count == 0 { String::new() } else { count.to_string() };
+    let time = |ns: Option<u64>| ns.map(|ns| Elapsed::from_nanos(ns).to_string()).unwrap_or_default();
+    let row = |function: &FunctionSummary| {
+        [
+            function.target.clone(),
+            number(function.waiting),
+            number(function.running),
+            number(function.succeeded),
+            number(function.failed),
+            number(function.cancelled),
+            time(function.p50_ns),
+            time(function.p95_ns),
+            time(function.max_ns),
+            time(function.oldest_waiting_unix_nano.map(|since| now_unix_nano.saturating_sub(since))),
+        ]
+    };
+    let header = ["TARGET", "WAIT", "RUN", "OK", "FAILED", "CANCELLED", "P50", "P95", "MAX", "WAITS FOR"];
+    let mut text = report::table(header, summary.functions.iter().map(row));
+    if summary.left_out > 0 {
+        text.push_str(&format!("{} not looked at\n", Count(summary.left_out, "older task")));
+    }
+    if summary.filtered_out > 0 {
+        text.push_str(&format!("{} left out by the filters\n", Count(summary.filtered_out, "other task")));
+    }
+    if summary.forgotten > 0 {
+        text.push_str(&format!("{} ended too long ago to be remembered\n", Count(summary.forgotten, "task")));
+    }
+    text
 }
 
 fn render_tasks(list: &TaskList) -> String {
@@ -370,4 +417,36 @@ fn render_hooks(hooks: &[HookRow]) -> String {
     let row = |hook: &HookRow| [hook.hook.clone(), hook.contract.to_string(), hook.summary.clone()];
     let table = report::table(["HOOK", "IS A", "WHAT IT DOES"], hooks.iter().map(row));
     table + &line(hooks.first().map(|hook| &hook.searched_as))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_summary_says_what_is_not_in_it() {
+        let succeeded = FunctionSummary {
+            target: "a.f".into(),
+            succeeded: 100,
+            p50_ns: Some(50_000_000),
+            p95_ns: Some(95_000_000),
+            max_ns: Some(100_000_000),
+            ..FunctionSummary::default()
+        };
+        let waiting = FunctionSummary {
+            target: "b.g".into(),
+            waiting: 2,
+            running: 1,
+            failed: 1,
+            oldest_waiting_unix_nano: Some(102_000_000_000),
+            ..FunctionSummary::default()
+        };
+        let summary = Summary { functions: vec![succeeded, waiting], left_out: 0, filtered_out: 2, forgotten: 1 };
+        let text = render_summary(&summary, 110_000_000_000);
+        let lines: Vec<_> = text.lines().map(|line| line.split_whitespace().collect::<Vec<_>>().join(" ")).collect();
+        assert_eq!(lines[0], "TARGET WAIT RUN OK FAILED CANCELLED P50 P95 MAX WAITS FOR");
+        assert_eq!(lines[1], "a.f 100 50 ms 95 ms 100 ms");
+        assert!(lines[2].starts_with("b.g 2 1 1 ") && lines[2].ends_with(" 8 s"), "{text}");
+        assert_eq!(lines[3..], ["2 other tasks left out by the filters", "1 task ended too long ago to be remembered"]);
+    }
 }

@@ -6,27 +6,33 @@ use std::path::{Path, PathBuf};
 
 use super::trace::SourceArgs;
 use super::{CommandError, CommandResult, Format, FormatArgs, report};
+use crate::driver::Driver;
 use crate::exit;
 use crate::http_api::LoopbackAddress;
 use crate::json;
+use crate::protocol::{PageCode, Query, Reply};
 use crate::trace;
-use crate::view::{LinkMaker, Viewer};
+use crate::view::{LinkMaker, Viewer, link};
 
 /// Show traces in a browser while they run
 ///
-/// Serves a page on an address of this machine until Ctrl-C, with the spans of the span files and those that are open in the processes of
-/// the head, if one runs. The link that is printed works once, within a minute; Enter prints another one.
+/// Prints a link to a page with the spans of the span files and those that are open in the processes of the head, if one runs. The link works once,
+/// within a minute. A head that was started with --http serves the page; otherwise this command does, on an address of this machine until
+/// Ctrl-C, and Enter prints another link.
 #[derive(clap::Args)]
 #[command(
-    after_help = "Examples:\n  tracer view\n  tracer view last\n  tracer view /data/spans --address 127.0.0.1:8000"
+    after_help = "Examples:\n  tracer view\n  tracer view last --control\n  tracer view /data/spans --address 127.0.0.1:8000"
 )]
 pub(super) struct Args {
     /// A trace to begin with (its id, the beginning of its id, or `last`), or a folder of span files
     #[arg(value_name = "TRACE|FOLDER")]
     what: Option<String>,
-    /// Address of this machine to listen on; with port 0 the system picks one
-    #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:0")]
-    address: LoopbackAddress,
+    /// Let the page cancel tasks; without it the page only reads
+    #[arg(long)]
+    control: bool,
+    /// Serve the page here, on this address of this machine, also if the head could; with port 0 the system picks one
+    #[arg(long, value_name = "ADDRESS")]
+    address: Option<LoopbackAddress>,
     #[command(flatten)]
     source: SourceArgs,
     #[command(flatten)]
@@ -51,24 +57,32 @@ pub(super) fn run(args: &Args) -> CommandResult {
     };
     let (folder, temp_dir) = match folder {
         Some(folder) => (folder.to_owned(), None),
-        None => (args.source.folder_and_head().0, Some(args.source.temp_dir())),
+        None => {
+            let (folder, head) = args.source.folder_and_head();
+            let temp_dir = args.source.temp_dir();
+            if head.is_some()
+                && args.address.is_none()
+                && let Some(code) = page_code(&temp_dir, args.control)
+            {
+                tell(args, link(&code.url, &code.code, &view), code.url + "/", folder);
+                return Ok(exit::OK);
+            }
+            (folder, Some(temp_dir))
+        }
     };
-    let viewer = Viewer::bind(args.address, folder.clone(), temp_dir).map_err(|error| {
-        let address = args.address.get();
+    let address = args.address.unwrap_or_else(LoopbackAddress::any_port);
+    let viewer = Viewer::bind(address, folder.clone(), temp_dir).map_err(|error| {
+        let address = address.get();
         CommandError::new(
             exit::FAILED,
             format!("cannot listen on {address}: {error}\n(hint: `--address 127.0.0.1:0` takes a free port)"),
         )
     })?;
-    let links = viewer.link_maker();
-    let link = links.link(&view).map_err(failed)?;
-    match args.format.format {
-        Format::Json => report::json(&json::line(&Page { link, url: links.url(), folder })),
-        Format::Text => {
-            report::text(&format!("traces of {} are at\n{link}\n", folder.display()));
-            report::talk("the link works once, within a minute; Enter makes another one, Ctrl-C ends");
-            make_links_on_enter(links, view);
-        }
+    let links = viewer.link_maker(args.control);
+    tell(args, links.link(&view).map_err(failed)?, links.url(), folder);
+    if args.format.format == Format::Text {
+        report::talk("the link works once, within a minute; Enter makes another one, Ctrl-C ends");
+        make_links_on_enter(links, view);
     }
     let (ended, end_tx) = UnixStream::pair().map_err(failed)?;
     for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM] {
@@ -76,6 +90,22 @@ pub(super) fn run(args: &Args) -> CommandResult {
     }
     viewer.serve(ended).map_err(failed)?;
     Ok(exit::OK)
+}
+
+/// Says where the page is.
+fn tell(args: &Args, link: String, url: String, folder: PathBuf) {
+    match args.format.format {
+        Format::Json => report::json(&json::line(&Page { link, url, folder })),
+        Format::Text => report::text(&format!("traces of {} are at\n{link}\n", folder.display())),
+    }
+}
+
+/// Asks the head for a code; none if it serves no page, is of a version without one, or has gone.
+fn page_code(temp_dir: &Path, may_cancel: bool) -> Option<PageCode> {
+    match Driver::connect(temp_dir).ok()?.query(&Query::MakePageCode { may_cancel }).ok()? {
+        Reply::PageCode(code) => code,
+        _ => None,
+    }
 }
 
 /// Returns the whole id of the trace that is meant.

@@ -14,8 +14,9 @@ use std::time::{Duration, Instant};
 use super::io::{HeadIo, Source};
 use super::process::{FrontCommand, FrontProcess, describe_exit};
 use super::reactor::Effects;
+use crate::http_api::codes::Codes;
 use crate::http_api::{self, HttpSettings, LoopbackAddress};
-use crate::protocol::HttpReport;
+use crate::protocol::{HttpReport, PageCode};
 
 /// Pause before a process that has ended is started again.
 const START_AGAIN: Duration = Duration::from_millis(500);
@@ -77,6 +78,8 @@ pub(super) struct Front {
     last_end: Option<String>,
     /// The hooks that failed in it, in words.
     pub(super) hook_failures: Vec<String>,
+    /// Codes of links to its page.
+    codes: Codes,
     /// Time at which it is killed; set once it was asked to end.
     kill_at: Option<Instant>,
 }
@@ -103,6 +106,7 @@ impl Front {
             restarts: 0,
             last_end: None,
             hook_failures: Vec::new(),
+            codes: Codes::default(),
             kill_at: None,
         })
     }
@@ -116,6 +120,7 @@ impl Front {
         HttpReport {
             url: self.address.url(),
             token_path: http_api::place::token_path(&self.session_dir),
+            viewer_token_path: http_api::place::viewer_token_path(&self.session_dir),
             is_metrics_only: self.is_metrics_only,
             metrics_token_path: http_api::place::metrics_token_path(&self.session_dir),
             receives_otlp: self.receives_otlp,
@@ -124,6 +129,20 @@ impl Front {
             pid: self.pid(),
             restarts: self.restarts,
         }
+    }
+
+    /// Makes a code for a link to the page; none if there is no page, or no random bits.
+    pub(super) fn make_code(&mut self, may_cancel: bool) -> Option<PageCode> {
+        if self.is_metrics_only || self.listener.is_none() {
+            return None;
+        }
+        let code = self.codes.make(may_cancel, Instant::now()).ok()?;
+        Some(PageCode { url: self.address.url(), code })
+    }
+
+    /// Takes a code, and returns whether its page may cancel tasks.
+    pub(super) fn take_code(&mut self, code: &str) -> Option<bool> {
+        self.codes.take(code, Instant::now())
     }
 
     /// Returns what a person should know.

@@ -21,6 +21,28 @@ pub(crate) enum Denied {
     TokenWrong,
 }
 
+/// Role of whoever shows a token.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Role {
+    /// Everything: the session's own token.
+    Full,
+    /// Read everything, and cancel tasks.
+    Control,
+    /// Read everything.
+    Viewer,
+    /// Read metrics.
+    Scraper,
+    /// Send OTLP.
+    Sender,
+}
+
+impl Role {
+    /// Returns the role of a page that may cancel tasks, or of one that only reads.
+    pub(crate) const fn of_page(may_cancel: bool) -> Role {
+        if may_cancel { Role::Control } else { Role::Viewer }
+    }
+}
+
 /// Parts of a request that are checked; of each header all the values that there are.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Claims<'a> {
@@ -48,13 +70,12 @@ pub(crate) fn check_names(claims: &Claims<'_>, listening: SocketAddr) -> Result<
     Ok(())
 }
 
-/// Checks that a request shows one token, and one that is known.
-pub(crate) fn check_token(claims: &Claims<'_>, is_known: impl FnOnce(&[u8]) -> bool) -> Result<(), Denied> {
+/// Checks that a request shows one token, and returns what that is good for; `role_of` knows the tokens.
+pub(crate) fn check_token(claims: &Claims<'_>, role_of: impl FnOnce(&[u8]) -> Option<Role>) -> Result<Role, Denied> {
     match claims.authorizations {
         [] => Err(Denied::TokenMissing),
         [shown] => match bearer(shown) {
-            Some(shown) if is_known(shown) => Ok(()),
-            Some(_) => Err(Denied::TokenWrong),
+            Some(shown) => role_of(shown).ok_or(Denied::TokenWrong),
             None => Err(Denied::TokenMissing),
         },
         _ => Err(Denied::TokenWrong),
@@ -112,7 +133,7 @@ mod tests {
     /// Checks names and origin first, as a server does: who is not meant here learns nothing about tokens.
     fn check(claims: &Claims<'_>, listening: SocketAddr, token: &str) -> Result<(), Denied> {
         check_names(claims, listening)?;
-        check_token(claims, |shown| is_same(shown, token.as_bytes()))
+        check_token(claims, |shown| is_same(shown, token.as_bytes()).then_some(Role::Full)).map(drop)
     }
 
     fn ask(port: u16, hosts: &[&str], origins: &[&str], authorizations: &[&str]) -> Result<(), Denied> {

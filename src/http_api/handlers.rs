@@ -9,11 +9,10 @@ use std::time::{Duration, Instant};
 use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode, header, request::Parts};
 use http_body_util::{BodyExt, LengthLimitError, Limited};
 use hyper::body::{Body as HttpBody, Bytes, Incoming};
-use serde::Serialize;
 use serde_json::json;
 use tokio::sync::{Semaphore, SemaphorePermit, mpsc};
-use tracer_options::LONGEST_MS;
 
+use super::access::Role;
 use super::body::Body;
 use super::limits::{self, BODY_BYTES, BODY_TIME, HELD_TIME, Rate};
 use super::link::LinkError;
@@ -21,27 +20,23 @@ use super::metrics::Collected;
 use super::otlp::Form;
 use super::output::Next;
 use super::problem::{self, Problem};
+use super::reports::{self, Head, Services, TasksAsked, json_answer, json_bytes, task_id, unexpected, with_trace_id};
 use super::routes::{self, Found, Operation, Route};
 use super::submission::{Submission, idempotency_key};
 use super::trace::{self, Asked, ServerSpan};
 use super::{App, access, metrics, openapi, parameters, place};
-use crate::json;
-use crate::pattern;
 use crate::propagation::Carrier;
-use crate::protocol::{
-    CancelReport, CancelWhich, Query, Reply, ServiceQuery, ServiceReply, Stream, TaskReport, TaskState,
-};
-use crate::stored;
+use crate::protocol::{Query, Reply, ServiceQuery, ServiceReply, Stream, TaskReport};
 use crate::task::TaskId;
-use crate::value::JsonText;
+use crate::view;
 use tracer_core::lock::lock;
 use tracer_core::metric_names::HTTP_DURATION;
 use tracer_ipc::metrics::SERVING_FOLDER;
 use tracer_ipc::metrics::instruments::{self, MODULES_FOLDER, Measured};
 use tracer_ipc::session;
 
-/// The trace of a task, in answers about it.
-const X_TRACE_ID: &str = "x-trace-id";
+/// The path at which a page exchanges the code of its link.
+const CODE_PATH: &str = "/api/v1/viewer";
 /// The path for scrapers.
 const METRICS_PATH: &str = "/metrics";
 /// Longest time that a scrape waits for the observers of modules.
@@ -53,7 +48,7 @@ const LAST_LINE: u64 = (1 << 53) - 1;
 /// Pieces that wait for a client that follows.
 const PIECES: usize = 64;
 
-pub(super) type Answer = Result<Response<Body>, Problem>;
+pub(crate) type Answer = Result<Response<Body>, Problem>;
 
 /// Parent of a submission.
 struct Parent {
@@ -71,12 +66,16 @@ impl App {
         let answer = match self.check_access(&request) {
             // Those who are not let in take nothing from those who are.
             Err(problem) => Err(self.take(&self.strangers, 1).await.err().unwrap_or(problem)),
-            Ok(()) => {
+            Ok(None) => match self.take(&self.strangers, 1).await {
+                Ok(()) => self.serve(request, None).await,
+                Err(problem) => Err(problem),
+            },
+            Ok(Some(role)) => {
                 let_in();
                 // What is received has limits of its own.
                 let turn = if is_received { Ok(()) } else { self.take(&self.rate, 1).await };
                 match turn {
-                    Ok(()) => self.serve(request).await,
+                    Ok(()) => self.serve(request, Some(role)).await,
                     Err(problem) => Err(problem),
                 }
             }
@@ -87,9 +86,7 @@ impl App {
         });
         self.log.look();
         self.count(&method, &path, response.status(), begun);
-        let headers = response.headers_mut();
-        headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
-        headers.insert(header::X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
+        view::add_headers(response.headers_mut());
         response
     }
 
@@ -151,7 +148,13 @@ impl App {
         tokio::task::spawn_blocking(read).await.map_err(|_| unexpected())?
     }
 
-    fn check_access<B>(&self, request: &Request<B>) -> Result<(), Problem> {
+    /// Returns whether a path is for everybody who names this server: the files of the page, which have no data, and the exchange of a code.
+    fn is_open(&self, path: &str) -> bool {
+        !self.settings.is_metrics_only && (view::find_file(path).is_some() || path == CODE_PATH)
+    }
+
+    /// Checks the names that a request uses, and returns what its token is good for; none where it needs no token.
+    fn check_access<B>(&self, request: &Request<B>) -> Result<Option<Role>, Problem> {
         let all = |name| request.headers().get_all(name).into_iter().map(HeaderValue::as_bytes).collect::<Vec<_>>();
         let (hosts, origins, authorizations) = (all(header::HOST), all(header::ORIGIN), all(header::AUTHORIZATION));
         let claims = access::Claims {
@@ -165,15 +168,26 @@ impl App {
         let receiver = self.receiver.as_ref().filter(|_| is_received(request.method(), request.uri().path()));
         // Shown where it is good for nothing: an exporter with a wrong path, most likely.
         let is_sender = Cell::new(false);
-        let is_known = |shown: &[u8]| {
-            let is_token = access::is_same(shown, self.token.as_bytes());
-            let is_scraper = is_scrape && access::is_same(shown, self.metrics_token.as_bytes());
-            let senders = self.receiver.as_ref().map(|receiver| receiver.token.as_bytes());
-            is_sender.set(senders.is_some_and(|token| access::is_same(shown, token)));
-            is_token || is_scraper || (receiver.is_some() && is_sender.get())
+        let role_of = |shown: &[u8]| {
+            let is = |token: &str| access::is_same(shown, token.as_bytes());
+            let roles = [
+                (is(&self.tokens.full), Role::Full),
+                (is(&self.tokens.control), Role::Control),
+                (is(&self.tokens.viewer), Role::Viewer),
+                (is_scrape & is(&self.metrics_token), Role::Scraper),
+                (self.receiver.as_ref().is_some_and(|receiver| is(&receiver.token)), Role::Sender),
+            ];
+            let (_, role) = roles.into_iter().find(|(is_shown, _)| *is_shown)?;
+            is_sender.set(role == Role::Sender);
+            (role != Role::Sender || receiver.is_some()).then_some(role)
         };
-        let checked = access::check_names(&claims, address.get()).and_then(|()| access::check_token(&claims, is_known));
-        let Err(denied) = checked else { return Ok(()) };
+        let checked = access::check_names(&claims, address.get()).and_then(|()| {
+            if self.is_open(request.uri().path()) { Ok(None) } else { access::check_token(&claims, role_of).map(Some) }
+        });
+        let denied = match checked {
+            Ok(role) => return Ok(role),
+            Err(denied) => denied,
+        };
         let hint = format!(
             "this server is {} and http://localhost:{}; behind `ssh -L` use the same port on both sides",
             address.url(),
@@ -237,7 +251,7 @@ impl App {
         })
     }
 
-    async fn serve(&self, request: Request<Incoming>) -> Answer {
+    async fn serve(&self, request: Request<Incoming>, role: Option<Role>) -> Answer {
         let (parts, body) = request.into_parts();
         let (route, id) = match routes::find(&parts.method, parts.uri.path()) {
             Found::Route(Route { operation: Operation::Receive(_), .. }, _) if self.receiver.is_none() => {
@@ -257,13 +271,16 @@ impl App {
             Found::Route(route, id) => (route, id.map(str::to_owned)),
             Found::Nothing => {
                 let text = format!("there is nothing at `{}`", parts.uri.path().escape_debug());
-                return Err(Problem::new(problem::NO_ROUTE, text).hint("GET / lists the routes"));
+                return Err(Problem::new(problem::NO_ROUTE, text).hint("GET /api/v1 lists the routes"));
             }
             Found::OtherMethods(allowed) => {
                 let text = format!("`{}` takes {allowed}, not {}", parts.uri.path(), parts.method);
                 return Err(Problem::new(problem::WRONG_METHOD, text).header(header::ALLOW, allowed));
             }
         };
+        if let Some(role) = role {
+            check_role(role, route.operation)?;
+        }
         let carrier = trace::carrier(&parts.headers, self.welcome.tracing.propagators);
         // A request that only looks, and that nobody traces, is no trace of its own.
         let is_asked = route.operation == Operation::Submit || carrier.trace_context.is_some();
@@ -301,7 +318,7 @@ impl App {
         parent: Parent,
     ) -> Answer {
         let query = parts.uri.query().unwrap_or_default();
-        let id = id.map(task_id).transpose();
+        let id = id.filter(|_| route.operation != Operation::Look).map(task_id).transpose();
         match (route.operation, id?) {
             (Operation::FollowTask, Some(id)) => self.follow(id, query, parts).await,
             (Operation::GetTask, Some(id)) => {
@@ -309,28 +326,58 @@ impl App {
                 self.task_answer(id, StatusCode::OK).await
             }
             (Operation::WaitForTask, Some(id)) => self.wait(id, query).await,
-            (Operation::CancelTask, Some(id)) => self.cancel(id, query).await,
+            (Operation::CancelTask, Some(id)) => reports::cancel(self, id, query).await,
             (Operation::Submit, _) => self.submit(parts, body, query, parent).await,
-            (Operation::ListTasks, _) => self.list(query).await,
-            (Operation::ListWorkers, _) => {
+            (Operation::ListTasks, _) => {
+                let asked = TasksAsked::parse(query)?;
+                let listed = asked.looked_at() / limits::LISTED_PER_REQUEST;
+                self.take(&self.rate, u32::try_from(listed).unwrap_or(u32::MAX)).await?;
+                reports::tasks(self, &asked).await
+            }
+            (
+                operation @ (Operation::ListWorkers
+                | Operation::ListActors
+                | Operation::ListServices
+                | Operation::ListDeployments
+                | Operation::ListReplicas
+                | Operation::Status
+                | Operation::Summary),
+                _,
+            ) => {
                 parameters::parse(query, &[])?;
-                match self.query(Query::Workers).await? {
-                    Reply::Workers(workers) => {
-                        Ok(json_answer(StatusCode::OK, &json::with_times(&json!({ "workers": workers }))))
+                match operation {
+                    Operation::ListWorkers => reports::workers(self).await,
+                    Operation::ListActors => reports::actors(self).await,
+                    Operation::ListServices => reports::services(self, Services::Services).await,
+                    Operation::ListDeployments => reports::services(self, Services::Deployments).await,
+                    Operation::ListReplicas => reports::services(self, Services::Replicas).await,
+                    Operation::Summary => {
+                        let listed = 2 * limits::LIST / limits::LISTED_PER_REQUEST;
+                        self.take(&self.rate, u32::try_from(listed).unwrap_or(u32::MAX)).await?;
+                        reports::summary(self).await
                     }
-                    _ => Err(unexpected()),
+                    _ => reports::status(self).await,
                 }
             }
-            (operation @ (Operation::ListServices | Operation::ListDeployments | Operation::ListReplicas), _) => {
-                parameters::parse(query, &[])?;
-                self.services(operation).await
+            (Operation::Look, _) => {
+                let segments: Vec<&str> = parts.uri.path().trim_start_matches("/api/v1/").split('/').collect();
+                self.traces.answer(&segments, parts).await
             }
-            (Operation::Status, _) => {
+            (Operation::ExchangeCode, _) => {
                 parameters::parse(query, &[])?;
-                match self.query(Query::Status).await? {
-                    Reply::Status(status) => Ok(json_answer(StatusCode::OK, &*status)),
-                    _ => Err(unexpected()),
-                }
+                let code = view::read_code(body).await?;
+                let Reply::PageAccess(access) = self.query(Query::TakePageCode { code }).await? else {
+                    return Err(unexpected());
+                };
+                let token = access.map(|may_cancel| match Role::of_page(may_cancel) {
+                    Role::Control => (self.tokens.control.as_str(), Role::Control),
+                    role => (self.tokens.viewer.as_str(), role),
+                });
+                view::token_answer(token)
+            }
+            (Operation::Page, _) => {
+                parameters::parse(query, &[])?;
+                view::file_answer(parts.uri.path()).ok_or_else(unexpected)
             }
             (Operation::Metrics, _) => {
                 parameters::parse(query, &[])?;
@@ -357,26 +404,6 @@ impl App {
             }
             (_, None) => Err(Problem::new(problem::NO_ROUTE, "the path lacks a task's id")),
         }
-    }
-
-    /// Services, or all their deployments or replicas.
-    async fn services(&self, operation: Operation) -> Answer {
-        let Reply::Service(ServiceReply::Services(services)) = self.query(Query::Service(ServiceQuery::List)).await?
-        else {
-            return Err(unexpected());
-        };
-        let report = match operation {
-            Operation::ListDeployments => {
-                let rows: Vec<_> = services.into_iter().flat_map(|service| service.deployments).collect();
-                json!({ "deployments": rows })
-            }
-            Operation::ListReplicas => {
-                let rows: Vec<_> = services.into_iter().flat_map(|service| service.replicas).collect();
-                json!({ "replicas": rows })
-            }
-            _ => json!({ "services": services }),
-        };
-        Ok(json_answer(StatusCode::OK, &json::with_times(&report)))
     }
 
     async fn submit(&self, parts: &Parts, body: Incoming, query: &str, parent: Parent) -> Answer {
@@ -433,57 +460,6 @@ impl App {
             Problem::new(problem::TOO_MANY, "the limit on requests that wait is reached")
                 .header(header::RETRY_AFTER, "1")
         })
-    }
-
-    async fn cancel(&self, id: TaskId, query: &str) -> Answer {
-        let parameters = parameters::parse(query, &["grace_ms"])?;
-        let grace_ms = parameters::number(&parameters, "grace_ms", 0, LONGEST_MS)?;
-        let trace_id = self.report(id).await?.trace_id;
-        let query = Query::Cancel { which: CancelWhich::Ids(vec![id]), grace_ms };
-        let Reply::Cancelled(cancelled) = self.query(query).await? else { return Err(unexpected()) };
-        let (status, state) = match cancelled.first() {
-            Some((_, CancelReport::Cancelling)) => (StatusCode::ACCEPTED, CancelReport::Cancelling),
-            Some((_, state @ (CancelReport::Cancelled | CancelReport::Ended))) => (StatusCode::OK, *state),
-            _ => return Err(no_task(id)),
-        };
-        Ok(with_trace_id(json_answer(status, &json!({ "id": id, "state": state })), trace_id.as_deref()))
-    }
-
-    async fn list(&self, query: &str) -> Answer {
-        let parameters = parameters::parse(query, &["limit", "state", "name"])?;
-        let limit = parameters::number(&parameters, "limit", 1, limits::LIST as u64)?;
-        let limit = limit.map_or(limits::DEFAULT_LIST, |limit| limit as usize);
-        let name = parameters::text(&parameters, "name");
-        let state = match parameters::text(&parameters, "state") {
-            None => None,
-            Some(text) => Some(state(text)?),
-        };
-        let is_filtered = name.is_some() || state.is_some();
-        // Filters look at no more than the newest that one request may list, whatever there is.
-        let looked_at = if is_filtered { limits::LIST } else { limit };
-        let listed = looked_at / limits::LISTED_PER_REQUEST;
-        self.take(&self.rate, u32::try_from(listed).unwrap_or(u32::MAX)).await?;
-        let Reply::Tasks(mut list) =
-            self.query(Query::Tasks { limit: looked_at, which: crate::protocol::TaskFilter::default() }).await?
-        else {
-            return Err(unexpected());
-        };
-        let all = list.tasks.len();
-        list.tasks.retain(|task| {
-            state.is_none_or(|state| task.state == state)
-                && name.is_none_or(|name| task.name.as_deref().is_some_and(|own| pattern::fits(name, own)))
-        });
-        let filtered_out = all - list.tasks.len();
-        let over = list.tasks.len().saturating_sub(limit);
-        list.tasks.truncate(limit);
-        list.tasks.iter_mut().for_each(|task| task.stored = None);
-        Ok(json_answer(
-            StatusCode::OK,
-            &json::with_times(&json!({
-                "tasks": list.tasks, "left_out": list.left_out + over, "filtered_out": filtered_out,
-                "forgotten": list.forgotten,
-            })),
-        ))
     }
 
     /// Returns what a task has written, as events, until it has ended.
@@ -563,42 +539,50 @@ impl App {
     }
 
     async fn report(&self, id: TaskId) -> Result<Box<TaskReport>, Problem> {
-        match self.query(Query::Task { id }).await? {
-            Reply::Task(task) => task.ok_or_else(|| no_task(id)),
-            _ => Err(unexpected()),
-        }
+        reports::report(self, id).await
     }
 
-    /// A task with its result.
     async fn task_answer(&self, id: TaskId, status: StatusCode) -> Answer {
-        let mut task = self.report(id).await?;
-        let trace_id = task.trace_id.clone();
-        let response = match task.stored.take() {
-            None => json_answer(status, &json::task(*task)),
-            Some(stored) => {
-                let permit = Arc::clone(&self.large).acquire_owned().await.map_err(|_| unexpected())?;
-                let folder = stored::folder(&self.session_dir);
-                // It is large: others need not wait for it.
-                let read = tokio::task::spawn_blocking(move || {
-                    let bytes = stored::load(&folder, &stored).map_err(|error| error.to_string())?;
-                    task.set_result(Some(JsonText::of(&bytes).map_err(|error| error.to_string())?));
-                    drop(bytes);
-                    json::bytes(&json::task(*task)).map_err(|error| error.to_string())
-                });
-                let read = read.await.unwrap_or_else(|error| Err(error.to_string()));
-                let unreadable = |error| Problem::new(problem::UNREADABLE, format!("the result of task {id}: {error}"));
-                let mut response = json_bytes(status, Bytes::new());
-                *response.body_mut() = Body::Large(Some(read.map_err(unreadable)?.into()), permit);
-                response
-            }
-        };
-        Ok(with_trace_id(response, trace_id.as_deref()))
+        reports::task(self, id, status, &self.large).await
+    }
+}
+
+impl Head for App {
+    async fn ask(&self, query: Query) -> Result<Reply, Problem> {
+        self.query(query).await
+    }
+
+    async fn session_dir(&self) -> Result<PathBuf, Problem> {
+        Ok(self.session_dir.clone())
     }
 }
 
 /// Returns whether a request brings OTLP.
 fn is_received(method: &Method, path: &str) -> bool {
     matches!(routes::find(method, path), Found::Route(Route { operation: Operation::Receive(_), .. }, _))
+}
+
+/// Checks that a token is good for an operation.
+fn check_role(role: Role, operation: Operation) -> Result<(), Problem> {
+    let needs = match operation {
+        Operation::Submit | Operation::Receive(_) => Role::Full,
+        Operation::CancelTask => Role::Control,
+        _ => Role::Viewer,
+    };
+    let is_enough = match role {
+        // Checked beside the path.
+        Role::Full | Role::Sender | Role::Scraper => true,
+        Role::Control => needs != Role::Full,
+        Role::Viewer => needs == Role::Viewer,
+    };
+    if is_enough {
+        return Ok(());
+    }
+    let (text, hint) = match needs {
+        Role::Control => ("the token of viewers only reads", "`tracer view --control` makes a link that may cancel"),
+        _ => ("the token of a page does not submit", "the token in `http.token` of the session's folder does"),
+    };
+    Err(Problem::new(problem::FORBIDDEN_ROLE, text).hint(hint))
 }
 
 fn unavailable(error: LinkError) -> Problem {
@@ -609,40 +593,6 @@ fn unavailable(error: LinkError) -> Problem {
         LinkError::Refused(refusal) => Problem::of_refusal(refusal),
         LinkError::Invalid(reason) => Problem::new(problem::INVALID, reason),
     }
-}
-
-fn unexpected() -> Problem {
-    Problem::new(
-        problem::UNAVAILABLE,
-        "the head answered another question than it was asked; it may be of another version",
-    )
-}
-
-fn no_task(id: TaskId) -> Problem {
-    Problem::new(
-        problem::NO_TASK,
-        format!("there is no task {id}: it was never submitted to this head, or ended too long ago"),
-    )
-    .hint("GET /api/v1/tasks lists those that are known")
-}
-
-fn task_id(text: &str) -> Result<TaskId, Problem> {
-    let is_number = text.bytes().all(|byte| byte.is_ascii_digit());
-    match text.parse().ok().filter(|&id| is_number && id > 0) {
-        Some(id) => Ok(TaskId(id)),
-        None => Err(Problem::new(
-            problem::INVALID,
-            format!("`{}` is not the id of a task, which is a number from 1", text.escape_debug()),
-        )),
-    }
-}
-
-fn state(text: &str) -> Result<TaskState, Problem> {
-    TaskState::ALL.into_iter().find(|state| state.to_string() == text).ok_or_else(|| {
-        let known: Vec<_> = TaskState::ALL.iter().map(|state| format!("`{state}`")).collect();
-        let text = format!("`state` is `{}`, but takes one of {}", text.escape_debug(), known.join(", "));
-        Problem::new(problem::INVALID, text)
-    })
 }
 
 fn check_is_json(headers: &HeaderMap) -> Result<(), Problem> {
@@ -694,24 +644,6 @@ async fn in_time<T>(limit: Duration, future: impl Future<Output = T>) -> Result<
 fn event(name: &str, id: Option<u64>, data: &serde_json::Value) -> String {
     let id = id.map(|id| format!("id: {id}\n")).unwrap_or_default();
     format!("event: {name}\n{id}data: {data}\n\n")
-}
-
-fn json_answer(status: StatusCode, value: &impl Serialize) -> Response<Body> {
-    json_bytes(status, json::bytes(value).expect("reports are plain data").into())
-}
-
-fn json_bytes(status: StatusCode, bytes: Bytes) -> Response<Body> {
-    let mut response = Response::new(Body::whole(bytes));
-    *response.status_mut() = status;
-    response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
-    response
-}
-
-fn with_trace_id(mut response: Response<Body>, trace_id: Option<&str>) -> Response<Body> {
-    if let Some(trace_id) = trace_id.and_then(|trace_id| HeaderValue::from_str(trace_id).ok()) {
-        response.headers_mut().insert(X_TRACE_ID, trace_id);
-    }
-    response
 }
 
 fn index() -> serde_json::Value {

@@ -3,6 +3,8 @@
 //! ```text
 //!   sessions/<time>-<pid>/
 //!     http.token     0600   what clients have to show, in one line; new with each head
+//!     viewer.token   0600   what is enough to read; pages get it for the code of a link
+//!     control.token  0600   what is enough to read and to cancel tasks; the same
 //!     http.json      0600   the address, and what is taken
 //!     logs/http.log  0600   what the process has to say
 //!   metrics.token    0600   what scrapers may show instead; made once, for every head of the place
@@ -25,6 +27,16 @@ pub(crate) fn token_path(session_dir: &Path) -> PathBuf {
     session_dir.join("http.token")
 }
 
+/// Returns the file with the token of those who only read.
+pub(crate) fn viewer_token_path(session_dir: &Path) -> PathBuf {
+    session_dir.join("viewer.token")
+}
+
+/// Returns the file with the token of pages that may cancel tasks.
+pub(crate) fn control_token_path(session_dir: &Path) -> PathBuf {
+    session_dir.join("control.token")
+}
+
 /// Returns the file with the token of scrapers, in the folder that heads have one after the other.
 pub(crate) fn metrics_token_path(session_dir: &Path) -> PathBuf {
     place_of(session_dir).join("metrics.token")
@@ -44,13 +56,15 @@ fn settings_path(session_dir: &Path) -> PathBuf {
     session_dir.join("http.json")
 }
 
-/// Makes a token, and writes both files; also the tokens of scrapers and senders, if there are none yet.
+/// Makes the session's tokens, and writes them and the settings; also the tokens of scrapers and senders, if there are none yet.
 pub(crate) fn write(session_dir: &Path, settings: &HttpSettings) -> io::Result<()> {
     make_lasting_token(&metrics_token_path(session_dir))?;
     if settings.receives_otlp {
         make_lasting_token(&otlp_token_path(session_dir))?;
     }
-    create(&token_path(session_dir))?.write_all(format!("{}\n", new_token()?).as_bytes())?;
+    for path in tokens_of_session(session_dir) {
+        create(&path)?.write_all(format!("{}\n", new_token()?).as_bytes())?;
+    }
     create(&settings_path(session_dir))?.write_all(&serde_json::to_vec(settings).map_err(io::Error::other)?)
 }
 
@@ -63,32 +77,56 @@ fn make_lasting_token(path: &Path) -> io::Result<()> {
     private_file::replace(path, &unfinished, format!("{}\n", new_token()?).as_bytes())
 }
 
-/// Removes the token: nobody is let in with it any more.
+fn tokens_of_session(session_dir: &Path) -> [PathBuf; 3] {
+    [token_path(session_dir), viewer_token_path(session_dir), control_token_path(session_dir)]
+}
+
+/// Removes the session's tokens: nobody is let in with them any more.
 pub(crate) fn remove(session_dir: &Path) {
-    // One that stays is of no use to anybody.
-    let _ = fs::remove_file(token_path(session_dir));
+    for path in tokens_of_session(session_dir) {
+        // One that stays is of no use to anybody.
+        let _ = fs::remove_file(path);
+    }
 }
 
 fn create(path: &Path) -> io::Result<File> {
     OpenOptions::new().write(true).create_new(true).mode(0o600).open(path)
 }
 
+/// The tokens of a session.
+pub(super) struct Tokens {
+    pub(super) full: String,
+    pub(super) viewer: String,
+    pub(super) control: String,
+}
+
 /// Reads what [`write`] has written.
-pub(super) fn read(session_dir: &Path) -> io::Result<(String, HttpSettings)> {
-    let token = fs::read_to_string(token_path(session_dir))?.trim_end().to_owned();
+pub(super) fn read(session_dir: &Path) -> io::Result<(Tokens, HttpSettings)> {
+    let tokens = Tokens {
+        full: read_token(&token_path(session_dir))?,
+        viewer: read_token(&viewer_token_path(session_dir))?,
+        control: read_token(&control_token_path(session_dir))?,
+    };
     let settings = serde_json::from_slice(&fs::read(settings_path(session_dir))?).map_err(io::Error::other)?;
-    if token.is_empty() { Err(io::Error::other("the token is empty")) } else { Ok((token, settings)) }
+    Ok((tokens, settings))
 }
 
 /// Reads the token of scrapers.
 pub(super) fn read_metrics_token(session_dir: &Path) -> io::Result<String> {
-    Ok(fs::read_to_string(metrics_token_path(session_dir))?.trim_end().to_owned())
+    read_token(&metrics_token_path(session_dir))
 }
 
 /// Reads the token of senders of OTLP.
 pub(super) fn read_otlp_token(session_dir: &Path) -> io::Result<String> {
-    let token = fs::read_to_string(otlp_token_path(session_dir))?.trim_end().to_owned();
-    if token.is_empty() { Err(io::Error::other("the token is empty")) } else { Ok(token) }
+    read_token(&otlp_token_path(session_dir))
+}
+
+fn read_token(path: &Path) -> io::Result<String> {
+    let token = fs::read_to_string(path)?.trim_end().to_owned();
+    if token.is_empty() {
+        return Err(io::Error::other(format!("the token in `{}` is empty", path.display())));
+    }
+    Ok(token)
 }
 
 /// Returns where the head of a session receives OTLP, and the token; none when it does not.
@@ -128,13 +166,17 @@ mod tests {
                 receives_otlp: false,
             };
             write(&dir, &settings).unwrap();
-            assert_eq!(fs::metadata(token_path(&dir)).unwrap().permissions().mode() & 0o777, 0o600);
-            assert_eq!(fs::metadata(settings_path(&dir)).unwrap().permissions().mode() & 0o777, 0o600);
-            let (token, read) = read(&dir).unwrap();
-            assert_eq!((token.len(), read), (64, settings));
+            for path in tokens_of_session(&dir).into_iter().chain([settings_path(&dir)]) {
+                assert_eq!(fs::metadata(path).unwrap().permissions().mode() & 0o777, 0o600);
+            }
+            let (found, read) = read(&dir).unwrap();
+            assert_eq!(read, settings);
             assert!(write(&dir, &settings).is_err(), "a token that is there is not written over");
-            tokens.push(token);
+            tokens.extend([found.full, found.viewer, found.control]);
         }
-        assert_ne!(tokens[0], tokens[1]);
+        assert!(tokens.iter().all(|token| token.len() == 64));
+        tokens.sort();
+        tokens.dedup();
+        assert_eq!(tokens.len(), 6);
     }
 }

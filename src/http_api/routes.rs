@@ -7,6 +7,9 @@ use super::otlp::Signal;
 /// Operation that a request asks for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Operation {
+    /// A file of the page.
+    Page,
+    ExchangeCode,
     Index,
     Describe,
     Submit,
@@ -16,10 +19,14 @@ pub(super) enum Operation {
     CancelTask,
     FollowTask,
     ListWorkers,
+    ListActors,
     ListServices,
     ListDeployments,
     ListReplicas,
     Status,
+    Summary,
+    /// A question about traces.
+    Look,
     Metrics,
     Receive(Signal),
 }
@@ -57,7 +64,11 @@ const fn post(path: &'static str, operation: Operation) -> Route {
 }
 
 pub(super) const ROUTES: &[Route] = &[
-    get("/", Operation::Index),
+    get("/", Operation::Page),
+    get("/page.js", Operation::Page),
+    get("/page.css", Operation::Page),
+    post("/api/v1/viewer", Operation::ExchangeCode),
+    get("/api/v1", Operation::Index),
     get("/api/v1/openapi.json", Operation::Describe),
     post("/api/v1/tasks", Operation::Submit),
     get("/api/v1/tasks", Operation::ListTasks),
@@ -66,10 +77,19 @@ pub(super) const ROUTES: &[Route] = &[
     post("/api/v1/tasks/{id}/cancel", Operation::CancelTask),
     get("/api/v1/tasks/{id}/logs", Operation::FollowTask),
     get("/api/v1/workers", Operation::ListWorkers),
+    get("/api/v1/actors", Operation::ListActors),
     get("/api/v1/services", Operation::ListServices),
     get("/api/v1/deployments", Operation::ListDeployments),
     get("/api/v1/replicas", Operation::ListReplicas),
     get("/api/v1/status", Operation::Status),
+    get("/api/v1/summary", Operation::Summary),
+    get("/api/v1/traces", Operation::Look),
+    get("/api/v1/traces/{id}", Operation::Look),
+    get("/api/v1/traces/{id}/spans/{span_id}", Operation::Look),
+    get("/api/v1/heat", Operation::Look),
+    get("/api/v1/differences", Operation::Look),
+    get("/api/v1/open", Operation::Look),
+    get("/api/v1/events", Operation::Look),
     get("/metrics", Operation::Metrics),
     post("/v1/traces", Operation::Receive(Signal::Traces)),
     post("/v1/logs", Operation::Receive(Signal::Logs)),
@@ -79,7 +99,7 @@ pub(super) const ROUTES: &[Route] = &[
 /// Result of looking up a path and a method.
 #[derive(Clone, Debug)]
 pub(super) enum Found<'a> {
-    /// The route, and what stands in the place of `{id}`.
+    /// The route, and what stands in the place of `{id}`, the first name in braces.
     Route(&'static Route, Option<&'a str>),
     /// The path takes these methods only, as `Allow` has them.
     OtherMethods(String),
@@ -102,13 +122,15 @@ pub(super) fn find<'a>(method: &Method, path: &'a str) -> Found<'a> {
     Found::OtherMethods(methods.join(", "))
 }
 
-/// Returns whether a path is of that pattern, and what stands in the place of `{id}`.
+/// Returns whether a path is of that pattern, in which a name in braces stands for a segment, and what stands for the first.
 fn id_in<'a>(pattern: &str, path: &'a str) -> Option<Option<&'a str>> {
-    match pattern.split_once("{id}") {
-        None => (pattern == path).then_some(None),
-        Some((before, after)) => {
-            let id = path.strip_prefix(before)?.strip_suffix(after)?;
-            (!id.is_empty() && !id.contains('/')).then_some(Some(id))
+    let (mut known, mut found, mut id) = (pattern.split('/'), path.split('/'), None);
+    loop {
+        match (known.next(), found.next()) {
+            (None, None) => return Some(id),
+            (Some(known), Some(found)) if known.starts_with('{') && !found.is_empty() => id = id.or(Some(found)),
+            (Some(known), Some(found)) if known == found => {}
+            _ => return None,
         }
     }
 }
@@ -128,8 +150,14 @@ mod tests {
     #[test]
     fn paths_lead_where_they_should() {
         for (method, path, expected) in [
-            ("GET", "/", "Index "),
-            ("HEAD", "/", "Index "),
+            ("GET", "/", "Page "),
+            ("HEAD", "/page.js", "Page "),
+            ("GET", "/api/v1", "Index "),
+            ("POST", "/api/v1/viewer", "ExchangeCode "),
+            ("GET", "/api/v1/traces/last", "Look last"),
+            ("GET", "/api/v1/traces/last/spans/7", "Look last"),
+            ("GET", "/api/v1/traces/last/spans/", "nothing"),
+            ("GET", "/api/v1/traces/last/spans", "nothing"),
             ("POST", "/api/v1/tasks", "Submit "),
             ("GET", "/api/v1/tasks", "ListTasks "),
             ("GET", "/api/v1/tasks/7", "GetTask 7"),

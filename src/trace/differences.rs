@@ -4,6 +4,7 @@
 //! A trace has a value if one of its spans has it, or the resource of one. Numbers with many values are put together by powers of ten; keys whose
 //! values are all different, such as ids, say nothing about a group and are left out.
 
+use std::borrow::Borrow;
 use std::collections::{BTreeMap, HashMap};
 
 use serde::Serialize;
@@ -73,10 +74,11 @@ struct Key {
 
 impl Differences {
     /// Compares traces; `is_selected` says on which side one is. At most `limit` values are returned.
-    pub fn new<'a>(traces: impl IntoIterator<Item = (&'a Trace, bool)>, limit: usize) -> Differences {
+    pub fn new<T: Borrow<Trace>>(traces: impl IntoIterator<Item = (T, bool)>, limit: usize) -> Differences {
         let mut keys: HashMap<String, Key> = HashMap::new();
         let mut totals = [0, 0];
         for (number, (trace, is_selected)) in traces.into_iter().enumerate() {
+            let trace: &Trace = trace.borrow();
             totals[usize::from(is_selected)] += 1;
             let mut count = |key: &str, value: &Value| {
                 if !keys.contains_key(key) {

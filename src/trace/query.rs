@@ -16,14 +16,18 @@
 //! A span matches if every term holds of it. A trace matches if one of its spans meets all terms without `-`, and none meets one with `-`:
 //! so `name:count -error` finds the traces that counted and in which nothing failed. `trace:` and `spans>` ask about the trace.
 //!
+//! Tasks are asked for in the same words ([`Query::parse_for_tasks`]): `name` is looked for in a task's name and its function, `since` and `until` are about its
+//! submission, `state` has the states of tasks, `pid` is its worker's, and any other key is a field of the report, such as `attempt>1`.
+//!
 //! Parsing and matching are pure. Terms are tried in the order of their cost: attributes, which have to be parsed out of a span's text, come last.
 
 use std::fmt;
 
 use crate::config::parse_duration;
+use crate::protocol::TaskState;
 use crate::suggestion;
 
-mod matching;
+pub(super) mod matching;
 
 /// Words that are a term of their own.
 const FLAGS: [&str; 3] = ["error", "running", "root"];
@@ -34,6 +38,25 @@ const FIELDS: [&str; 11] =
 const STATES: [&str; 3] = ["running", "ended", "failed"];
 /// Kinds of a span, as the specification names them.
 const KINDS: [&str; 5] = ["internal", "server", "client", "producer", "consumer"];
+
+/// Fields of tasks.
+const TASK_FIELDS: [&str; 9] = ["name", "duration", "since", "until", "state", "task", "pid", "trace", "target"];
+/// Flags about tasks.
+const TASK_FLAGS: [&str; 2] = ["error", "running"];
+/// States of a task, and `ended` for the last three.
+const TASK_STATES: [&str; 11] = [
+    "waiting",
+    "retrying",
+    "leased",
+    "running",
+    "cancelling",
+    "terminating",
+    "killing",
+    "succeeded",
+    "failed",
+    "cancelled",
+    "ended",
+];
 
 /// A parsed question.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -70,6 +93,7 @@ enum Test {
         value: AttributeValue,
     },
     Text(String),
+    TaskState(TaskState),
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -126,7 +150,17 @@ impl std::error::Error for QueryError {}
 impl Query {
     /// Parses a question. `now_unix_nano` is the time that `since:10m` counts back from.
     pub fn parse(text: &str, now_unix_nano: u64) -> Result<Query, QueryError> {
-        let mut parser = Parser { query: text, characters: text.chars().collect(), at: 0, now_unix_nano };
+        Query::parse_about(text, now_unix_nano, false)
+    }
+
+    /// Parses a question about tasks, for [`Query::matches_task`].
+    pub fn parse_for_tasks(text: &str, now_unix_nano: u64) -> Result<Query, QueryError> {
+        Query::parse_about(text, now_unix_nano, true)
+    }
+
+    fn parse_about(text: &str, now_unix_nano: u64, is_about_tasks: bool) -> Result<Query, QueryError> {
+        let mut parser =
+            Parser { query: text, characters: text.chars().collect(), at: 0, now_unix_nano, is_about_tasks };
         let mut terms = Vec::new();
         while let Some(term) = parser.term()? {
             terms.push(term);
@@ -172,6 +206,7 @@ struct Parser<'a> {
     characters: Vec<char>,
     at: usize,
     now_unix_nano: u64,
+    is_about_tasks: bool,
 }
 
 /// A word of the question, and where it stands.
@@ -209,7 +244,11 @@ impl Parser<'_> {
             return match word.text.as_str() {
                 "error" => Ok(Test::Error),
                 "running" => Ok(Test::Running),
-                "root" => Ok(Test::Root),
+                "root" if !self.is_about_tasks => Ok(Test::Root),
+                _ if self.is_about_tasks => {
+                    let expected = "`error`, `running`, a field with its value such as `name:count` or `state:failed`, or a \"text\" in quotes";
+                    Err(self.unknown(&word, expected, TASK_FLAGS.into_iter().chain(TASK_FIELDS)))
+                }
                 _ => {
                     let expected = "`error`, `running`, `root`, a field with its value such as `name:count` or `duration>100ms`, or a \"text\" in quotes";
                     Err(self.unknown(&word, expected, FLAGS.into_iter().chain(FIELDS)))
@@ -243,9 +282,17 @@ impl Parser<'_> {
 
     fn field(&mut self, field: &Word, comparison: Comparison) -> Result<Test, QueryError> {
         match field.text.as_str() {
+            "service" | "kind" | "spans" if self.is_about_tasks => {
+                Err(self.unknown(field, "a field of tasks: spans have this one", TASK_FIELDS))
+            }
+            "state" if self.is_about_tasks => {
+                let found = self.one_of(field, comparison, TASK_STATES)?;
+                Ok(TaskState::ALL.get(found).map_or(Test::State(State::Ended), |state| Test::TaskState(*state)))
+            }
             "name" => {
                 self.only(field, comparison, TEXT_COMPARISONS)?;
-                Ok(Test::Name(comparison, self.value("a name of a span")?.text))
+                let expected = if self.is_about_tasks { "a name of a task" } else { "a name of a span" };
+                Ok(Test::Name(comparison, self.value(expected)?.text))
             }
             "service" => {
                 self.only(field, comparison, TEXT_COMPARISONS)?;

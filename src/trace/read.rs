@@ -118,7 +118,7 @@ const EXTENSIONS: [&str; 3] = ["json", "txt", "jsonl"];
 const OTHER_SIGNALS: [&str; 2] = [".logs.jsonl", ".metrics.jsonl"];
 
 /// Returns whether a file of that name may have spans.
-fn is_of_spans(path: &Path) -> bool {
+pub(super) fn is_of_spans(path: &Path) -> bool {
     let name = path.file_name().unwrap_or_default().as_encoded_bytes();
     path.extension().is_some_and(|extension| EXTENSIONS.iter().any(|known| extension == *known))
         && !OTHER_SIGNALS.iter().any(|other| name.ends_with(other.as_bytes()))
@@ -292,10 +292,17 @@ pub(super) struct Scanned {
     pub(super) spans_end: usize,
 }
 
-/// Appends the spans of a file, whatever its layout: an object is read from its brace on, over as many lines as it takes,
+/// Appends the spans of a file.
+pub(super) fn scan(file: Arc<SpanFile>, spans: &mut Vec<Span>) -> Scanned {
+    scan_objects(file, |_, found| spans.append(found))
+}
+
+/// Reads the spans of a file, whatever its layout, and hands over those of one object after the other, with its place: an object is read from its brace on, over as many lines as it takes,
 /// but never beyond a line that begins with a brace. In every layout such a line begins the next object, so
 /// damage cannot spread, and no byte is read more than a few times.
-pub(super) fn scan(file: Arc<SpanFile>, spans: &mut Vec<Span>) -> Scanned {
+pub(super) fn scan_objects(file: Arc<SpanFile>, mut take: impl FnMut(Range<usize>, &mut Vec<Span>)) -> Scanned {
+    let mut found = Vec::new();
+    let spans = &mut found;
     let bytes = file.bytes.as_slice();
     let (mut not_spans, mut damaged, mut is_unfinished) = (0, 0, false);
     let (mut at, mut spans_end) = (0, 0);
@@ -315,12 +322,14 @@ pub(super) fn scan(file: Arc<SpanFile>, spans: &mut Vec<Span>) -> Scanned {
             next_object = (at + find(&bytes[at..], b"\n{") + 1).min(bytes.len());
         }
         let error = match object(&file, at..next_object, spans) {
-            Ok(Object { end, spans, not_spans: others }) => {
+            Ok(Object { end, spans: count, not_spans: others }) => {
                 not_spans += others;
-                at = end;
-                if spans > 0 {
+                if count > 0 {
                     spans_end = end;
+                    take(at..end, spans);
+                    spans.clear();
                 }
+                at = end;
                 continue;
             }
             Err(error) => error,
@@ -335,10 +344,13 @@ pub(super) fn scan(file: Arc<SpanFile>, spans: &mut Vec<Span>) -> Scanned {
         match salvage(&file, at + 1..next_object, spans) {
             Some(end) => {
                 damaged += 1;
+                take(at..end, spans);
+                spans.clear();
                 at = end;
                 spans_end = end;
             }
             None => {
+                spans.clear();
                 if next_object == bytes.len() && error.classify() == Category::Eof {
                     is_unfinished = true;
                 } else {

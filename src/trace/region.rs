@@ -26,8 +26,13 @@ impl Default for Region {
 impl Region {
     /// Returns whether a trace is in it.
     pub fn contains(&self, trace: &Trace) -> bool {
-        (self.since_unix_nano..self.until_unix_nano).contains(&trace.start_unix_nano())
-            && (self.min_ns..self.max_ns).contains(&trace.duration_ns())
+        self.has(trace.start_unix_nano(), trace.duration_ns())
+    }
+
+    /// Returns whether a trace of this start and duration is in it.
+    pub(super) fn has(&self, start_unix_nano: u64, duration_ns: u64) -> bool {
+        (self.since_unix_nano..self.until_unix_nano).contains(&start_unix_nano)
+            && (self.min_ns..self.max_ns).contains(&duration_ns)
     }
 }
 
@@ -68,8 +73,13 @@ pub struct Cell {
 impl HeatMap {
     /// Counts traces in so many columns and rows, at least one of each. None if there are no traces.
     pub fn new<'a>(traces: impl IntoIterator<Item = &'a Trace>, columns: usize, rows: usize) -> Option<HeatMap> {
-        let point = |trace: &Trace| (trace.start_unix_nano(), trace.duration_ns().max(1), trace.error_count() > 0);
-        let points: Vec<(u64, u64, bool)> = traces.into_iter().map(point).collect();
+        let point = |trace: &Trace| (trace.start_unix_nano(), trace.duration_ns(), trace.error_count() > 0);
+        HeatMap::of_points(traces.into_iter().map(point).collect(), columns, rows)
+    }
+
+    /// The same of starts, durations, and whether there was an error.
+    pub(super) fn of_points(mut points: Vec<(u64, u64, bool)>, columns: usize, rows: usize) -> Option<HeatMap> {
+        points.iter_mut().for_each(|point| point.1 = point.1.max(1));
         let start = points.iter().map(|point| point.0).min()?;
         let last = points.iter().map(|point| point.0).max()?;
         let (columns, rows) = (columns.max(1), rows.max(1));

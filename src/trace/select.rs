@@ -84,7 +84,7 @@ type Process = (Option<u32>, Option<String>);
 
 /// Returns whether a span is the start of a submission (a job's span, or the PRODUCER span of a driver without one), or of a request that a
 /// service took.
-fn is_submission(span: &Span) -> bool {
+pub(super) fn is_submission(span: &Span) -> bool {
     let is_remote = || span.kind == Kind::Producer && span.name.ends_with(names::REMOTE_SUFFIX);
     let of_proxy = |name: &str| span.name.strip_prefix(name).is_some_and(|rest| rest.starts_with(' '));
     let is_request = || {

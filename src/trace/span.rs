@@ -426,11 +426,6 @@ impl Span {
         matches!(&self.place, SpanLocation::Otlp(place) if place.has_local_parent)
     }
 
-    /// Returns whether it was read from a span file, and not from a spool.
-    pub(super) fn is_written(&self) -> bool {
-        self.file.path.extension().is_none_or(|extension| extension != "spool")
-    }
-
     /// Returns the file it was read from.
     pub fn path(&self) -> &Path {
         &self.file.path

@@ -1,168 +1,175 @@
-//! Answers to the requests of the page.
+//! The traces of a folder, for the requests of one server: that of `tracer view`, or the HTTP API of a head. Both answer the same.
 //!
-//! | request | answer |
+//! | request, below `/api/v1` | answer |
 //! |---|---|
-//! | `POST /api/v1/viewer` with `{"code"}` | `token`, once |
-//! | `GET /api/v1/traces?query=&limit=` | the newest traces that a query finds; with `since`, `until`, `min_ns`, `max_ns` those of a region of the heat map |
-//! | `GET /api/v1/heat?query=&columns=&rows=` | counts of traces by start and duration |
-//! | `GET /api/v1/differences?query=&since=…` | attributes by which the traces of a region differ from the others that the query finds |
-//! | `GET /api/v1/traces/{id}` | the trace in columns; `last` and the beginning of an id are taken too |
-//! | `GET /api/v1/traces/{id}/spans/{id}` | one span as it was written |
-//! | `GET /api/v1/open` | what is open now, by process |
-//! | `GET /api/v1/events` | server-sent events: `changed` with a revision |
+//! | `GET traces?query=&limit=` | the newest traces that a query finds; with `since`, `until`, `min_ns`, `max_ns` those of a region of the heat map |
+//! | `GET heat?query=&columns=&rows=` | counts of traces by start and duration |
+//! | `GET differences?query=&since=…` | attributes by which the traces of a region differ from the others that the query finds |
+//! | `GET traces/{id}` | the trace in columns; `last` and the beginning of an id are taken too |
+//! | `GET traces/{id}/spans/{id}` | one span as it was written |
+//! | `GET open` | what is open now, by process |
+//! | `GET events?after=` | server-sent events: `changed` with a revision, the traces that have changed since the one before, and how many it does not name |
 
+use std::path::PathBuf;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use http::{HeaderValue, Method, Request, Response, header};
+use http::request::Parts;
+use http::{HeaderValue, Method, Response, header};
 use http_body_util::{BodyExt, Limited};
 use hyper::body::{Bytes, Incoming};
 use serde::{Deserialize, Serialize};
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, watch};
 
 use super::page;
 use super::questions::Question;
-use super::server::Shared;
-use super::source::Watched;
-use crate::http_api::access::{self, Claims};
+use super::source::{Session, Source, Watched};
+use crate::http_api::access::Role;
 use crate::http_api::body::Body;
 use crate::http_api::limits;
+use crate::http_api::parameters;
 use crate::http_api::problem::{self, Problem};
 use crate::json;
 
-/// The longest body: that with a code.
-const BODY_BYTES: usize = 1 << 10;
+/// The longest body with a code.
+const CODE_BYTES: usize = 4 << 10;
 /// Interval at which a page is told that the connection is alive.
 const KEEP_ALIVE: Duration = Duration::from_secs(15);
 /// Events that wait for a page that does not read: it has not to know of each change.
 const EVENTS: usize = 2;
+/// The highest revision that is taken; there is never one so high.
+pub(super) const LAST_REVISION: u64 = (1 << 53) - 1;
+/// The shortest time between two looks while a page follows.
+const INTERVAL: Duration = Duration::from_millis(100);
+/// Looking takes at most this part of the time.
+const LOOK_SHARE: u32 = 4;
+/// Time without a look after which the index is given up.
+const IDLE: Duration = Duration::from_secs(600);
+/// Threads that read files, each for one request.
+pub(crate) const READERS: usize = 4;
 
-pub(super) type Answer = Result<Response<Body>, Problem>;
+pub(crate) type Answer = Result<Response<Body>, Problem>;
 
 #[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
 struct Exchange {
     code: String,
 }
 
 #[derive(Serialize)]
-struct Token {
-    token: String,
+struct Token<'a> {
+    token: &'a str,
+    /// True if it is good for cancelling tasks, and not only for reading.
+    may_cancel: bool,
 }
 
-impl Shared {
-    /// Answers a request.
-    pub(super) async fn answer(self: &Arc<Self>, request: Request<Incoming>) -> Response<Body> {
-        let answer = match self.check_access(&request) {
-            Ok(()) => Arc::clone(self).serve(request).await,
-            Err(problem) => Err(problem),
-        };
-        let mut response = answer.unwrap_or_else(|problem| problem.into_response(Body::whole));
-        page::add_headers(response.headers_mut());
-        response
-    }
+/// The traces of a folder, and the pages that follow them.
+pub(crate) struct Traces {
+    source: Arc<Source>,
+    /// The revision of the last look, for the pages that follow.
+    revisions: watch::Sender<u64>,
+    /// True if somebody looks again and again.
+    is_looking: AtomicBool,
+    /// True if somebody waits for the time to give the index up.
+    is_kept: AtomicBool,
+}
 
-    /// Checks the name and the origin of every request, and the token of all but those for the page's files and for a token.
-    fn check_access(&self, request: &Request<Incoming>) -> Result<(), Problem> {
-        let all = |name| request.headers().get_all(name).into_iter().map(HeaderValue::as_bytes).collect::<Vec<_>>();
-        let (hosts, origins, authorizations) = (all(header::HOST), all(header::ORIGIN), all(header::AUTHORIZATION));
-        let claims = Claims {
-            authority: request.uri().authority().map(|authority| authority.as_str()),
-            hosts: &hosts,
-            origins: &origins,
-            authorizations: &authorizations,
-        };
-        let path = request.uri().path();
-        let checked = access::check_names(&claims, self.address).and_then(|()| {
-            let is_open = page::find(path).is_some() || path == "/api/v1/viewer";
-            if is_open { Ok(()) } else { access::check_token(&claims, |token| self.links.is_token(token)) }
-        });
-        checked.map_err(|denied| {
-            let address = self.address;
-            let own = format!("this server is http://{address} and http://localhost:{}", address.port());
-            let another = "the page of another link is not let in: `tracer view` makes a new link";
-            match denied {
-                access::Denied::HostMissing => {
-                    Problem::new(problem::INVALID, "the request has not exactly one `Host`").hint(own)
-                }
-                access::Denied::Host(host) => {
-                    Problem::new(problem::FORBIDDEN_NAME, format!("`{host}` is not a name of this server")).hint(own)
-                }
-                access::Denied::Origin(origin) => {
-                    let text = format!("the request comes from a page of `{origin}`");
-                    Problem::new(problem::FORBIDDEN_ORIGIN, text).hint(own)
-                }
-                access::Denied::TokenMissing => {
-                    Problem::new(problem::UNAUTHORIZED, "the request has no `Authorization: Bearer` with a token")
-                        .hint(another)
-                }
-                access::Denied::TokenWrong => {
-                    Problem::new(problem::UNAUTHORIZED, "the token is not one of this server's").hint(another)
-                }
-            }
+impl Traces {
+    /// Makes the traces of a folder of span files, together with what is open in a session's processes. Nothing is read yet.
+    pub(crate) fn new(folder: PathBuf, session: Session) -> Arc<Traces> {
+        Arc::new(Traces {
+            source: Arc::new(Source::new(folder, session)),
+            revisions: watch::Sender::new(0),
+            is_looking: AtomicBool::new(false),
+            is_kept: AtomicBool::new(false),
         })
     }
 
-    async fn serve(self: Arc<Self>, request: Request<Incoming>) -> Answer {
-        let (parts, body) = request.into_parts();
-        let path = parts.uri.path().to_owned();
-        let query = parts.uri.query().unwrap_or_default().to_owned();
-        let is_get = matches!(parts.method, Method::GET | Method::HEAD);
-        if let Some(file) = page::find(&path) {
-            return allowed(is_get, "GET, HEAD", &path).map(|()| file_answer(file));
-        }
-        let segments: Vec<&str> = path.trim_start_matches('/').split('/').collect();
-        match segments.as_slice() {
-            ["api", "v1", "viewer"] => {
-                allowed(parts.method == Method::POST, "POST", &path)?;
-                self.exchange(body).await
-            }
-            ["api", "v1", rest @ ..] => {
-                let question = Question::new(rest, &path, &query)?;
-                allowed(is_get, "GET, HEAD", &path)?;
-                match question {
-                    Question::Events => Ok(self.events()),
-                    question => self.look(move |watched| question.answer(watched)).await,
+    /// Answers a question, whose path has these segments below `/api/v1`.
+    pub(crate) async fn answer(self: &Arc<Self>, segments: &[&str], parts: &Parts) -> Answer {
+        match Question::new(segments, parts.uri.path(), parts.uri.query().unwrap_or_default())? {
+            Question::Events { after } => {
+                // What a page that connects again has seen last.
+                let seen = match parts.headers.get("last-event-id") {
+                    None => None,
+                    Some(seen) => {
+                        let seen =
+                            [("Last-Event-ID".to_owned(), String::from_utf8_lossy(seen.as_bytes()).into_owned())];
+                        parameters::number(&seen, "Last-Event-ID", 0, LAST_REVISION)?
+                    }
+                };
+                if parts.method == Method::HEAD {
+                    return Ok(event_stream(Body::whole(Bytes::new())));
                 }
+                self.look(|_| Ok(Response::new(Body::whole(Bytes::new())))).await?;
+                Ok(self.events(seen.or(after)))
             }
-            _ => Err(nothing_at(&path)),
+            question => self.look(move |watched| question.answer(watched)).await,
         }
-    }
-
-    async fn exchange(&self, body: Incoming) -> Answer {
-        let read = tokio::time::timeout(limits::BODY_TIME, Limited::new(body, BODY_BYTES).collect()).await;
-        let bytes = match read {
-            Ok(Ok(body)) => body.to_bytes(),
-            Ok(Err(_)) => return Err(Problem::new(problem::TOO_LARGE, format!("more than {BODY_BYTES} bytes"))),
-            Err(_) => return Err(Problem::new(problem::TOO_SLOW, "the body did not arrive")),
-        };
-        let exchange: Exchange = serde_json::from_slice(&bytes)
-            .map_err(|_| Problem::new(problem::INVALID, "expected an object with the `code` of a link"))?;
-        let token = self.links.exchange(&exchange.code, Instant::now()).map_err(unreadable)?;
-        let token = token.ok_or_else(|| {
-            Problem::new(problem::UNAUTHORIZED, "the link was used, or is older than a minute")
-                .hint("`tracer view` makes a new link; where it runs, Enter does")
-        })?;
-        json_answer(&Token { token })
     }
 
     /// Answers with what is there, on a thread that may read files.
-    async fn look(self: Arc<Self>, answer: impl FnOnce(&Watched) -> Answer + Send + 'static) -> Answer {
-        let looked = tokio::task::spawn_blocking(move || match self.source.look() {
+    async fn look(self: &Arc<Self>, answer: impl FnOnce(&Watched) -> Answer + Send + 'static) -> Answer {
+        let source = Arc::clone(&self.source);
+        if !self.is_kept.swap(true, Ordering::Relaxed) {
+            tokio::spawn(Arc::clone(self).give_up_when_idle());
+        }
+        let looked = tokio::task::spawn_blocking(move || match source.look() {
             Ok(watched) => answer(&watched),
             Err(error) => Err(unreadable(error)),
         });
         looked.await.unwrap_or_else(|error| Err(unreadable(error)))
     }
 
-    /// Server-sent events, for as long as the page reads. The revision is the event's id: a page that connects again gets the one of then, and
-    /// asks anew for what it shows if that is another.
-    fn events(self: &Arc<Self>) -> Response<Body> {
+    /// Follows the revisions. While anybody does, the source is looked at again and again.
+    fn follow(self: &Arc<Self>) -> watch::Receiver<u64> {
+        let revisions = self.revisions.subscribe();
+        if !self.is_looking.swap(true, Ordering::Relaxed) {
+            tokio::spawn(Arc::clone(self).look_while_followed());
+        }
+        revisions
+    }
+
+    /// Waits until nobody has looked for a while, and gives the index up. Without an index there is nobody who waits.
+    async fn give_up_when_idle(self: Arc<Self>) {
+        let mut pause = IDLE;
+        loop {
+            tokio::time::sleep(pause).await;
+            let source = Arc::clone(&self.source);
+            let Ok(Some(next)) = tokio::task::spawn_blocking(move || source.forget_after(IDLE)).await else { break };
+            pause = next;
+        }
+        self.is_kept.store(false, Ordering::Relaxed);
+    }
+
+    async fn look_while_followed(self: Arc<Self>) {
+        while self.revisions.receiver_count() > 0 {
+            let source = Arc::clone(&self.source);
+            let start = Instant::now();
+            let looked = tokio::task::spawn_blocking(move || source.look().ok().map(|watched| watched.revision));
+            if let Ok(Some(revision)) = looked.await {
+                self.revisions.send_if_modified(|known| std::mem::replace(known, revision) != revision);
+            }
+            tokio::time::sleep(INTERVAL.max(start.elapsed() * LOOK_SHARE)).await;
+        }
+        // Without an await since the count was read: whoever subscribes now finds that nobody looks.
+        self.is_looking.store(false, Ordering::Relaxed);
+    }
+
+    /// Server-sent events, for as long as the page reads. The revision is the event's id: a page that connects again names the one that it has seen,
+    /// and the first event says what has changed since.
+    fn events(self: &Arc<Self>, mut seen: Option<u64>) -> Response<Body> {
         let (pieces_tx, pieces) = mpsc::channel(EVENTS);
         let mut revisions = self.follow();
+        let source = Arc::clone(&self.source);
         let maker = tokio::spawn(async move {
             loop {
-                let revision = *revisions.borrow_and_update();
-                let event = format!("id: {revision}\nevent: changed\ndata: {{\"revision\":{revision}}}\n\n");
+                revisions.borrow_and_update();
+                let since = source.since(seen);
+                seen = Some(since.revision);
+                let data = serde_json::to_string(&since).unwrap_or_default();
+                let event = format!("id: {}\nevent: changed\ndata: {data}\n\n", since.revision);
                 if pieces_tx.send(Bytes::from(event)).await.is_err() {
                     return;
                 }
@@ -173,16 +180,48 @@ impl Shared {
                 }
             }
         });
-        let mut response = Response::new(Body::pieces(pieces, maker.abort_handle()));
-        response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("text/event-stream"));
-        response
+        event_stream(Body::pieces(pieces, maker.abort_handle()))
     }
 }
 
-fn file_answer(file: &'static page::File) -> Response<Body> {
+fn event_stream(body: Body) -> Response<Body> {
+    let mut response = Response::new(body);
+    response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("text/event-stream"));
+    response
+}
+
+/// Reads the code that a page wants to exchange.
+pub(crate) async fn read_code(body: Incoming) -> Result<String, Problem> {
+    let read = tokio::time::timeout(limits::BODY_TIME, Limited::new(body, CODE_BYTES).collect()).await;
+    let bytes = match read {
+        Ok(Ok(body)) => body.to_bytes(),
+        Ok(Err(_)) => {
+            let text = format!("the body has more than {CODE_BYTES} bytes, or did not arrive whole");
+            return Err(Problem::new(problem::TOO_LARGE, text));
+        }
+        Err(_) => return Err(Problem::new(problem::TOO_SLOW, "the body did not arrive")),
+    };
+    let exchange: Exchange = serde_json::from_slice(&bytes)
+        .map_err(|_| Problem::new(problem::INVALID, "expected an object with the `code` of a link"))?;
+    Ok(exchange.code)
+}
+
+/// Answers who showed a code with the token for it.
+pub(crate) fn token_answer(token: Option<(&str, Role)>) -> Answer {
+    let (token, role) = token.ok_or_else(|| {
+        Problem::new(problem::UNAUTHORIZED, "the link was used, or is older than a minute")
+            .hint("`tracer view` makes a new link; where it runs, Enter does")
+            .header(header::WWW_AUTHENTICATE, "Bearer realm=\"tracer\"")
+    })?;
+    json_answer(&Token { token, may_cancel: role == Role::Control })
+}
+
+/// Answers with a file of the page.
+pub(crate) fn file_answer(path: &str) -> Option<Response<Body>> {
+    let file = page::find(path)?;
     let mut response = Response::new(Body::whole(Bytes::from_static(file.bytes)));
     response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static(file.content_type));
-    response
+    Some(response)
 }
 
 pub(super) fn json_answer(report: &impl Serialize) -> Answer {
@@ -195,18 +234,10 @@ pub(super) fn json_text(text: impl Into<Bytes>) -> Response<Body> {
     response
 }
 
-fn allowed(is_allowed: bool, methods: &'static str, path: &str) -> Result<(), Problem> {
-    if is_allowed {
-        return Ok(());
-    }
-    let text = format!("`{}` takes {methods}", path.escape_debug());
-    Err(Problem::new(problem::WRONG_METHOD, text).header(header::ALLOW, methods))
-}
-
 pub(super) fn nothing_at(path: &str) -> Problem {
     Problem::new(problem::NO_ROUTE, format!("there is nothing at `{}`", path.escape_debug()))
 }
 
-fn unreadable(error: impl std::fmt::Display) -> Problem {
+pub(super) fn unreadable(error: impl std::fmt::Display) -> Problem {
     Problem::new(problem::UNREADABLE, error.to_string())
 }

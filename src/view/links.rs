@@ -1,88 +1,69 @@
-//! Codes of links, each for one use, and the tokens that they are exchanged for.
+//! Access to the page of `tracer view`: codes of links, and the tokens that they are exchanged for.
 
 use std::io;
 use std::sync::Mutex;
 use std::time::Instant;
 
-use super::LINK_TIME;
-use crate::http_api::access::is_same;
+use crate::http_api::access::{Role, is_same};
+use crate::http_api::codes::{Codes, push};
 use crate::http_api::place::new_token;
 use tracer_core::lock::lock;
 
-/// The most codes that wait for their use: a further one takes the place of the oldest.
-const CODES: usize = 16;
 /// The most tokens that are taken: a further one takes the place of the oldest.
 const TOKENS: usize = 64;
 
-/// Access to the pages: codes of links, and the tokens for which they were exchanged.
+/// Codes of links, and the tokens for which they were exchanged.
 #[derive(Default)]
 pub(super) struct Links {
-    codes: Mutex<Vec<(String, Instant)>>,
-    tokens: Mutex<Vec<String>>,
+    codes: Mutex<Codes>,
+    tokens: Mutex<Vec<(String, Role)>>,
 }
 
 impl Links {
-    /// Makes a code.
-    pub(super) fn make(&self) -> io::Result<String> {
-        let code = new_token()?;
-        push(&mut lock(&self.codes), (code.clone(), Instant::now()), CODES);
-        Ok(code)
+    /// Makes a code for a page that may cancel tasks, or one that only reads.
+    pub(super) fn make(&self, may_cancel: bool) -> io::Result<String> {
+        lock(&self.codes).make(may_cancel, Instant::now())
     }
 
-    /// Exchanges a code for a token; none if it was used, is too old at `now`, or was never made.
-    pub(super) fn exchange(&self, code: &str, now: Instant) -> io::Result<Option<String>> {
-        let mut codes = lock(&self.codes);
-        codes.retain(|(_, made)| now.saturating_duration_since(*made) <= LINK_TIME);
-        let Some(at) = codes.iter().position(|(known, _)| is_same(code.as_bytes(), known.as_bytes())) else {
-            return Ok(None);
-        };
-        codes.remove(at);
-        let token = new_token()?;
-        push(&mut lock(&self.tokens), token.clone(), TOKENS);
-        Ok(Some(token))
+    /// Exchanges a code for a token, and what it is good for; none if it was used, is too old at `now`, or was never made.
+    pub(super) fn exchange(&self, code: &str, now: Instant) -> io::Result<Option<(String, Role)>> {
+        let Some(may_cancel) = lock(&self.codes).take(code, now) else { return Ok(None) };
+        let made = (new_token()?, Role::of_page(may_cancel));
+        push(&mut lock(&self.tokens), made.clone(), TOKENS);
+        Ok(Some(made))
     }
 
-    /// Returns whether a token was given to a page.
-    pub(super) fn is_token(&self, shown: &[u8]) -> bool {
+    /// Returns what a token is good for that was given to a page.
+    pub(super) fn role(&self, shown: &[u8]) -> Option<Role> {
         // All are compared, so that the time says nothing about which.
-        lock(&self.tokens).iter().fold(false, |found, token| found | is_same(shown, token.as_bytes()))
+        let known = |(token, role): &(String, Role)| is_same(shown, token.as_bytes()).then_some(*role);
+        lock(&self.tokens).iter().fold(None, |found, token| found.or(known(token)))
     }
-}
-
-fn push<T>(all: &mut Vec<T>, new: T, most: usize) {
-    if all.len() == most {
-        all.remove(0);
-    }
-    all.push(new);
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::time::Duration;
 
     #[test]
-    fn a_code_is_exchanged_once_and_in_time() {
+    fn a_code_is_exchanged_once_for_what_it_was_made_for() {
         let links = Links::default();
-        let (code, late) = (links.make().unwrap(), links.make().unwrap());
+        let (reader, controller) = (links.make(false).unwrap(), links.make(true).unwrap());
         let now = Instant::now();
-        assert_eq!(links.exchange("", now).unwrap(), None);
-        let token = links.exchange(&code, now).unwrap().unwrap();
-        assert!(links.is_token(token.as_bytes()) && !links.is_token(code.as_bytes()) && !links.is_token(b""));
-        assert_eq!(links.exchange(&code, now).unwrap(), None, "it was used");
-        assert_eq!(links.exchange(&late, now + LINK_TIME + Duration::from_secs(1)).unwrap(), None);
+        for (code, role) in [(reader, Role::Viewer), (controller, Role::Control)] {
+            let (token, given) = links.exchange(&code, now).unwrap().unwrap();
+            assert_eq!((given, links.role(token.as_bytes())), (role, Some(role)));
+            assert_eq!((links.role(code.as_bytes()), links.role(b"")), (None, None));
+            assert_eq!(links.exchange(&code, now).unwrap(), None, "it was used");
+        }
     }
 
     #[test]
-    fn codes_and_tokens_are_bounded() {
+    fn tokens_are_bounded() {
         let links = Links::default();
-        let codes: Vec<String> = (0..=CODES).map(|_| links.make().unwrap()).collect();
-        assert_eq!(links.exchange(&codes[0], Instant::now()).unwrap(), None);
-        let first = links.exchange(&codes[1], Instant::now()).unwrap().unwrap();
-        for _ in 0..TOKENS {
-            let code = links.make().unwrap();
-            links.exchange(&code, Instant::now()).unwrap().unwrap();
-        }
-        assert!(!links.is_token(first.as_bytes()));
+        let exchange = || links.exchange(&links.make(false).unwrap(), Instant::now()).unwrap().unwrap();
+        let (first, _) = exchange();
+        (0..TOKENS).for_each(|_| drop(exchange()));
+        assert_eq!(links.role(first.as_bytes()), None);
     }
 }

@@ -4,14 +4,14 @@
 use http::{HeaderMap, HeaderName, HeaderValue, header};
 
 /// A file of the page.
-pub(super) struct File {
-    pub(super) path: &'static str,
-    pub(super) content_type: &'static str,
-    pub(super) bytes: &'static [u8],
+pub(crate) struct File {
+    pub(crate) path: &'static str,
+    pub(crate) content_type: &'static str,
+    pub(crate) bytes: &'static [u8],
 }
 
 /// All of them.
-pub(super) const FILES: [File; 3] = [
+pub(crate) const FILES: [File; 3] = [
     File { path: "/", content_type: "text/html; charset=utf-8", bytes: include_bytes!("page/dist/index.html") },
     File {
         path: "/page.js",
@@ -26,12 +26,12 @@ const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; c
                       form-action 'none'; frame-ancestors 'none'; require-trusted-types-for 'script'; trusted-types 'none'";
 
 /// Returns the file at a path.
-pub(super) fn find(path: &str) -> Option<&'static File> {
+pub(crate) fn find(path: &str) -> Option<&'static File> {
     FILES.iter().find(|file| file.path == path)
 }
 
 /// Adds the headers that every answer has.
-pub(super) fn add_headers(headers: &mut HeaderMap) {
+pub(crate) fn add_headers(headers: &mut HeaderMap) {
     let fixed: [(HeaderName, &str); 6] = [
         (header::CONTENT_SECURITY_POLICY, POLICY),
         (header::X_CONTENT_TYPE_OPTIONS, "nosniff"),

@@ -1,15 +1,14 @@
 //! Questions of the page about traces, and their answers.
 
-use http::StatusCode;
 use serde::Serialize;
 
-use super::answers::{Answer, json_answer, json_text, nothing_at};
+use super::answers::{Answer, LAST_REVISION, json_answer, json_text, nothing_at};
 use super::columns::Columns;
 use super::source::Watched;
 use crate::http_api::parameters;
-use crate::http_api::problem::{self, Kind, Problem};
+use crate::http_api::problem::{self, Problem};
 use crate::trace::{
-    Differences, Filter, FindError, HeatMap, List, LiveSpan, Query, Region, Row, SpanId, Trace, rfc3339,
+    self, Differences, FindError, HeatMap, List, LiveSpan, Query, Reach, Region, Row, SpanId, Trace, rfc3339,
 };
 use tracer_core::clock::parse_rfc3339;
 
@@ -23,12 +22,10 @@ const ROWS: usize = 100;
 const DEFAULT_DIFFERENCES: usize = 40;
 /// The most values with differences that one request lists.
 const DIFFERENCES: usize = 1000;
+/// The longest duration that is taken, in nanoseconds: the greatest number that every reader of JSON has, 104 days.
+const LONGEST_NS: u64 = (1 << 53) - 1;
 /// The most traces that one request lists.
 const LIST: usize = 5000;
-/// There is no such trace.
-const NO_TRACE: Kind = Kind { name: "no-such-trace", status: StatusCode::NOT_FOUND, title: "There is no such trace" };
-/// There is no such span.
-const NO_SPAN: Kind = Kind { name: "no-such-span", status: StatusCode::NOT_FOUND, title: "There is no such span" };
 
 /// The traces that were found.
 #[derive(Serialize)]
@@ -36,6 +33,8 @@ struct Traces<'a> {
     revision: u64,
     time: String,
     folder: String,
+    #[serde(rename = "index")]
+    reach: Reach,
     notices: &'a [String],
     traces: Vec<TraceRow>,
     left_out: usize,
@@ -78,6 +77,8 @@ struct OpenSpan {
 #[derive(Serialize)]
 struct Heat {
     revision: u64,
+    #[serde(rename = "index")]
+    reach: Reach,
     /// None if there are no traces.
     map: Option<HeatMap>,
 }
@@ -86,6 +87,8 @@ struct Heat {
 #[derive(Serialize)]
 struct Answered {
     revision: u64,
+    #[serde(rename = "index")]
+    reach: Reach,
     #[serde(flatten)]
     differences: Differences,
 }
@@ -105,7 +108,7 @@ pub(super) enum Question {
     Trace(String),
     Span(String, SpanId),
     Open,
-    Events,
+    Events { after: Option<u64> },
 }
 
 impl Question {
@@ -113,6 +116,7 @@ impl Question {
         let known: &[&str] = match segments {
             ["traces"] | ["differences"] => &["query", "since", "until", "min_ns", "max_ns", "limit"],
             ["heat"] => &["query", "since", "until", "min_ns", "max_ns", "columns", "rows"],
+            ["events"] => &["after"],
             _ => &[],
         };
         let parameters = parameters::parse(query, known)?;
@@ -135,6 +139,9 @@ impl Question {
             },
             ["traces", id] => Question::Trace((*id).into()),
             ["traces", id, "spans", span_id] => {
+                if span_id.len() == 16 && span_id.bytes().all(|digit| digit == b'0') {
+                    return Err(Problem::new(problem::NO_SPAN, "no span has an id of zeros"));
+                }
                 let span_id = span_id.parse().map_err(|_| {
                     let text = format!("expected a span id of 16 hex digits, found `{}`", span_id.escape_debug());
                     Problem::new(problem::INVALID, text)
@@ -142,7 +149,7 @@ impl Question {
                 Question::Span((*id).into(), span_id)
             }
             ["open"] => Question::Open,
-            ["events"] => Question::Events,
+            ["events"] => Question::Events { after: parameters::number(&parameters, "after", 0, LAST_REVISION)? },
             _ => return Err(nothing_at(path)),
         })
     }
@@ -151,28 +158,25 @@ impl Question {
         match self {
             Question::Traces { among, limit } => traces(watched, among, *limit),
             Question::Heat { among, columns, rows } => {
-                let filter = among.filter(watched)?;
-                let matching = watched.watch.loaded().traces.iter().filter(|trace| filter.matches(trace));
-                json_answer(&Heat { revision: watched.revision, map: HeatMap::new(matching, *columns, *rows) })
+                let among = among.parse(watched)?;
+                let map = watched.index.heat_map(&among, *columns, *rows);
+                json_answer(&Heat { revision: watched.revision, reach: watched.index.reach(), map })
             }
             Question::Differences { among, limit } => {
-                let filter = Filter { region: Region::default(), ..among.filter(watched)? };
-                let matching = watched.watch.loaded().traces.iter().filter(|trace| filter.matches(trace));
-                let sides = matching.map(|trace| (trace, among.region.contains(trace)));
-                let differences = Differences::new(sides, *limit);
-                json_answer(&Answered { revision: watched.revision, differences })
+                let differences = watched.index.differences(&among.parse(watched)?, *limit);
+                json_answer(&Answered { revision: watched.revision, reach: watched.index.reach(), differences })
             }
-            Question::Trace(id) => json_answer(&Columns::new(find(watched, id)?, watched.revision)),
+            Question::Trace(id) => json_answer(&Columns::new(&find(watched, id)?, watched.revision)),
             Question::Span(id, span_id) => {
-                let span = find(watched, id)?.span(*span_id);
-                let span = span.ok_or_else(|| {
+                let trace = find(watched, id)?;
+                let span = trace.span(*span_id).ok_or_else(|| {
                     let text = format!("there is no span {span_id} in the trace");
-                    Problem::new(NO_SPAN, text)
+                    Problem::new(problem::NO_SPAN, text)
                 })?;
                 Ok(json_text(span.compact_text()))
             }
             Question::Open => json_answer(&open(watched)),
-            Question::Events => unreachable!("events are answered by the loop"),
+            Question::Events { .. } => unreachable!("events are answered by the loop"),
         }
     }
 }
@@ -186,7 +190,7 @@ impl Among {
                 Problem::new(problem::INVALID, text)
             }),
         };
-        let duration = |name: &str| parameters::number(parameters, name, 0, u64::MAX);
+        let duration = |name: &str| parameters::number(parameters, name, 0, LONGEST_NS);
         let all = Region::default();
         Ok(Among {
             query: parameters::text(parameters, "query").unwrap_or_default().into(),
@@ -199,26 +203,26 @@ impl Among {
         })
     }
 
-    fn filter(&self, watched: &Watched) -> Result<Filter, Problem> {
+    fn parse(&self, watched: &Watched) -> Result<trace::Among, Problem> {
         let query = Query::parse(&self.query, watched.now_unix_nano)
-            .map_err(|error| Problem::new(problem::INVALID, error.to_string()))?;
-        Ok(Filter { query, region: self.region, ..Filter::default() })
+            .map_err(|error| Problem::new(problem::NOT_A_QUESTION, error.to_string()))?;
+        Ok(trace::Among { query, region: self.region })
     }
 }
 
 fn traces(watched: &Watched, among: &Among, limit: usize) -> Answer {
-    let filter = among.filter(watched)?;
-    let loaded = watched.watch.loaded();
-    let List { rows, left_out, filtered_out, .. } = loaded.list(&filter, Some(limit));
+    let index = &watched.index;
+    let List { rows, left_out, filtered_out, .. } = index.list(&among.parse(watched)?, limit);
     let mut running: std::collections::HashMap<_, usize> = std::collections::HashMap::new();
-    for live in watched.watch.open() {
+    for live in watched.index.open() {
         *running.entry(live.span.trace_id).or_default() += 1;
     }
     let row = |row: Row| TraceRow { running: running.get(&row.trace_id).copied().unwrap_or(0), row };
     json_answer(&Traces {
         revision: watched.revision,
         time: rfc3339(watched.now_unix_nano),
-        folder: loaded.folder.display().to_string(),
+        folder: index.folder().display().to_string(),
+        reach: index.reach(),
         notices: &watched.notices,
         traces: rows.into_iter().map(row).collect(),
         left_out,
@@ -228,7 +232,7 @@ fn traces(watched: &Watched, among: &Among, limit: usize) -> Answer {
 
 fn open(watched: &Watched) -> Open {
     let mut processes: Vec<OpenProcess> = Vec::new();
-    for live in watched.watch.open() {
+    for live in watched.index.open() {
         let at = processes.iter().position(|process| process.pid == live.pid).unwrap_or_else(|| {
             let service = live.span.resource().text("service.name").unwrap_or_default().to_owned();
             processes.push(OpenProcess { pid: live.pid, service, spans: Vec::new() });
@@ -254,9 +258,9 @@ fn open_span(live: &LiveSpan) -> OpenSpan {
     }
 }
 
-fn find<'a>(watched: &'a Watched, id: &str) -> Result<&'a Trace, Problem> {
-    watched.watch.loaded().find(id).map_err(|error| {
-        let kind = if matches!(error, FindError::NotAnId { .. }) { problem::INVALID } else { NO_TRACE };
+fn find(watched: &Watched, id: &str) -> Result<Trace, Problem> {
+    watched.index.find(id).map_err(|error| {
+        let kind = if matches!(error, FindError::NotAnId { .. }) { problem::INVALID } else { problem::NO_TRACE };
         Problem::new(kind, error.to_string())
     })
 }

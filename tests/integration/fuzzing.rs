@@ -8,14 +8,20 @@ use proptest::test_runner::TestRunner;
 
 #[path = "../fuzz/properties/arguments.rs"]
 mod arguments;
+#[path = "../fuzz/properties/extents.rs"]
+mod extents;
 #[path = "../fuzz/properties/lane.rs"]
 mod lane;
 #[path = "../fuzz/properties/log_records.rs"]
 mod log_records;
+#[path = "../fuzz/properties/marks.rs"]
+mod marks;
 #[path = "../fuzz/properties/otlp.rs"]
 mod otlp;
 #[path = "../fuzz/properties/protocol.rs"]
 mod protocol;
+#[path = "../fuzz/properties/queries.rs"]
+mod queries;
 #[path = "../fuzz/properties/span_files.rs"]
 mod span_files;
 #[path = "../fuzz/properties/trace_context.rs"]
@@ -82,4 +88,19 @@ fn hostile_otlp_is_refused_or_a_line_that_is_read_again() {
 #[test]
 fn hostile_arguments_are_refused() {
     replay("arguments", arguments::holds);
+}
+
+#[test]
+fn no_task_can_forge_a_mark_and_every_byte_keeps_its_owner() {
+    replay("marks", marks::holds);
+}
+
+#[test]
+fn any_index_of_a_log_is_read_to_its_end() {
+    replay("extents", extents::holds);
+}
+
+#[test]
+fn any_question_is_answered_or_marked() {
+    replay("queries", queries::holds);
 }

@@ -126,7 +126,7 @@ fn the_http_api_and_the_command_line_say_the_same() {
     }
     let list = api.get("/api/v1/tasks").json();
     assert_eq!(list["tasks"], cluster.tracer(&["list", "tasks", "--format", "json"]).success().json()["tasks"]);
-    for path in ["/", "/api/v1/tasks", "/api/v1/workers", "/api/v1/status"] {
+    for path in ["/api/v1", "/api/v1/tasks", "/api/v1/workers", "/api/v1/status"] {
         let answer = api.get(path).status(200).json();
         assert_eq!(answer["schema_version"], 1, "{path}: {answer:#}");
         check_forms(path, "", &answer);

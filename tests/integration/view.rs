@@ -9,7 +9,7 @@ use std::time::Duration;
 use rustix::process::Signal;
 use serde_json::{Value, json};
 
-use crate::support::{Answer, Api, Background, Cluster, Spans, read_chunk, read_head, skip, wait_until};
+use crate::support::{Answer, Api, Background, Cluster, HOOK, Spans, kill, read_chunk, read_head, skip, wait_until};
 
 /// `tracer view` as it runs.
 struct View {
@@ -25,7 +25,13 @@ impl View {
     fn start(cluster: &Cluster, arguments: &[&str]) -> View {
         let process = cluster.tracer_in_background(&[&["view", "--format", "json"], arguments].concat());
         process.wait_for_stdout("\n");
-        let said: Value = serde_json::from_str(&process.stdout_text()).expect("it says where it is as JSON");
+        let said = process.stdout_text();
+        View::of(process, &said)
+    }
+
+    #[track_caller]
+    fn of(process: Background, said: &str) -> View {
+        let said: Value = serde_json::from_str(said).expect("it says where it is as JSON");
         let link = said["link"].as_str().expect("a link").to_owned();
         let (_, code) = link.split_once("#code=").expect("the link has a code");
         let (code, _) = code.split_once('&').expect("the link says where to go");
@@ -52,6 +58,12 @@ impl View {
         self.api.get(target).status(200).json()
     }
 
+    /// Waits for its end where the head serves the page.
+    #[track_caller]
+    fn has_ended(self) {
+        self.process.wait().success();
+    }
+
     /// Ends it as Ctrl-C does.
     #[track_caller]
     fn end(self) {
@@ -66,6 +78,14 @@ fn with_two_traces() -> Cluster {
     cluster.submit("wordcount:frequencies", &["\"a b a\""]).success();
     cluster.submit("misbehaving_tasks:panics_in_span", &[]).status(1);
     cluster
+}
+
+/// The same with a head that serves the page.
+fn with_page() -> (Cluster, Api) {
+    let cluster = Cluster::builder().arg("--http").arg("127.0.0.1:0").hook(HOOK).start();
+    cluster.submit("wordcount:frequencies", &["\"a b a\""]).success();
+    let api = Api::of(&cluster);
+    (cluster, api)
 }
 
 /// Returns a task that waits in nested spans until it is released, as the command that submits it.
@@ -127,6 +147,94 @@ fn the_page_needs_the_right_name_and_data_needs_a_token() {
         .send()
         .problem(403, "forbidden-origin");
     view.end();
+}
+
+#[test]
+fn a_head_with_an_http_api_serves_the_page_and_its_tokens_do_no_more_than_they_may() {
+    let (cluster, owner) = with_page();
+    let view = View::start(&cluster, &[]);
+    assert_eq!(view.api.address, owner.address, "it is the head's address");
+    let host = view.api.address.to_string();
+    let bare = |method: &str, path: &str| view.api.bare(method, path).header("Host", &host);
+    let page = bare("GET", "/").send().status(200);
+    assert_eq!(page.header("content-type"), "text/html; charset=utf-8");
+    assert!(page.header("content-security-policy").contains("trusted-types 'none'"));
+    bare("GET", "/page.js").without("Host").header("Host", "evil.example").send().problem(403, "forbidden-host");
+    bare("GET", "/page.js").header("Origin", "http://evil.example").send().problem(403, "forbidden-origin");
+    for path in ["/api/v1", "/api/v1/traces", "/api/v1/tasks", "/api/v1/events", "/api/v1/summary"] {
+        bare("GET", path).send().problem(401, "unauthorized");
+    }
+    let answer = view.exchange().status(200).json();
+    assert_eq!(answer["may_cancel"], false);
+    view.exchange().problem(401, "unauthorized");
+    let viewer = Api { token: answer["token"].as_str().expect("a token").to_owned(), ..view.api.clone() };
+    view.has_ended();
+    for path in ["/api/v1/traces/last", "/api/v1/tasks/1", "/api/v1/actors", "/api/v1/summary", "/api/v1/openapi.json"]
+    {
+        viewer.get(path).status(200);
+    }
+    let body = json!({"function": "wordcount:count", "arguments": ["a"]});
+    viewer.submission("", &body).send().problem(403, "forbidden-by-token");
+    viewer.ask("POST", "/api/v1/tasks/1/cancel").send().problem(403, "forbidden-by-token");
+    let file = cluster.status()["http"]["viewer_token_path"].as_str().expect("a path").to_owned();
+    assert_eq!(fs::read_to_string(file).expect("a token").trim_end(), viewer.token);
+
+    let view = View::start(&cluster, &["--control"]);
+    let answer = view.exchange().status(200).json();
+    assert_eq!(answer["may_cancel"], true);
+    let control = Api { token: answer["token"].as_str().expect("a token").to_owned(), ..view.api.clone() };
+    view.has_ended();
+    assert_eq!(control.ask("POST", "/api/v1/tasks/1/cancel").send().status(200).json()["state"], "ended");
+    control.submission("", &body).send().problem(403, "forbidden-by-token");
+
+    // A page that is open goes on when the process is started again.
+    let pid = cluster.status()["http"]["pid"].as_u64().and_then(|pid| u32::try_from(pid).ok()).expect("it runs");
+    kill(pid, Signal::KILL);
+    wait_until("another process answers", || {
+        viewer.ask("GET", "/api/v1/traces").try_send().ok().filter(|answer| answer.status == 200)
+    });
+    assert_ne!(cluster.status()["http"]["pid"], json!(pid));
+}
+
+#[test]
+fn both_servers_answer_the_same() {
+    let (cluster, _) = with_page();
+    let (own, by_head) =
+        (View::start(&cluster, &["--address", "127.0.0.1:0"]).let_in(), View::start(&cluster, &[]).let_in());
+    assert_ne!(own.api.address, by_head.api.address);
+    for path in [
+        "/api/v1/traces/last",
+        "/api/v1/heat",
+        "/api/v1/differences",
+        "/api/v1/tasks",
+        "/api/v1/tasks/1",
+        "/api/v1/actors",
+        "/api/v1/services",
+        "/api/v1/tasks/99",
+        "/api/v1/tasks?state=x",
+        "/api/v1/tasks?query=state:ended+name:frequencies",
+        "/api/v1/tasks?query=error",
+        "/api/v1/traces/nothing",
+        "/api/v1/open",
+    ] {
+        let [mut left, mut right] = [&own, &by_head].map(|view| view.api.get(path).json());
+        for answer in [&mut left, &mut right] {
+            answer.as_object_mut().expect("an object").retain(|field, _| field != "revision" && field != "time");
+        }
+        assert_eq!(left, right, "{path}");
+    }
+    let summary = own.get("/api/v1/summary");
+    assert_eq!(summary["functions"][0]["target"], "wordcount.frequencies");
+    assert_eq!(summary["tasks"]["succeeded"], 1, "{summary}");
+    by_head.has_ended();
+    own.api.ask("POST", "/api/v1/tasks/1/cancel").send().problem(403, "forbidden-by-token");
+    own.end();
+    let own = View::start(&cluster, &["--address", "127.0.0.1:0", "--control"]).let_in();
+    assert_eq!(own.api.ask("POST", "/api/v1/tasks/1/cancel").send().status(200).json()["state"], "ended");
+    cluster.stop().success();
+    own.api.get("/api/v1/tasks").problem(503, "unavailable");
+    own.get("/api/v1/traces");
+    own.end();
 }
 
 #[test]
@@ -197,7 +305,8 @@ fn what_is_asked_wrongly_is_said() {
     let cluster = with_two_traces();
     let view = View::start(&cluster, &[]).let_in();
     for (target, status, name, part) in [
-        ("/api/v1/traces?query=kind:consumr", 400, "invalid-request", "did you mean `consumer`?"),
+        ("/api/v1/traces?query=kind:consumr", 422, "not-a-question", "did you mean `consumer`?"),
+        ("/api/v1/tasks?query=state:wating", 422, "not-a-question", "did you mean `waiting`?"),
         ("/api/v1/traces?limit=0", 400, "invalid-request", "limit"),
         ("/api/v1/traces?limits=1", 400, "invalid-request", "limits"),
         ("/api/v1/heat?columns=501", 400, "invalid-request", "from 1 to 500"),
@@ -259,6 +368,41 @@ fn what_runs_is_there_and_changes_are_told() {
     });
     assert!(trace["revision"].as_u64() > Some(next), "{trace}");
     assert_eq!(view.get("/api/v1/open")["open"], 0);
+    view.end();
+}
+
+#[test]
+fn a_stream_that_breaks_off_goes_on_where_it_was() {
+    let cluster = Cluster::traced();
+    let view = View::start(&cluster, &[]).let_in();
+    let first_event = |target: &str, seen: Option<&str>| {
+        let ask = view.api.ask("GET", target);
+        let ask = if let Some(seen) = seen { ask.header("Last-Event-ID", seen) } else { ask };
+        let mut events = ask.open().expect("it answers");
+        assert_eq!(read_head(&mut events).expect("it answers").0, 200);
+        let chunk = read_chunk(&mut events).expect("the stream goes on").expect("it does not end");
+        let event = String::from_utf8(chunk).expect("it is text");
+        let data = event.lines().find_map(|line| line.strip_prefix("data: ")).expect("an event has data").to_owned();
+        serde_json::from_str::<Value>(&data).expect("it is JSON")
+    };
+    let before = first_event("/api/v1/events", None);
+    assert_eq!((&before["traces"], &before["left_out"]), (&json!([]), &json!(0)));
+    let seen = before["revision"].to_string();
+    cluster.submit("wordcount:count", &["\"a\""]).success();
+    let id = view.get("/api/v1/traces")["traces"][0]["trace_id"].clone();
+    for (target, header) in [(format!("/api/v1/events?after={seen}"), None), ("/api/v1/events".into(), Some(&*seen))] {
+        let since = first_event(&target, header);
+        assert_eq!((&since["traces"], &since["left_out"]), (&json!([id]), &json!(0)), "{since}");
+        assert!(since["revision"].as_u64() > before["revision"].as_u64());
+    }
+    // More than are named: it says how many.
+    for _ in 0..22 {
+        cluster.submit("wordcount:count", &["\"a\""]).success();
+    }
+    let since = first_event(&format!("/api/v1/events?after={seen}"), None);
+    assert_eq!(since["traces"].as_array().map(Vec::len), Some(20));
+    assert!(since["left_out"].as_u64() >= Some(3), "{since}");
+    view.api.get("/api/v1/events?after=x").problem(400, "invalid-request");
     view.end();
 }
 

@@ -299,6 +299,12 @@ impl Server {
                 }
                 Reply::Noted
             }
+            Query::MakePageCode { may_cancel } => {
+                Reply::PageCode(io.front.as_mut().and_then(|front| front.make_code(may_cancel)))
+            }
+            Query::TakePageCode { code } => {
+                Reply::PageAccess(io.front.as_mut().and_then(|front| front.take_code(&code)))
+            }
             Query::Service(query) => return self.on_service_query((id, number), query, now),
             Query::Stop { grace_ms, force } => {
                 self.begin_stop(Some((id, number)), Duration::from_millis(grace_ms), force, now);

@@ -235,6 +235,16 @@ pub enum Query {
         /// In words, for `tracer status`.
         failures: Vec<String>,
     },
+    /// Make a code for a link to the page that the HTTP API serves. Answered by [`Reply::PageCode`].
+    MakePageCode {
+        /// True if the page may cancel tasks; otherwise it only reads.
+        may_cancel: bool,
+    },
+    /// Said by the process of the HTTP API: a page shows this code. It is taken once. Answered by [`Reply::PageAccess`].
+    TakePageCode {
+        /// The code.
+        code: String,
+    },
     /// Something about services. Answered by [`Reply::Service`].
     Service(ServiceQuery),
     /// End the head and its workers. Answered by [`Reply::Stopped`], once that is done.
@@ -271,10 +281,23 @@ pub enum Reply {
     Pruned(PruneReport),
     /// To [`Query::HttpTracing`].
     Noted,
+    /// To [`Query::MakePageCode`]; none if the head serves no page.
+    PageCode(Option<PageCode>),
+    /// To [`Query::TakePageCode`]: whether the page may cancel tasks; none if the code was used, is too old, or was never made.
+    PageAccess(Option<bool>),
     /// To [`Query::Service`].
     Service(ServiceReply),
     /// Sent when everything has stopped; the head exits after it.
     Stopped(StopReport),
+}
+
+/// Code of a link to the page.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PageCode {
+    /// URL of the HTTP API: `http://127.0.0.1:8265`.
+    pub url: String,
+    /// The code, for one use within a minute.
+    pub code: String,
 }
 
 /// Selection of ended tasks to forget: those that one of the limits does not leave.
@@ -382,6 +405,9 @@ pub struct HttpReport {
     pub url: String,
     /// The file with the token that clients have to show.
     pub token_path: PathBuf,
+    /// The file with the token that is enough to read.
+    #[serde(default)]
+    pub viewer_token_path: PathBuf,
     /// True if it does not serve the API itself, but `GET /metrics`, and OTLP if that is received.
     #[serde(default)]
     pub is_metrics_only: bool,

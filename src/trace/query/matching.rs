@@ -4,7 +4,8 @@ use serde_json::Value;
 
 use super::{AttributeValue, Comparison, Query, State, Test};
 use crate::pattern;
-use crate::trace::{Attributes, Span, Status, Trace};
+use crate::protocol::{TaskReport, TaskState};
+use crate::trace::{Attributes, Span, Status, Trace, TraceId};
 
 impl Query {
     /// Returns whether the trace matches: one of its spans meets all terms without `-`, and none meets one with `-`.
@@ -27,7 +28,126 @@ impl Query {
     }
 }
 
+/// Facts about a trace that are known without its spans.
+pub(in crate::trace) struct Outline<'a> {
+    pub(in crate::trace) id: TraceId,
+    pub(in crate::trace) start_unix_nano: u64,
+    pub(in crate::trace) end_unix_nano: u64,
+    pub(in crate::trace) has_error: bool,
+    /// True if a span of it is open.
+    pub(in crate::trace) is_running: bool,
+    /// Returns whether a span may have a name that fits; it may say yes of one that does not.
+    pub(in crate::trace) may_have_name: &'a dyn Fn(&dyn Fn(&str) -> bool) -> bool,
+}
+
+/// Answer of an outline to one test.
+enum Known {
+    /// No span meets it.
+    None,
+    /// Some span meets it.
+    Some,
+    /// Every span meets it.
+    All,
+    /// It takes the spans to know.
+    Unknown,
+}
+
+impl Query {
+    /// Returns whether a trace matches, if that can be said without its spans.
+    pub(in crate::trace) fn matches_outline(&self, outline: &Outline<'_>) -> Option<bool> {
+        // Terms that some span meets, perhaps not the same.
+        let (mut met_by_some, mut is_sure) = (0, true);
+        for term in &self.terms {
+            match (term.test.of_outline(outline), term.is_negated) {
+                (Known::None, false) | (Known::Some | Known::All, true) => return Some(false),
+                (Known::None, true) | (Known::All, false) => {}
+                (Known::Some, false) => met_by_some += 1,
+                (Known::Unknown, _) => is_sure = false,
+            }
+        }
+        (is_sure && met_by_some <= 1).then_some(true)
+    }
+}
+
+impl Query {
+    /// Returns whether a task meets all terms without `-`, and none with `-`.
+    pub fn matches_task(&self, task: &TaskReport) -> bool {
+        self.terms.iter().all(|term| term.test.holds_of_task(task) != term.is_negated)
+    }
+}
+
 impl Test {
+    fn holds_of_task(&self, task: &TaskReport) -> bool {
+        let name = || task.name.as_deref().unwrap_or_default();
+        match self {
+            Test::Error | Test::State(State::Failed) => task.state == TaskState::Failed,
+            Test::Running | Test::State(State::Running) => matches!(
+                task.state,
+                TaskState::Running | TaskState::Cancelling | TaskState::Terminating | TaskState::Killing
+            ),
+            Test::State(State::Ended) => {
+                matches!(task.state, TaskState::Succeeded | TaskState::Failed | TaskState::Cancelled)
+            }
+            Test::TaskState(state) => task.state == *state,
+            Test::Name(Comparison::Different, asked) => name() != asked && task.target != *asked,
+            Test::Name(comparison, asked) => {
+                comparison.of_texts(name(), asked) || comparison.of_texts(&task.target, asked)
+            }
+            Test::Duration(comparison, nanos) => {
+                let ran = task.started_unix_nano.zip(task.ended_unix_nano);
+                ran.is_some_and(|(start, end)| comparison.orders(end.saturating_sub(start) as f64, *nanos as f64))
+            }
+            Test::Since(time) => task.submitted_unix_nano >= *time,
+            Test::Until(time) => task.submitted_unix_nano <= *time,
+            Test::Pid(pid) => task.worker_pid == Some(*pid),
+            Test::Trace(beginning) => task.trace_id.as_ref().is_some_and(|id| id.starts_with(beginning)),
+            Test::Attribute { key, value, .. } if key == crate::names::TASK_ID => {
+                value.number == Some(task.id.0 as f64)
+            }
+            Test::Attribute { key, comparison, value } => {
+                let report = serde_json::to_value(task).unwrap_or_default();
+                report.get(key).filter(|found| !found.is_null()).is_some_and(|found| comparison.of_values(found, value))
+            }
+            Test::Text(text) => [name(), &task.target, task.message.as_deref().unwrap_or_default()]
+                .iter()
+                .any(|found| found.to_lowercase().contains(text)),
+            Test::Root | Test::Kind(_) | Test::Spans(..) | Test::Service(..) => false,
+        }
+    }
+
+    fn of_outline(&self, outline: &Outline<'_>) -> Known {
+        let some = |holds: bool| if holds { Known::Some } else { Known::None };
+        match self {
+            Test::Trace(beginning) => {
+                if outline.id.to_string().starts_with(beginning) {
+                    Known::All
+                } else {
+                    Known::None
+                }
+            }
+            Test::Error | Test::State(State::Failed) => some(outline.has_error),
+            Test::Running | Test::State(State::Running) => some(outline.is_running),
+            Test::Since(time) if outline.start_unix_nano >= *time => Known::All,
+            Test::Since(time) if outline.end_unix_nano < *time => Known::None,
+            Test::Until(time) if outline.end_unix_nano <= *time => Known::All,
+            Test::Until(time) => some(outline.start_unix_nano <= *time),
+            // No span is longer than its trace.
+            Test::Duration(Comparison::Greater | Comparison::GreaterOrEqual, nanos)
+                if outline.end_unix_nano - outline.start_unix_nano < *nanos =>
+            {
+                Known::None
+            }
+            Test::Name(comparison, name) if *comparison != Comparison::Different => {
+                if (outline.may_have_name)(&|found| comparison.of_texts(found, name)) {
+                    Known::Unknown
+                } else {
+                    Known::None
+                }
+            }
+            _ => Known::Unknown,
+        }
+    }
+
     fn is_of_trace(&self) -> bool {
         matches!(self, Test::Trace(_) | Test::Spans(..))
     }
@@ -63,6 +183,7 @@ impl Test {
                     && span.attribute(key).is_some_and(|found| comparison.of_values(&found, value))
             }
             Test::Text(text) => has_text(span, text),
+            Test::TaskState(_) => false,
         }
     }
 }

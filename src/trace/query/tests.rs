@@ -161,3 +161,57 @@ proptest::proptest! {
         }
     }
 }
+
+fn task(report: serde_json::Value) -> crate::protocol::TaskReport {
+    let mut all = serde_json::json!({
+        "id": 7, "name": "nightly", "target": "wordcount.count", "state": "failed", "job_id": 1,
+        "trace_id": "4bf92f3577b34da6a3ce929d0e0e4736", "attempt": 2, "attempts": [], "worker_id": 3, "worker_pid": 4711,
+        "submitted_unix_nano": 1_000_000_000, "started_unix_nano": 2_000_000_000, "ended_unix_nano": 2_500_000_000_u64,
+        "result": null, "failure": null, "message": "it timed out",
+    });
+    for (key, value) in report.as_object().expect("an object") {
+        all[key] = value.clone();
+    }
+    serde_json::from_value(all).expect("it has all fields")
+}
+
+#[test]
+fn tasks_are_asked_for_in_the_same_words() {
+    let failed = task(serde_json::json!({}));
+    let waiting = task(serde_json::json!({"id": 8, "state": "waiting", "name": null, "attempt": 0, "worker_pid": null,
+        "started_unix_nano": null, "ended_unix_nano": null, "message": null}));
+    for (text, of_failed, of_waiting) in [
+        ("", true, true),
+        ("error", true, false),
+        ("-error", false, true),
+        ("running", false, false),
+        ("state:waiting", false, true),
+        ("state:ended name:COUNT", true, false),
+        ("-state:failed name:count", false, true),
+        ("name=nightly", true, false),
+        ("name!=nightly", false, true),
+        ("duration>=500ms", true, false),
+        ("duration>500ms", false, false),
+        ("attempt>1 worker_id=3", true, false),
+        ("target=wordcount.count", true, true),
+        ("task:7", true, false),
+        ("pid:4711", true, false),
+        ("trace:4BF9", true, true),
+        ("\"TIMED out\"", true, false),
+        ("since:2026-01-01T00:00:00Z", false, false),
+        ("nothing:x", false, false),
+    ] {
+        let query = Query::parse_for_tasks(text, 0).unwrap();
+        assert_eq!((query.matches_task(&failed), query.matches_task(&waiting)), (of_failed, of_waiting), "{text}");
+    }
+    for (text, part) in [
+        ("state:wating", "did you mean `waiting`?"),
+        ("kind:consumer", "a field of tasks"),
+        ("root", "expected `error`, `running`, a field"),
+        ("runing", "did you mean `running`?"),
+    ] {
+        let said = Query::parse_for_tasks(text, 0).unwrap_err().to_string();
+        assert!(said.contains(part), "{text}: {said}");
+    }
+    assert!(Query::parse("state:waiting", 0).is_err(), "no span waits");
+}

@@ -191,7 +191,23 @@ impl<'a> Cluster<'a> {
 
     /// The same with another number of workers.
     pub(crate) fn start_with(place: &'a Place, hook: Option<&Hook>, workers: usize) -> Result<Cluster<'a>, Failure> {
-        Cluster::start_command(place, hook, command(TRACER, place.folder.path()), workers)
+        Cluster::start_command(place, hook, command(TRACER, place.folder.path()), workers, &[])
+    }
+
+    /// The same with two workers and an HTTP API.
+    pub(crate) fn start_with_http(place: &'a Place, hook: Option<&Hook>) -> Result<Cluster<'a>, Failure> {
+        let start = command(TRACER, place.folder.path());
+        Cluster::start_command(place, hook, start, WORKERS, &["--http", "127.0.0.1:0"])
+    }
+
+    /// Returns the URL of its HTTP API, and a token that reads.
+    pub(crate) fn http(&self) -> Result<(String, String), Failure> {
+        let mut driver = Driver::connect(&temp_dir(self.place.folder.path()))?;
+        let Reply::Status(status) = driver.query(&Query::Status)? else {
+            return Err("the head answered another question".into());
+        };
+        let http = status.http.ok_or("there is no HTTP API")?;
+        Ok((http.url, std::fs::read_to_string(http.viewer_token_path)?.trim_end().to_owned()))
     }
 
     /// The same in a control group, whose file for processes this is.
@@ -208,7 +224,7 @@ impl<'a> Cluster<'a> {
                 shell
             }
         };
-        Cluster::start_command(place, hook, start, WORKERS)
+        Cluster::start_command(place, hook, start, WORKERS, &[])
     }
 
     fn start_command(
@@ -216,8 +232,9 @@ impl<'a> Cluster<'a> {
         hook: Option<&Hook>,
         mut start: Command,
         workers: usize,
+        further: &[&str],
     ) -> Result<Cluster<'a>, Failure> {
-        start.args(["start", "--head", "--num-workers", &workers.to_string()]);
+        start.args(["start", "--head", "--num-workers", &workers.to_string()]).args(further);
         if hook.is_some() {
             start.args(["--tracing-startup-hook", HOOK, "--tracing-required"]);
         }
@@ -225,6 +242,14 @@ impl<'a> Cluster<'a> {
         let cluster = Cluster { place, is_running: true };
         output(start)?;
         Ok(cluster)
+    }
+
+    /// Ends the head and what runs, without waiting for it.
+    pub(crate) fn stop_at_once(mut self) -> Result<(), Failure> {
+        self.is_running = false;
+        let stopped = stop(self.place.folder.path(), &["--force"]);
+        *running() = None;
+        stopped
     }
 
     pub(crate) fn stop(mut self) -> Result<(), Failure> {
@@ -249,6 +274,13 @@ impl<'a> Cluster<'a> {
     pub(crate) fn submit(&self, target: &str, arguments: &[&str], flags: &[&str]) -> Result<Child, Failure> {
         let mut submit = command(TRACER, self.place.folder.path());
         submit.args(["submit", "task", target]).args(arguments).args(flags);
+        Ok(submit.stdout(Stdio::null()).stderr(Stdio::null()).spawn()?)
+    }
+
+    /// Starts `tracer submit command` and goes on; nobody takes what the command writes.
+    pub(crate) fn submit_command(&self, line: &[&str]) -> Result<Child, Failure> {
+        let mut submit = command(TRACER, self.place.folder.path());
+        submit.args(["submit", "command", "--no-wait", "--"]).args(line);
         Ok(submit.stdout(Stdio::null()).stderr(Stdio::null()).spawn()?)
     }
 

@@ -51,6 +51,7 @@ pub(crate) fn run_role(arguments: &[String]) -> Result<(), Failure> {
         "commands" => serde_json::to_string(&commands(&cluster, count)?)?,
         "queued" => serde_json::to_string(&queued(&cluster, count)?)?,
         "stepped" => serde_json::to_string(&stepped(&cluster, count)?)?,
+        "lines" => serde_json::to_string(&lines(&cluster, count)?)?,
         "spans" => serde_json::to_string(&spans(&cluster, count)?)?,
         other => return Err(format!("no role is called `{other}`").into()),
     };
@@ -238,6 +239,21 @@ fn spans(cluster: &Cluster, count: usize) -> Result<usize, Failure> {
         cluster.remote("traced_tasks:many").arg(spans::TOGETHER).submit()?.get::<()>()?;
     }
     Ok(count * spans::TOGETHER)
+}
+
+/// Nanoseconds of each task of a function that may write a line to each output: that writes nothing, and that writes.
+fn lines(cluster: &Cluster, count: usize) -> Result<[f64; 2], Failure> {
+    let run = |least: u64, count: usize| {
+        let begun = Instant::now();
+        let submit = |number| cluster.remote("misbehaving_tasks:says_from").arg(least).arg(number).submit();
+        let tasks = (1000..1000 + count as u64).map(submit).collect::<Result<Vec<_>, _>>()?;
+        tasks.into_iter().try_for_each(|task| task.get::<()>())?;
+        Ok::<_, Failure>(nanos(begun.elapsed()) / count as f64)
+    };
+    run(u64::MAX, WARM_UP)?;
+    let silent = run(u64::MAX, count)?;
+    run(0, WARM_UP)?;
+    Ok([silent, run(0, count)?])
 }
 
 /// A thousand tasks that wait, again and again, and then so many at once.

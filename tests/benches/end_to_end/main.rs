@@ -26,6 +26,7 @@ mod peers;
 mod process;
 mod queued;
 mod report;
+mod seeing;
 mod spans;
 mod steps;
 mod strace;
@@ -112,7 +113,7 @@ const QUICK: Effort = Effort {
 type Measure = fn(&mut Run) -> Result<(), Failure>;
 
 /// Measurements, by the names that `--only` takes.
-const GROUPS: [(&str, Measure); 16] = [
+const GROUPS: [(&str, Measure); 17] = [
     ("start", start),
     ("submit", submit),
     ("throughput", throughput),
@@ -127,6 +128,7 @@ const GROUPS: [(&str, Measure); 16] = [
     ("span", span),
     ("death", death),
     ("system_calls", system_calls),
+    ("seeing", seeing::measure),
     ("untraced", untraced),
     ("peers", peers::measure),
 ];

@@ -10,7 +10,7 @@ use crate::support::{Api, Cluster};
 
 const METHODS: [&str; 8] = ["GET", "POST", "HEAD", "OPTIONS", "PUT", "DELETE", "PATCH", "TRACE"];
 const TARGETS: [&str; 6] =
-    ["/", "/api/v1/tasks", "/api/v1/tasks/1", "/api/v1/tasks/1/cancel", "/api/v1/openapi.json", "/nowhere"];
+    ["/api/v1", "/api/v1/tasks", "/api/v1/tasks/1", "/api/v1/tasks/1/cancel", "/api/v1/openapi.json", "/nowhere"];
 
 #[test]
 fn nothing_is_answered_without_the_token_whatever_the_method() {
@@ -20,10 +20,12 @@ fn nothing_is_answered_without_the_token_whatever_the_method() {
         assert_eq!(answer.status, 401, "{method} {target}");
         assert_eq!(answer.header("www-authenticate"), "Bearer realm=\"tracer\"");
     }
-    let refused = api.get("/").status(200);
+    let refused = api.get("/api/v1").status(200);
     assert_eq!(refused.header("access-control-allow-origin"), "");
-    let wrong =
-        api.ask("GET", "/").without("Authorization").header("Authorization", &format!("Bearer {}", "0".repeat(64)));
+    let wrong = api
+        .ask("GET", "/api/v1")
+        .without("Authorization")
+        .header("Authorization", &format!("Bearer {}", "0".repeat(64)));
     let problem = wrong.send().problem(401, "unauthorized");
     let hint = problem["hint"].as_str().expect("a hint");
     assert!(hint.contains("http.token") && !hint.contains(&api.token), "{hint}");
@@ -42,17 +44,18 @@ fn a_page_that_was_rebound_or_is_of_another_origin_is_refused_whatever_the_metho
         let foreign = api.ask(method, "/api/v1/tasks").header("Origin", "http://evil.example").send();
         assert_eq!(foreign.status, 403, "{method}");
     }
-    let problem = api.ask("GET", "/").without("Host").header("Host", "127.0.0.1").send().problem(403, "forbidden-host");
+    let problem =
+        api.ask("GET", "/api/v1").without("Host").header("Host", "127.0.0.1").send().problem(403, "forbidden-host");
     assert_eq!(problem["detail"], "`127.0.0.1` is not a name of this server");
-    api.ask("GET", "/").header("Origin", "null").send().problem(403, "forbidden-origin");
-    api.ask("GET", "/").header("Host", "127.0.0.1").send().problem(400, "invalid-request");
-    api.ask("GET", "/").without("Host").send().problem(400, "invalid-request");
+    api.ask("GET", "/api/v1").header("Origin", "null").send().problem(403, "forbidden-origin");
+    api.ask("GET", "/api/v1").header("Host", "127.0.0.1").send().problem(400, "invalid-request");
+    api.ask("GET", "/api/v1").without("Host").send().problem(400, "invalid-request");
     api.ask("GET", "http://evil.example/").send().problem(403, "forbidden-host");
     // A page of this server's own, and a name of this machine.
-    let own = api.ask("GET", "/").without("Host").header("Host", &format!("localhost:{port}"));
+    let own = api.ask("GET", "/api/v1").without("Host").header("Host", &format!("localhost:{port}"));
     own.header("Origin", &format!("http://localhost:{port}")).send().status(200);
     // Who is not meant learns nothing about the token.
-    let both = api.ask("GET", "/").without("Authorization").header("Origin", "http://evil.example");
+    let both = api.ask("GET", "/api/v1").without("Authorization").header("Origin", "http://evil.example");
     both.send().problem(403, "forbidden-origin");
 }
 
@@ -60,7 +63,7 @@ fn a_page_that_was_rebound_or_is_of_another_origin_is_refused_whatever_the_metho
 fn what_is_wrong_with_a_request_is_said() {
     let (_cluster, api) = untraced();
     let problem = api.get("/nowhere").problem(404, "no-such-path");
-    assert_eq!(problem["hint"], "GET / lists the routes");
+    assert_eq!(problem["hint"], "GET /api/v1 lists the routes");
     api.get("/api/v1/tasks/1").problem(404, "no-such-task");
     for id in ["0", "-1", "x", "1.0", "99999999999999999999"] {
         api.get(&format!("/api/v1/tasks/{id}")).problem(400, "invalid-request");
@@ -109,14 +112,14 @@ fn a_body_or_a_head_that_is_too_large_is_refused() {
     }
     let mut reader = std::io::BufReader::new(stream);
     crate::support::read_answer(&mut reader, false).expect("it is answered").problem(413, "body-too-large");
-    let long = api.ask("GET", "/").header("X-Long", &"x".repeat(64 << 10)).try_send();
+    let long = api.ask("GET", "/api/v1").header("X-Long", &"x".repeat(64 << 10)).try_send();
     assert!(long.is_err() || long.is_ok_and(|answer| answer.status == 431));
-    let mut many = api.ask("GET", "/");
+    let mut many = api.ask("GET", "/api/v1");
     for number in 0..100 {
         many = many.header(&format!("X-{number}"), "x");
     }
     assert_eq!(many.send().status, 431);
-    api.get("/").status(200);
+    api.get("/api/v1").status(200);
 }
 
 #[test]
@@ -131,8 +134,8 @@ fn the_token_is_for_its_user_alone_and_new_with_each_head() {
     let again = Api::of(&cluster);
     assert_ne!(again.token, api.token);
     let old = Api { token: api.token, ..again.clone() };
-    old.get("/").problem(401, "unauthorized");
-    again.get("/").status(200);
+    old.get("/api/v1").problem(401, "unauthorized");
+    again.get("/api/v1").status(200);
 }
 
 #[test]

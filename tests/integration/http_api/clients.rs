@@ -152,21 +152,22 @@ fn bytes_that_are_no_http_close_their_connection_and_nothing_else() {
 #[test]
 fn several_requests_go_over_one_connection_one_after_the_other() {
     let (_cluster, api) = untraced();
-    let mut connection = api.ask("GET", "/").open().expect("it listens");
+    let mut connection = api.ask("GET", "/api/v1").open().expect("it listens");
     assert_eq!(read_answer(&mut connection, false).expect("it is answered").status, 200);
-    for (method, target, status) in [("GET", "/api/v1/tasks/1", 404), ("HEAD", "/", 200), ("GET", "/api/v1/tasks", 200)]
+    for (method, target, status) in
+        [("GET", "/api/v1/tasks/1", 404), ("HEAD", "/api/v1", 200), ("GET", "/api/v1/tasks", 200)]
     {
         connection.get_mut().write_all(&api.ask(method, target).bytes()).expect("it reads");
         assert_eq!(read_answer(&mut connection, method == "HEAD").expect("it is answered").status, status);
     }
     // A request without the token does not spoil the connection, and is not let in by it.
-    connection.get_mut().write_all(&api.ask("GET", "/").without("Authorization").bytes()).expect("it reads");
+    connection.get_mut().write_all(&api.ask("GET", "/api/v1").without("Authorization").bytes()).expect("it reads");
     assert_eq!(read_answer(&mut connection, false).expect("it is answered").status, 401);
 }
 
 /// Asks as often over one connection, and returns the statuses.
 fn ask_again_and_again(api: &Api, ask: &crate::support::Ask, count: usize) -> Vec<u16> {
-    let mut connection = api.ask("GET", "/").open().expect("it listens");
+    let mut connection = api.ask("GET", "/api/v1").open().expect("it listens");
     read_answer(&mut connection, false).expect("it is answered");
     let mut statuses = Vec::new();
     for _ in 0..count {
@@ -182,7 +183,7 @@ fn ask_again_and_again(api: &Api, ask: &crate::support::Ask, count: usize) -> Ve
 fn more_requests_than_a_second_has_wait_for_their_turn() {
     let (_cluster, api) = untraced();
     let start = std::time::Instant::now();
-    let statuses = ask_again_and_again(&api, &api.ask("GET", "/"), 2 * REQUESTS_PER_SECOND);
+    let statuses = ask_again_and_again(&api, &api.ask("GET", "/api/v1"), 2 * REQUESTS_PER_SECOND);
     assert!(statuses.iter().all(|&status| status == 200));
     // The first thousand are at hand.
     assert!(start.elapsed() > std::time::Duration::from_millis(950), "{:?}", start.elapsed());
@@ -191,7 +192,8 @@ fn more_requests_than_a_second_has_wait_for_their_turn() {
 #[test]
 fn those_who_would_wait_too_long_are_told_to_come_again_and_strangers_take_nothing_from_others() {
     let (_cluster, api) = untraced();
-    let (list, stranger) = (api.ask("GET", "/api/v1/tasks?limit=1000"), api.ask("GET", "/").without("Authorization"));
+    let (list, stranger) =
+        (api.ask("GET", "/api/v1/tasks?limit=1000"), api.ask("GET", "/api/v1").without("Authorization"));
     let all_at_once = |ask: &crate::support::Ask, clients: usize| -> Vec<u16> {
         std::thread::scope(|scope| {
             let clients: Vec<_> = (0..clients).map(|_| scope.spawn(|| ask_again_and_again(&api, ask, 2))).collect();
@@ -200,11 +202,11 @@ fn those_who_would_wait_too_long_are_told_to_come_again_and_strangers_take_nothi
     };
     let strangers = all_at_once(&stranger, 150);
     assert!(strangers.contains(&401) && strangers.contains(&429), "{strangers:?}");
-    api.get("/").status(200);
+    api.get("/api/v1").status(200);
     // Each list is worth many requests.
     let lists = all_at_once(&list, 100);
     assert!(lists.contains(&200) && lists.contains(&429), "{lists:?}");
-    wait_until("there is room again", || (api.get("/").status == 200).then_some(()));
+    wait_until("there is room again", || (api.get("/api/v1").status == 200).then_some(()));
 }
 
 #[test]

@@ -233,7 +233,7 @@ fn workers_status_index_and_description_are_told() {
     let status = api.get("/api/v1/status").status(200).json();
     assert_eq!((&status["head_pid"], &status["workers"]["wanted"]), (&json!(cluster.head_pid()), &json!(1)));
     assert_eq!(status["http"]["url"], json!(format!("http://{}", api.address)));
-    let index = api.get("/").status(200).json();
+    let index = api.get("/api/v1").status(200).json();
     assert_eq!(index["description"], "/api/v1/openapi.json");
     let description = api.get("/api/v1/openapi.json").status(200).json();
     assert_eq!(description["info"]["version"], index["version"]);

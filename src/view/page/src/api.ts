@@ -3,11 +3,16 @@ import { signal } from "@preact/signals";
 import { replace } from "./url";
 
 const KEY = "tracer.viewer";
+const CONTROL_KEY = "tracer.control";
+
+const JSON_BODY = { "content-type": "application/json" };
 
 export type Access = "asking" | "in" | "out";
 export const access = signal<Access>("asking");
 /** Why the page was not let in. */
 export const refusal = signal("");
+/** True if the link was made to control: tasks may be cancelled. */
+export const mayCancel = signal(localStorage.getItem(CONTROL_KEY) === "yes");
 /** The newest revision of which the server has told, and whether it is being listened to. */
 export const revision = signal(0);
 export const isLive = signal(false);
@@ -35,9 +40,12 @@ export async function enter(): Promise<void> {
   if (code) {
     // Out of the address before anything else: it must not stay in the history.
     replace(`#${link.get("to") ?? "/traces"}`);
-    const response = await fetch("api/v1/viewer", { method: "POST", body: JSON.stringify({ code }) });
+    const response = await fetch("api/v1/viewer", { method: "POST", headers: JSON_BODY, body: JSON.stringify({ code }) });
     if (response.ok) {
-      localStorage.setItem(KEY, (await response.json()).token);
+      const { token, may_cancel } = await response.json();
+      localStorage.setItem(KEY, token);
+      localStorage.setItem(CONTROL_KEY, may_cancel ? "yes" : "no");
+      mayCancel.value = may_cancel;
     } else if (!localStorage.getItem(KEY)) {
       return leave(await problemOf(response));
     }
@@ -52,9 +60,9 @@ function leave(problem: Problem): void {
   access.value = "out";
 }
 
-async function ask(path: string, signal?: AbortSignal): Promise<Response> {
+async function ask(path: string, signal?: AbortSignal, method = "GET"): Promise<Response> {
   const headers = { authorization: `Bearer ${localStorage.getItem(KEY)}` };
-  const response = await fetch(`api/v1/${path}`, { headers, signal });
+  const response = await fetch(`api/v1/${path}`, { method, headers, signal });
   if (response.ok) return response;
   const problem = await problemOf(response);
   if (response.status === 401) leave(problem);
@@ -63,6 +71,11 @@ async function ask(path: string, signal?: AbortSignal): Promise<Response> {
 
 export async function get<T>(path: string, signal?: AbortSignal): Promise<T> {
   return (await ask(path, signal)).json();
+}
+
+/** Cancels a task; it fails unless `mayCancel`. */
+export async function cancel(task: number): Promise<void> {
+  await ask(`tasks/${task}/cancel`, undefined, "POST");
 }
 
 const RETRY_MS = [250, 500, 1000, 2000];
@@ -78,7 +91,9 @@ export async function follow(): Promise<void> {
     const onHidden = () => document.hidden && hidden.abort();
     document.addEventListener("visibilitychange", onHidden);
     try {
-      await read(await ask("events", hidden.signal), () => (failures = 0));
+      // The server says what has changed since the last event that came.
+      const events = revision.value > 0 ? `events?after=${revision.value}` : "events";
+      await read(await ask(events, hidden.signal), () => (failures = 0));
     } catch {
       // Below it is tried again.
     } finally {

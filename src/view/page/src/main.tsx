@@ -29,7 +29,7 @@ function Page() {
         <h1>This link does not work any more</h1>
         <p>{refusal.value}. A link works once, within a minute.</p>
         <p>
-          Press Enter where <code>tracer view</code> runs, or start it again, and open the new link.
+          <code>tracer view</code> makes a new one; where it runs, Enter does.
         </p>
       </main>
     );

@@ -4,50 +4,48 @@ use std::collections::BTreeMap;
 
 use serde::Serialize;
 
-use crate::cli::report;
-use crate::count::{Count, Elapsed};
 use crate::protocol::{TaskList, TaskReport, TaskState};
 use crate::trace::nearest_rank;
 
 /// The most tasks that are looked at, newest first. A million take minutes to send.
-pub(super) const LOOKED_AT: usize = 100_000;
+pub(crate) const LOOKED_AT: usize = 100_000;
 
 /// Tasks of one function, actor method or command.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
-pub(super) struct FunctionSummary {
+pub(crate) struct FunctionSummary {
     /// The function.
-    pub(super) target: String,
+    pub(crate) target: String,
     /// Tasks that no worker has begun.
-    pub(super) waiting: usize,
+    pub(crate) waiting: usize,
     /// Tasks that a worker runs or ends.
-    pub(super) running: usize,
-    pub(super) succeeded: usize,
-    pub(super) failed: usize,
-    pub(super) cancelled: usize,
+    pub(crate) running: usize,
+    pub(crate) succeeded: usize,
+    pub(crate) failed: usize,
+    pub(crate) cancelled: usize,
     /// Median of the run times of ended tasks, in nanoseconds; of an even number the lower one. None before any has run.
-    pub(super) p50_ns: Option<u64>,
+    pub(crate) p50_ns: Option<u64>,
     /// 95th percentile of them.
-    pub(super) p95_ns: Option<u64>,
-    pub(super) max_ns: Option<u64>,
+    pub(crate) p95_ns: Option<u64>,
+    pub(crate) max_ns: Option<u64>,
     /// Time at which the oldest that waits was submitted.
-    pub(super) oldest_waiting_unix_nano: Option<u64>,
+    pub(crate) oldest_waiting_unix_nano: Option<u64>,
 }
 
 /// All functions, with what the list leaves out.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub(super) struct Summary {
+pub(crate) struct Summary {
     /// The functions, that with the most tasks first.
-    pub(super) functions: Vec<FunctionSummary>,
+    pub(crate) functions: Vec<FunctionSummary>,
     /// Number of tasks that were not looked at.
-    pub(super) left_out: usize,
+    pub(crate) left_out: usize,
     /// Number of tasks that the filters leave out.
-    pub(super) filtered_out: usize,
+    pub(crate) filtered_out: usize,
     /// Number of tasks that ended too long ago to be remembered.
-    pub(super) forgotten: u64,
+    pub(crate) forgotten: u64,
 }
 
 impl Summary {
-    pub(super) fn of(list: &TaskList) -> Summary {
+    pub(crate) fn of(list: &TaskList) -> Summary {
         let mut by_target: BTreeMap<&str, Vec<&TaskReport>> = BTreeMap::new();
         for task in &list.tasks {
             by_target.entry(&task.target).or_default().push(task);
@@ -57,37 +55,6 @@ impl Summary {
         functions.sort_by_key(|function| std::cmp::Reverse(function.tasks()));
         let TaskList { left_out, filtered_out, forgotten, .. } = *list;
         Summary { functions, left_out, filtered_out, forgotten }
-    }
-
-    pub(super) fn render(&self, now_unix_nano: u64) -> String {
-        let number = |count: usize| if count == 0 { String::new() } else { count.to_string() };
-        let time = |ns: Option<u64>| ns.map(|ns| Elapsed::from_nanos(ns).to_string()).unwrap_or_default();
-        let row = |function: &FunctionSummary| {
-            [
-                function.target.clone(),
-                number(function.waiting),
-                number(function.running),
-                number(function.succeeded),
-                number(function.failed),
-                number(function.cancelled),
-                time(function.p50_ns),
-                time(function.p95_ns),
-                time(function.max_ns),
-                time(function.oldest_waiting_unix_nano.map(|since| now_unix_nano.saturating_sub(since))),
-            ]
-        };
-        let header = ["TARGET", "WAIT", "RUN", "OK", "FAILED", "CANCELLED", "P50", "P95", "MAX", "WAITS FOR"];
-        let mut text = report::table(header, self.functions.iter().map(row));
-        if self.left_out > 0 {
-            text.push_str(&format!("{} not looked at\n", Count(self.left_out, "older task")));
-        }
-        if self.filtered_out > 0 {
-            text.push_str(&format!("{} left out by the filters\n", Count(self.filtered_out, "other task")));
-        }
-        if self.forgotten > 0 {
-            text.push_str(&format!("{} ended too long ago to be remembered\n", Count(self.forgotten, "task")));
-        }
-        text
     }
 }
 
@@ -155,12 +122,6 @@ mod tests {
         assert_eq!((first.p50_ns, first.p95_ns, first.max_ns), (Some(50_000_000), Some(95_000_000), Some(100_000_000)));
         assert_eq!((second.waiting, second.running, second.failed, second.cancelled), (2, 1, 1, 0));
         assert_eq!(second.oldest_waiting_unix_nano, Some(102_000_000_000));
-        let text = summary.render(110_000_000_000);
-        let lines: Vec<_> = text.lines().map(|line| line.split_whitespace().collect::<Vec<_>>().join(" ")).collect();
-        assert_eq!(lines[0], "TARGET WAIT RUN OK FAILED CANCELLED P50 P95 MAX WAITS FOR");
-        assert_eq!(lines[1], "a.f 100 50 ms 95 ms 100 ms");
-        assert!(lines[2].starts_with("b.g 2 1 1 ") && lines[2].ends_with(" 8 s"), "{text}");
-        assert_eq!(lines[3..], ["2 other tasks left out by the filters", "1 task ended too long ago to be remembered"]);
         assert_eq!(Summary::of(&TaskList { tasks: Vec::new(), ..list }).functions, []);
     }
 }

@@ -1,0 +1,884 @@
+//! An index of a folder of span files, and of the spools of the session that writes there: for each trace a row of figures, for each stretch of its
+//! spans in a file the position. The bytes of files are read again when somebody asks for a trace, so memory grows with the number of spans
+//! and not with their size, and it is bounded: what is oldest goes first, and a trace of which positions are gone is looked for in the files.
+
+use std::collections::{HashMap, HashSet, VecDeque};
+use std::fs::{self, File};
+use std::io;
+use std::ops::Range;
+use std::os::unix::fs::{FileExt, MetadataExt};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use super::query::matching::Outline;
+use super::read::{is_of_spans, pid_of, scan_objects};
+use super::select::is_submission;
+use super::span::SpanFile;
+use super::{
+    Differences, FindError, HeatMap, Kind, List, Live, LiveSpan, LoadError, Loaded, Notice, Problem, Query, Region,
+    Row, Span, SpanId, Status, Trace, TraceId,
+};
+use crate::names;
+
+/// The most bytes of an index, unless it is said.
+pub const INDEX_BYTES: usize = 64 << 20;
+/// Bytes of a file that are read at a time.
+const CHUNK: usize = 4 << 20;
+/// The longest object that is read whole.
+const LONGEST_OBJECT: usize = 64 << 20;
+/// Traces with more spans are listed with the figures of their row; those with fewer are read, so that spans that were written twice count once.
+const COUNTED: u32 = 1000;
+/// Spans on either side that differences are counted in.
+const SAMPLE: usize = 20_000;
+/// Bytes of names of spans that are kept.
+const NAME_BYTES: usize = 2 << 20;
+/// Number of a name, or of a run, that there is none of.
+const NONE: u32 = u32::MAX;
+
+/// An index of span files and spools.
+pub struct Index {
+    folder: PathBuf,
+    limit: usize,
+    files: Vec<IndexedFile>,
+    /// Numbers of files by device and inode: a file that is rotated gets another name.
+    numbers: HashMap<(u64, u64), usize>,
+    rows: Vec<TraceRow>,
+    table: Table,
+    /// Numbers of rows by start.
+    order: Vec<u32>,
+    runs: VecDeque<Run>,
+    /// Number of runs that have gone from the front.
+    first_run: u32,
+    /// True if rows have gone.
+    has_lost_rows: bool,
+    names: Names,
+    /// Traces of commands that may be parts of other traces, with these.
+    stems: HashMap<TraceId, TraceId>,
+    live: Option<(PathBuf, Live)>,
+    /// Spans that the last look has found in spools, by trace.
+    spooled: HashMap<TraceId, Vec<Span>>,
+    in_spools: HashMap<(TraceId, SpanId), bool>,
+    open: Vec<LiveSpan>,
+    /// Traces with new spans in files since the last look.
+    touched: HashSet<TraceId>,
+}
+
+/// A span file.
+struct IndexedFile {
+    path: PathBuf,
+    pid: Option<u32>,
+    /// Its length when it was read.
+    len: u64,
+    /// Offset up to which it was read.
+    read: u64,
+    /// True if a worker writes it: spans of attempts are in it.
+    is_of_worker: bool,
+    /// Start and trace of the newest submission in it.
+    submission: Option<(u64, TraceId)>,
+}
+
+/// Figures of a trace.
+#[derive(Clone, Copy, Debug)]
+struct TraceRow {
+    /// The id, in halves: so a row takes 64 bytes.
+    id: [u64; 2],
+    start_unix_nano: u64,
+    end_unix_nano: u64,
+    /// Start of the first span without a parent; the greatest number if there is none.
+    root_unix_nano: u64,
+    /// Two bits for each name.
+    bloom: u64,
+    root: u32,
+    spans: u32,
+    errors: u32,
+    /// Number of the run that was read last, or `NONE`.
+    last_run: u32,
+}
+
+/// A stretch of a file with spans of one trace, and with spans of other traces only if they are in the same object.
+#[derive(Clone, Copy, Debug)]
+struct Run {
+    /// 40 bits of the offset, and above them 24 of the file's number.
+    place: u64,
+    len: u32,
+    /// Number of the run of the same trace before this one, or `NONE`.
+    before: u32,
+}
+
+impl Run {
+    const OFFSET_BITS: u32 = 40;
+
+    fn file(&self) -> usize {
+        (self.place >> Run::OFFSET_BITS) as usize
+    }
+
+    fn offset(&self) -> u64 {
+        self.place & ((1 << Run::OFFSET_BITS) - 1)
+    }
+}
+
+/// Numbers of rows by the ids of traces, in open addressing.
+#[derive(Default)]
+struct Table {
+    /// `NONE` for a free place. The length is a power of two.
+    places: Vec<u32>,
+}
+
+impl Table {
+    fn place(&self, id: TraceId, rows: &[TraceRow]) -> usize {
+        let mask = self.places.len() - 1;
+        // Ids are random, in their lower half at least.
+        let mut at = (id.0 as u64 ^ (id.0 >> 64) as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15) as usize >> 7 & mask;
+        while self.places[at] != NONE && rows[self.places[at] as usize].trace_id() != id {
+            at = (at + 1) & mask;
+        }
+        at
+    }
+
+    fn find(&self, id: TraceId, rows: &[TraceRow]) -> Option<usize> {
+        if self.places.is_empty() {
+            return None;
+        }
+        Some(self.places[self.place(id, rows)]).filter(|row| *row != NONE).map(|row| row as usize)
+    }
+
+    /// Makes the table anew for more rows than there are.
+    fn build(&mut self, rows: &[TraceRow]) {
+        let places = (rows.len() * 2).next_power_of_two().max(64);
+        self.places = vec![NONE; places];
+        for (number, row) in rows.iter().enumerate() {
+            let place = self.place(row.trace_id(), rows);
+            self.places[place] = number as u32;
+        }
+    }
+}
+
+/// Names of spans.
+#[derive(Default)]
+struct Names {
+    numbers: HashMap<Arc<str>, u32>,
+    texts: Vec<Arc<str>>,
+    bytes: usize,
+    /// True if there are further ones.
+    is_full: bool,
+}
+
+impl Names {
+    fn number(&mut self, name: &str) -> u32 {
+        if let Some(number) = self.numbers.get(name) {
+            return *number;
+        }
+        if self.bytes + name.len() > NAME_BYTES {
+            self.is_full = true;
+            return NONE;
+        }
+        let (text, number) = (Arc::<str>::from(name), self.texts.len() as u32);
+        self.bytes += name.len() + 96;
+        self.texts.push(Arc::clone(&text));
+        self.numbers.insert(text, number);
+        number
+    }
+
+    /// Returns two bits for a name; all of them for one that is not kept.
+    fn bits(number: u32) -> u64 {
+        let hash = u64::from(number).wrapping_add(1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        if number == NONE { u64::MAX } else { 1 << (hash >> 58) | 1 << (hash >> 52 & 63) }
+    }
+}
+
+impl TraceRow {
+    fn new(id: TraceId) -> TraceRow {
+        TraceRow {
+            id: [(id.0 >> 64) as u64, id.0 as u64],
+            start_unix_nano: u64::MAX,
+            end_unix_nano: 0,
+            root_unix_nano: u64::MAX,
+            bloom: 0,
+            root: NONE,
+            spans: 0,
+            errors: 0,
+            last_run: NONE,
+        }
+    }
+
+    fn trace_id(&self) -> TraceId {
+        TraceId(u128::from(self.id[0]) << 64 | u128::from(self.id[1]))
+    }
+
+    fn add(&mut self, span: &Span, name: u32) {
+        let end = span.end_unix_nano.or(span.running_unix_nano).unwrap_or(0).max(span.start_unix_nano);
+        self.start_unix_nano = self.start_unix_nano.min(span.start_unix_nano);
+        self.end_unix_nano = self.end_unix_nano.max(end);
+        let is_root = span.parent_id.is_none();
+        if is_root && span.start_unix_nano < self.root_unix_nano || self.spans == 0 {
+            self.root = name;
+        }
+        if is_root {
+            self.root_unix_nano = self.root_unix_nano.min(span.start_unix_nano);
+        }
+        self.bloom |= Names::bits(name);
+        self.spans = self.spans.saturating_add(1);
+        self.errors = self.errors.saturating_add(u32::from(span.status == Status::Error));
+    }
+}
+
+/// Reach of an answer into the past.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
+pub struct Reach {
+    /// Number of traces in the index.
+    pub traces: usize,
+    /// Bytes that the index takes.
+    pub bytes: usize,
+    /// True if older traces have left the index: lists do not have them, and a trace that is named is looked for in the files.
+    pub is_cut: bool,
+}
+
+/// Traces that have changed between two looks, but for the time.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Changed {
+    /// These.
+    Traces(Vec<TraceId>),
+    /// Any: files are gone, or were begun anew.
+    All,
+}
+
+impl Changed {
+    /// Returns whether there is no change.
+    pub fn is_nothing(&self) -> bool {
+        matches!(self, Changed::Traces(traces) if traces.is_empty())
+    }
+}
+
+/// Traces that a question is about.
+#[derive(Clone, Debug, Default)]
+pub struct Among {
+    /// The question that finds them.
+    pub query: Query,
+    /// Region that they are in.
+    pub region: Region,
+}
+
+impl Index {
+    /// Makes an index of a folder, of which nothing has been read, that takes so many bytes at most.
+    pub fn new(folder: &Path, limit: usize) -> Index {
+        Index {
+            folder: folder.into(),
+            limit,
+            files: Vec::new(),
+            numbers: HashMap::new(),
+            rows: Vec::new(),
+            table: Table::default(),
+            order: Vec::new(),
+            runs: VecDeque::new(),
+            first_run: 0,
+            has_lost_rows: false,
+            names: Names::default(),
+            stems: HashMap::new(),
+            live: None,
+            spooled: HashMap::new(),
+            in_spools: HashMap::new(),
+            open: Vec::new(),
+            touched: HashSet::new(),
+        }
+    }
+
+    /// Returns the folder of the span files.
+    pub fn folder(&self) -> &Path {
+        &self.folder
+    }
+
+    /// Returns the spans that were open at the last look.
+    pub fn open(&self) -> &[LiveSpan] {
+        &self.open
+    }
+
+    /// Returns how far the index reaches back.
+    pub fn reach(&self) -> Reach {
+        let is_cut = self.has_lost_rows || self.first_run > 0;
+        Reach { traces: self.rows.len(), bytes: self.bytes(), is_cut }
+    }
+
+    /// Returns the bytes that the index takes.
+    fn bytes(&self) -> usize {
+        self.rows.capacity() * size_of::<TraceRow>()
+            + self.runs.capacity() * size_of::<Run>()
+            + (self.table.places.len() + self.order.capacity()) * 4
+            + self.names.bytes
+            + self.stems.capacity() * 40
+    }
+
+    /// Reads what is new, at the time `now_unix_nano`, from the files and from the spools of `session_dir`; without a session nothing is open. Returns
+    /// what has changed, and what could not be read. A folder that does not exist holds nothing.
+    pub fn look(
+        &mut self,
+        session_dir: Option<&Path>,
+        now_unix_nano: u64,
+    ) -> Result<(Changed, Vec<Notice>), LoadError> {
+        if self.live.as_ref().map(|(session, _)| session.as_path()) != session_dir {
+            self.live = session_dir.map(|session| (session.into(), Live::new(session)));
+        }
+        // The spools before the files: what is written in between is then in both, and not in neither.
+        let look = self.live.as_mut().map(|(_, live)| live.look(now_unix_nano, |_| true)).unwrap_or_default();
+        let (is_anew, notices) = self.read_files()?;
+        let in_spools: HashMap<(TraceId, SpanId), bool> =
+            look.spans.iter().map(|live| ((live.span.trace_id, live.span.span_id), live.span.is_running())).collect();
+        let mut changed = std::mem::take(&mut self.touched);
+        for (new, old) in [(&in_spools, &self.in_spools), (&self.in_spools, &in_spools)] {
+            changed.extend(new.iter().filter(|(key, state)| old.get(*key) != Some(*state)).map(|((id, _), _)| *id));
+        }
+        self.in_spools = in_spools;
+        self.open = look.spans.iter().filter(|live| live.span.is_running()).cloned().collect();
+        self.spooled.clear();
+        for live in look.spans {
+            self.spooled.entry(live.span.trace_id).or_default().push(live.span);
+        }
+        let changed = if is_anew { Changed::All } else { Changed::Traces(changed.into_iter().collect()) };
+        Ok((changed, notices))
+    }
+
+    /// Reads what was appended to the files. Returns whether all was read anew.
+    fn read_files(&mut self) -> Result<(bool, Vec<Notice>), LoadError> {
+        let error = |source: io::Error| LoadError::Unreadable { folder: self.folder.clone(), source };
+        let mut found = Vec::new();
+        let entries = match fs::read_dir(&self.folder) {
+            Err(missing) if missing.kind() == io::ErrorKind::NotFound => {
+                let is_anew = !self.rows.is_empty();
+                self.forget_files();
+                return Ok((is_anew, Vec::new()));
+            }
+            entries => entries.map_err(error)?,
+        };
+        for entry in entries {
+            let path = entry.map_err(error)?.path();
+            // A link to a file is followed; anything that is not a file, a fifo say, could block.
+            if is_of_spans(&path)
+                && let Ok(metadata) = path.metadata()
+                && metadata.is_file()
+            {
+                found.push((path, (metadata.dev(), metadata.ino()), metadata.len()));
+            }
+        }
+        // Which of two duplicates is kept must not depend on the order of the directory.
+        found.sort();
+        let is_gone_or_cut = |index: &Index| {
+            let found: HashMap<_, _> = found.iter().map(|(_, identity, len)| (*identity, *len)).collect();
+            index
+                .numbers
+                .iter()
+                .any(|(identity, number)| found.get(identity).is_none_or(|len| *len < index.files[*number].read))
+        };
+        let is_anew = is_gone_or_cut(self);
+        if is_anew {
+            // Rows have figures of files that are gone, or were begun anew.
+            self.forget_files();
+        }
+        let mut notices = Vec::new();
+        for (path, identity, len) in found {
+            let number = *self.numbers.entry(identity).or_insert_with(|| {
+                self.files.push(IndexedFile {
+                    pid: pid_of(&path),
+                    path: path.clone(),
+                    len: 0,
+                    read: 0,
+                    is_of_worker: false,
+                    submission: None,
+                });
+                self.files.len() - 1
+            });
+            let file = &mut self.files[number];
+            if file.path != path {
+                file.path = path;
+            }
+            if len == file.len {
+                continue;
+            }
+            match self.read_file(number, len, &mut notices) {
+                Ok(()) => {}
+                // Rotated away between the listing and now.
+                Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+                Err(error) => notices.push(Notice {
+                    path: self.files[number].path.clone(),
+                    problem: Problem::Unreadable(error.to_string()),
+                }),
+            }
+        }
+        if is_anew || !self.touched.is_empty() {
+            self.keep_bound();
+            self.order = (0..self.rows.len() as u32).collect();
+            self.order.sort_by_key(|number| {
+                let row = &self.rows[*number as usize];
+                (row.start_unix_nano, row.id)
+            });
+        }
+        Ok((is_anew, notices))
+    }
+
+    fn forget_files(&mut self) {
+        self.files.clear();
+        self.numbers.clear();
+        self.rows.clear();
+        self.table = Table::default();
+        self.order.clear();
+        self.runs.clear();
+        self.first_run = 0;
+        self.has_lost_rows = false;
+        self.stems.clear();
+        self.touched.clear();
+    }
+
+    /// Reads a file on to its end, in pieces.
+    fn read_file(&mut self, number: usize, len: u64, notices: &mut Vec<Notice>) -> io::Result<()> {
+        let path = self.files[number].path.clone();
+        let file = File::open(&path)?;
+        let from = self.files[number].read;
+        let problems = read_pieces(&file, &path, from..len, |place, found| {
+            self.take(number, &place, found);
+            self.files[number].read = place.end;
+        })?;
+        self.files[number].len = len;
+        notices.extend(problems.into_iter().map(|problem| Notice { path: path.clone(), problem }));
+        Ok(())
+    }
+
+    /// Takes in the spans of one object.
+    fn take(&mut self, file: usize, place: &Range<u64>, spans: &[Span]) {
+        for span in spans {
+            self.touched.insert(span.trace_id);
+            let name = self.names.number(&span.name);
+            let number = match self.table.find(span.trace_id, &self.rows) {
+                Some(number) => number,
+                None => {
+                    self.rows.push(TraceRow::new(span.trace_id));
+                    if self.rows.len() * 2 > self.table.places.len() {
+                        self.table.build(&self.rows);
+                    } else {
+                        let at = self.table.place(span.trace_id, &self.rows);
+                        self.table.places[at] = self.rows.len() as u32 - 1;
+                    }
+                    self.rows.len() - 1
+                }
+            };
+            let row = &mut self.rows[number];
+            row.add(span, name);
+            let last = row.last_run.checked_sub(self.first_run).filter(|_| row.last_run != NONE);
+            let last = last.and_then(|at| self.runs.get_mut(at as usize));
+            let follows = |run: &Run| {
+                let end = run.offset() + u64::from(run.len);
+                // A line feed, and what else is between two objects, is a few bytes.
+                run.file() == file && end <= place.end && place.start <= end + 8
+            };
+            match last.filter(|run| follows(run)) {
+                Some(run) if place.end - run.offset() <= CHUNK as u64 => {
+                    run.len = (place.end - run.offset()) as u32;
+                }
+                _ => {
+                    let before = row.last_run;
+                    row.last_run = self.first_run + self.runs.len() as u32;
+                    let place_bits = (file as u64) << Run::OFFSET_BITS | place.start;
+                    self.runs.push_back(Run { place: place_bits, len: (place.end - place.start) as u32, before });
+                }
+            }
+            if let Some((stem, _)) = span.stem().filter(|(stem, _)| *stem != span.trace_id) {
+                self.stems.insert(span.trace_id, stem);
+            }
+            let is_attempt = span.kind == Kind::Consumer && span.name.ends_with(names::REMOTE_WORKER_SUFFIX);
+            let file = &mut self.files[file];
+            file.is_of_worker |= is_attempt;
+            if is_submission(span) && file.submission.is_none_or(|(start, _)| start <= span.start_unix_nano) {
+                file.submission = Some((span.start_unix_nano, span.trace_id));
+            }
+        }
+    }
+
+    /// Lets the oldest go until the bound is kept: positions first, and rows when these alone take too much.
+    fn keep_bound(&mut self) {
+        while self.bytes() > self.limit {
+            let rows = self.rows.len() * size_of::<TraceRow>();
+            if self.runs.len() * size_of::<Run>() >= rows / 2 && self.runs.len() > 1 {
+                let surplus = self.runs.len().div_ceil(4);
+                self.runs.drain(..surplus);
+                self.runs.shrink_to_fit();
+                self.first_run += surplus as u32;
+            } else if self.rows.len() > 1 {
+                self.rows.drain(..self.rows.len().div_ceil(4));
+                self.rows.shrink_to_fit();
+                self.order = Vec::new();
+                self.table.build(&self.rows);
+                self.has_lost_rows = true;
+            } else {
+                return;
+            }
+        }
+        // The vectors grow by doubling, which may be all of the bound.
+        if self.bytes() > self.limit / 2 {
+            self.rows.shrink_to_fit();
+            self.runs.shrink_to_fit();
+        }
+    }
+
+    /// Returns the spans of traces, parts of them that are traces of commands included. Those of which positions are gone are looked for in all files.
+    fn load(&self, ids: &[TraceId]) -> Loaded {
+        let mut wanted: HashSet<TraceId> = ids.iter().copied().collect();
+        wanted.extend(self.stems.iter().filter(|(_, stem)| ids.contains(stem)).map(|(part, _)| *part));
+        wanted.extend(ids.iter().filter_map(|id| self.stems.get(id)));
+        let (mut spans, mut runs, mut lost) = (Vec::new(), Vec::new(), HashSet::new());
+        for id in &wanted {
+            let Some(row) = self.table.find(*id, &self.rows).map(|number| &self.rows[number]) else { continue };
+            let mut at = row.last_run;
+            while at != NONE {
+                match at.checked_sub(self.first_run).and_then(|at| self.runs.get(at as usize)) {
+                    Some(run) => {
+                        runs.push(*run);
+                        at = run.before;
+                    }
+                    None => {
+                        lost.insert(*id);
+                        break;
+                    }
+                }
+            }
+        }
+        // By file and offset, as one who reads all of them finds the spans.
+        runs.sort_by_key(|run| run.place);
+        runs.dedup_by_key(|run| run.place);
+        let mut open: Option<(usize, File)> = None;
+        for run in runs {
+            if open.as_ref().is_none_or(|(number, _)| *number != run.file()) {
+                open = File::open(&self.files[run.file()].path).ok().map(|file| (run.file(), file));
+            }
+            let Some((_, file)) = &open else { continue };
+            let mut bytes = vec![0; run.len as usize];
+            // A file that is gone is noticed at the next look.
+            if file.read_exact_at(&mut bytes, run.offset()).is_err() {
+                continue;
+            }
+            let IndexedFile { path, pid, .. } = &self.files[run.file()];
+            let file = SpanFile { path: path.clone(), pid: *pid, bytes };
+            scan_objects(Arc::new(file), |_, found| {
+                spans.extend(
+                    found.drain(..).filter(|span| wanted.contains(&span.trace_id) && !lost.contains(&span.trace_id)),
+                );
+            });
+        }
+        if !lost.is_empty() {
+            spans.extend(self.search(|id| lost.contains(&id)));
+        }
+        let mut loaded = Loaded::new(&self.folder, spans, Vec::new());
+        loaded.add(wanted.iter().filter_map(|id| self.spooled.get(id)).flatten().cloned());
+        loaded
+    }
+
+    /// Reads all files for the spans of traces.
+    fn search(&self, is_wanted: impl Fn(TraceId) -> bool) -> Vec<Span> {
+        let mut spans = Vec::new();
+        for IndexedFile { path, pid, read, .. } in &self.files {
+            let Ok(file) = File::open(path) else { continue };
+            // What cannot be read was said when it was read first.
+            let _ = read_pieces(&file, path, 0..*read, |place, found| {
+                if !found.iter().any(|span| is_wanted(span.trace_id)) {
+                    return;
+                }
+                let mut bytes = vec![0; (place.end - place.start) as usize];
+                if file.read_exact_at(&mut bytes, place.start).is_ok() {
+                    let own = SpanFile { path: path.clone(), pid: *pid, bytes };
+                    scan_objects(Arc::new(own), |_, found| {
+                        spans.extend(found.drain(..).filter(|span| is_wanted(span.trace_id)));
+                    });
+                }
+            });
+        }
+        spans
+    }
+
+    /// Loads the trace that a text means: its id, the beginning of its id if no other begins so, or `last`.
+    pub fn find(&self, text: &str) -> Result<Trace, FindError> {
+        let ids: Vec<TraceId> = if text == "last" {
+            self.last().into_iter().collect()
+        } else {
+            let digits = text.strip_prefix("0x").unwrap_or(text).to_ascii_lowercase();
+            let is_id = (1..=32).contains(&digits.len()) && digits.bytes().all(|byte| byte.is_ascii_hexdigit());
+            let bits = 4 * digits.len() as u32;
+            let beginning = u128::from_str_radix(&digits, 16).unwrap_or(0);
+            let begins = |id: &TraceId| is_id && id.0.checked_shr(128 - bits).unwrap_or(0) == beginning;
+            let known = self.rows.iter().map(TraceRow::trace_id).chain(self.spooled.keys().copied()).filter(begins);
+            let mut known: Vec<TraceId> = known.collect();
+            if known.is_empty() && is_id && self.reach().is_cut {
+                known = self.search(|id| begins(&id)).iter().map(|span| span.trace_id).collect();
+            }
+            known.sort();
+            known.dedup();
+            known
+        };
+        let lost: Vec<&TraceId> = ids.iter().filter(|id| self.table.find(**id, &self.rows).is_none()).collect();
+        let mut loaded = self.load(&ids);
+        if !lost.is_empty() && self.reach().is_cut {
+            loaded.add(self.search(|id| lost.contains(&&id)));
+        }
+        if text == "last" && loaded.traces.len() > 1 {
+            // A trace of a command that is part of one, or is not.
+            loaded.traces.retain(|trace| ids.contains(&trace.id));
+        } else if !ids.is_empty() {
+            let parts: Vec<TraceId> =
+                loaded.traces.iter().map(|trace| trace.id).filter(|id| !ids.contains(id)).collect();
+            if parts.len() < loaded.traces.len() {
+                loaded.traces.retain(|trace| !parts.contains(&trace.id));
+            }
+        }
+        let found = loaded.find(text).map(|trace| trace.id).map_err(|error| match error {
+            FindError::Unknown { text, folder, .. } => FindError::Unknown { text, folder, traces: self.rows.len() },
+            FindError::Empty { folder } if !self.rows.is_empty() => {
+                FindError::Unknown { text: text.into(), folder, traces: self.rows.len() }
+            }
+            error => error,
+        })?;
+        let at = loaded.traces.iter().position(|trace| trace.id == found).unwrap_or(0);
+        Ok(loaded.traces.swap_remove(at))
+    }
+
+    /// Returns the trace of the last submission or request of a service, or, where there was neither, the one that started last: see [`Loaded::last`].
+    fn last(&self) -> Option<TraceId> {
+        let is_attempt = |span: &Span| span.kind == Kind::Consumer && span.name.ends_with(names::REMOTE_WORKER_SUFFIX);
+        let spooled = || self.spooled.values().flatten();
+        let mut workers: HashSet<Option<u32>> =
+            self.files.iter().filter(|file| file.is_of_worker).map(|file| file.pid).collect();
+        workers.extend(spooled().filter(|span| is_attempt(span)).map(|span| span.pid_of_file()));
+        let of_files = self.files.iter().filter_map(|file| Some((file.submission?, file.pid)));
+        let of_spools = spooled()
+            .filter(|span| is_submission(span))
+            .map(|span| ((span.start_unix_nano, span.trace_id), span.pid_of_file()));
+        let all: Vec<_> = of_files.chain(of_spools).collect();
+        let newest = |all: &mut dyn Iterator<Item = (u64, TraceId)>| all.max().map(|(_, id)| id);
+        let outside =
+            newest(&mut all.iter().filter(|(_, pid)| !workers.contains(pid)).map(|(submission, _)| *submission));
+        outside
+            .or_else(|| newest(&mut all.iter().map(|(submission, _)| *submission)))
+            .or_else(|| self.newest_first().next().map(|(_, id)| id))
+    }
+
+    /// Returns all traces with their starts, the newest first: those of the files, and those that are in spools alone.
+    fn newest_first(&self) -> impl Iterator<Item = (u64, TraceId)> {
+        let mut alone: Vec<(u64, TraceId)> = self
+            .spooled
+            .iter()
+            .filter(|(id, _)| self.table.find(**id, &self.rows).is_none())
+            .map(|(id, spans)| (spans.iter().map(|span| span.start_unix_nano).min().unwrap_or(0), *id))
+            .collect();
+        alone.sort();
+        let mut written = self.order.iter().rev().map(|number| {
+            let row = &self.rows[*number as usize];
+            (row.start_unix_nano, row.trace_id())
+        });
+        let mut next = written.next();
+        std::iter::from_fn(move || match (next, alone.last()) {
+            (Some(row), Some(one)) if row < *one => alone.pop(),
+            (Some(row), _) => {
+                next = written.next();
+                Some(row)
+            }
+            (None, _) => alone.pop(),
+        })
+    }
+
+    /// Returns the figures of a trace, with what is in spools.
+    fn outline(&self, id: TraceId) -> TraceRow {
+        let row = self.table.find(id, &self.rows).map_or_else(|| TraceRow::new(id), |number| self.rows[number]);
+        let Some(spooled) = self.spooled.get(&id) else { return row };
+        let mut row = row;
+        for span in spooled {
+            let name = self.names.numbers.get(span.name.as_str()).copied().unwrap_or(NONE);
+            let (root, had_root) = (row.root, row.spans > 0);
+            row.add(span, name);
+            if name == NONE && had_root {
+                row.root = root;
+            }
+        }
+        row
+    }
+
+    /// Calls `take` for each trace that is asked for, newest first, with its figures, and with its spans if they were read to know. A trace of a command
+    /// that is part of another one is not among them. `take` returns whether it wants more; returns how many were not asked for.
+    fn each(&self, among: &Among, mut take: impl FnMut(&TraceRow, Option<Trace>) -> bool) -> usize {
+        let mut others = 0;
+        let trunks: HashSet<&TraceId> = self.stems.values().collect();
+        for (_, id) in self.newest_first() {
+            let row = self.outline(id);
+            let may_have_name = |fits: &dyn Fn(&str) -> bool| {
+                self.names.is_full
+                    || self.spooled.contains_key(&id)
+                    || self.names.texts.iter().enumerate().any(|(number, name)| {
+                        let bits = Names::bits(number as u32);
+                        row.bloom & bits == bits && fits(name)
+                    })
+            };
+            let outline = Outline {
+                id,
+                start_unix_nano: row.start_unix_nano,
+                end_unix_nano: row.end_unix_nano,
+                has_error: row.errors > 0,
+                is_running: self.spooled.get(&id).is_some_and(|spans| spans.iter().any(Span::is_running)),
+                may_have_name: &may_have_name,
+            };
+            let is_whole = !self.stems.contains_key(&id) && !trunks.contains(&id);
+            let known = if is_whole { among.query.matches_outline(&outline) } else { None };
+            let is_in_region = |start, duration| among.region.has(start, duration);
+            let trace = match known {
+                Some(false) => {
+                    others += 1;
+                    continue;
+                }
+                Some(true) => {
+                    if !is_in_region(row.start_unix_nano, row.end_unix_nano - row.start_unix_nano) {
+                        others += 1;
+                        continue;
+                    }
+                    None
+                }
+                None => {
+                    let mut loaded = self.load(&[id]);
+                    // It has become a part of another one.
+                    let Some(at) = loaded.traces.iter().position(|trace| trace.id == id) else { continue };
+                    let trace = loaded.traces.swap_remove(at);
+                    if !is_in_region(trace.start_unix_nano(), trace.duration_ns())
+                        || !(among.query.is_empty() || among.query.matches(&trace))
+                    {
+                        others += 1;
+                        continue;
+                    }
+                    Some(trace)
+                }
+            };
+            if !take(&row, trace) {
+                break;
+            }
+        }
+        others
+    }
+
+    /// Lists the newest `limit` traces that are asked for.
+    pub fn list(&self, among: &Among, limit: usize) -> List {
+        let (mut rows, mut left_out) = (Vec::new(), 0);
+        let filtered_out = self.each(among, |row, trace| {
+            if rows.len() == limit {
+                left_out += 1;
+                return true;
+            }
+            let id = row.trace_id();
+            let trace = trace.or_else(|| {
+                let is_small = row.spans <= COUNTED;
+                let loaded = is_small.then(|| self.load(&[id]))?;
+                loaded.traces.into_iter().find(|trace| trace.id == id)
+            });
+            rows.push(trace.map_or_else(|| self.row(row), |trace| Row::new(&trace)));
+            true
+        });
+        List { rows, left_out, filtered_out, id_digits: 32 }
+    }
+
+    fn row(&self, row: &TraceRow) -> Row {
+        Row {
+            trace_id: row.trace_id(),
+            root: self.names.texts.get(row.root as usize).map(|name| name.to_string()).unwrap_or_default(),
+            start_unix_nano: row.start_unix_nano,
+            end_unix_nano: row.end_unix_nano,
+            duration_ns: row.end_unix_nano - row.start_unix_nano,
+            spans: row.spans as usize,
+            errors: row.errors as usize,
+        }
+    }
+
+    /// Counts the traces that are asked for in so many columns and rows; none if there are no traces.
+    pub fn heat_map(&self, among: &Among, columns: usize, rows: usize) -> Option<HeatMap> {
+        let mut points = Vec::new();
+        self.each(among, |row, trace| {
+            points.push(trace.map_or_else(
+                || (row.start_unix_nano, row.end_unix_nano - row.start_unix_nano, row.errors > 0),
+                |trace| (trace.start_unix_nano(), trace.duration_ns(), trace.error_count() > 0),
+            ));
+            true
+        });
+        HeatMap::of_points(points, columns, rows)
+    }
+
+    /// Compares the traces of a region with the others that a query finds, by the newest of either side with 20,000 spans together.
+    pub fn differences(&self, among: &Among, limit: usize) -> Differences {
+        let all = Among { query: among.query.clone(), region: Region::default() };
+        let (mut counts, mut traces) = ([0, 0], Vec::new());
+        self.each(&all, |row, trace| {
+            let (start, duration) = trace.as_ref().map_or_else(
+                || (row.start_unix_nano, row.end_unix_nano - row.start_unix_nano),
+                |trace| (trace.start_unix_nano(), trace.duration_ns()),
+            );
+            let is_selected = among.region.has(start, duration);
+            let count = &mut counts[usize::from(is_selected)];
+            if *count < SAMPLE {
+                let id = row.trace_id();
+                let loaded = || self.load(&[id]).traces.into_iter().find(|trace| trace.id == id);
+                if let Some(trace) = trace.or_else(loaded) {
+                    *count += trace.spans.len();
+                    traces.push((trace, is_selected));
+                }
+            }
+            counts.iter().any(|count| *count < SAMPLE)
+        });
+        Differences::new(traces, limit)
+    }
+}
+
+/// Reads a part of a file piece by piece, and hands over the spans of each object with its place. What is cut off at the end is left for the next time.
+fn read_pieces(
+    file: &File,
+    path: &Path,
+    part: Range<u64>,
+    mut take: impl FnMut(Range<u64>, &mut Vec<Span>),
+) -> io::Result<Vec<Problem>> {
+    let (mut at, mut piece, mut problems) = (part.start, CHUNK, Vec::new());
+    while at < part.end {
+        let wanted = usize::try_from(part.end - at).unwrap_or(usize::MAX).min(piece);
+        let mut bytes = vec![0; wanted];
+        let mut filled = 0;
+        while filled < wanted {
+            match file.read_at(&mut bytes[filled..], at + filled as u64)? {
+                0 => break,
+                read => filled += read,
+            }
+        }
+        bytes.truncate(filled);
+        let is_last = filled < wanted || at + filled as u64 >= part.end;
+        // The last object goes to the next piece: it may go on there.
+        let whole = if is_last { filled } else { memchr::memmem::rfind(&bytes, b"\n{").map_or(0, |end| end + 1) };
+        if whole == 0 && !is_last && piece < LONGEST_OBJECT {
+            piece *= 2;
+            continue;
+        }
+        let whole = if whole == 0 { filled } else { whole };
+        bytes.truncate(whole);
+        let own = SpanFile { path: path.into(), pid: pid_of(path), bytes };
+        let scanned =
+            scan_objects(Arc::new(own), |range, found| take(at + range.start as u64..at + range.end as u64, found));
+        for problem in scanned.problems {
+            add_problem(&mut problems, problem);
+        }
+        if whole == 0 {
+            break;
+        }
+        (at, piece) = (at + whole as u64, CHUNK);
+    }
+    Ok(problems)
+}
+
+/// Adds what was wrong with a piece to what was wrong with those before.
+fn add_problem(problems: &mut Vec<Problem>, new: Problem) {
+    for known in problems.iter_mut() {
+        match (known, &new) {
+            (Problem::NotSpans(count), Problem::NotSpans(more)) | (Problem::Damaged(count), Problem::Damaged(more)) => {
+                *count += more;
+                return;
+            }
+            _ => {}
+        }
+    }
+    problems.push(new);
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,207 @@
+use std::io::Write;
+
+use proptest::prelude::*;
+
+use super::super::fixture::{EPOCH, span};
+use super::super::{Filter, load};
+use super::*;
+use crate::propagation::FLAG_SAMPLED;
+use crate::spool::{Prefix, SLOT_COUNT, SpanOpening, Spool};
+
+fn index_of(folder: &Path) -> Index {
+    let mut index = Index::new(folder, INDEX_BYTES);
+    index.look(None, EPOCH).unwrap();
+    index
+}
+
+fn among(query: &str) -> Among {
+    Among { query: Query::parse(query, EPOCH).unwrap(), region: Region::default() }
+}
+
+/// Returns the names of the spans of all traces, oldest trace first; those that are open with a `*`.
+fn names(index: &Index) -> Vec<String> {
+    let list = index.list(&Among::default(), usize::MAX);
+    let traces = list.rows.iter().rev().map(|row| index.find(&row.trace_id.to_string()).unwrap());
+    traces
+        .flat_map(|trace| trace.spans)
+        .map(|span| format!("{}{}", span.name, if span.is_running() { "*" } else { "" }))
+        .collect()
+}
+
+#[test]
+fn each_look_has_what_was_written_and_what_is_open_once() {
+    let folder = tempfile::tempdir().unwrap();
+    let (spans, session) = (folder.path().join("spans"), folder.path().join("session"));
+    let mut index = Index::new(&spans, INDEX_BYTES);
+    assert!(index.look(Some(&session), EPOCH).unwrap().0.is_nothing(), "neither is there");
+
+    fs::create_dir_all(session.join("spool")).unwrap();
+    let spool = Spool::create(&session.join("spool/worker-1.spool"), SLOT_COUNT).unwrap();
+    let slot = spool
+        .open(&SpanOpening {
+            trace_id: 1u128.to_be_bytes(),
+            span_id: 9u64.to_be_bytes(),
+            parent_span_id: [0; 8],
+            is_parent_remote: false,
+            trace_flags: FLAG_SAMPLED,
+            trace_state: b"",
+            start_time_unix_nano: EPOCH,
+            kind: tracer_abi::SPAN_KIND_INTERNAL,
+            name: b"open",
+            scope: b"test",
+            scope_version: b"",
+            prefix: Prefix::NONE,
+            task_id: 0,
+            is_attempt: false,
+        })
+        .unwrap();
+    fs::create_dir(&spans).unwrap();
+    let mut file = File::create(spans.join("1.json")).unwrap();
+    file.write_all(span("first", 1, None, (0, 5)).trace(2).line().as_bytes()).unwrap();
+    let Changed::Traces(mut changed) = index.look(Some(&session), EPOCH + 10).unwrap().0 else { panic!("not all") };
+    changed.sort();
+    assert_eq!(changed, [TraceId(1), TraceId(2)]);
+    assert_eq!((names(&index), index.open().len()), (vec!["open*".into(), "first".into()], 1));
+    assert!(index.look(Some(&session), EPOCH + 20).unwrap().0.is_nothing(), "only the time has changed");
+    assert_eq!(index.list(&among("running"), 9).rows.len(), 1);
+
+    spool.end(slot, EPOCH + 30);
+    file.write_all(span("second", 2, None, (6, 7)).trace(2).line().as_bytes()).unwrap();
+    assert!(!index.look(Some(&session), EPOCH + 40).unwrap().0.is_nothing());
+    assert_eq!((names(&index), index.open().len()), (vec!["open".into(), "first".into(), "second".into()], 0));
+    let changed = index.look(None, EPOCH + 50).unwrap().0;
+    assert_eq!(changed, Changed::Traces(vec![TraceId(1)]), "the session is gone, and with it what was not written");
+    assert_eq!(names(&index), ["first", "second"]);
+    fs::remove_dir_all(&spans).unwrap();
+    assert_eq!(index.look(None, EPOCH + 60).unwrap().0, Changed::All);
+    assert_eq!((names(&index), index.reach().traces), (Vec::<String>::new(), 0));
+}
+
+#[test]
+fn a_record_that_is_written_in_two_halves_and_a_file_that_is_begun_anew_are_read_right() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("1.json");
+    let (first, second) = (span("first", 1, None, (0, 5)).line(), span("second", 2, 1, (1, 2)).line());
+    fs::write(&path, format!("{first}{}", &second[..40])).unwrap();
+    let mut index = index_of(folder.path());
+    assert_eq!(names(&index), ["first"]);
+    fs::write(&path, format!("{first}{second}")).unwrap();
+    let (changed, notices) = index.look(None, EPOCH).unwrap();
+    assert_eq!((changed, notices), (Changed::Traces(vec![TraceId(super::super::fixture::TRACE_ID)]), Vec::new()));
+    assert_eq!(names(&index), ["first", "second"]);
+    fs::write(&path, &second).unwrap();
+    index.look(None, EPOCH).unwrap();
+    assert_eq!(names(&index), ["second"]);
+    fs::write(folder.path().join("notes.json"), "these are no spans\n{}\n").unwrap();
+    let (changed, notices) = index.look(None, EPOCH).unwrap();
+    assert!(changed.is_nothing());
+    assert_eq!(notices.len(), 1);
+}
+
+#[test]
+fn the_bound_is_kept_and_what_has_left_is_found_in_the_files() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut file = File::create(folder.path().join("1.json")).unwrap();
+    let mut index = Index::new(folder.path(), 100_000);
+    for part in 0..20_u64 {
+        let lines: String = (0..200)
+            .map(|id| {
+                let id = part * 200 + id + 1;
+                span("task", id, None, (id * 10, id * 10 + 5)).trace(u128::from(id)).line()
+            })
+            .collect();
+        file.write_all(lines.as_bytes()).unwrap();
+        index.look(None, EPOCH).unwrap();
+        assert!(index.reach().bytes <= 100_000, "{:?}", index.reach());
+    }
+    assert!(index.reach().is_cut);
+    let list = index.list(&Among::default(), usize::MAX);
+    assert_eq!(list.rows[0].trace_id, TraceId(4000));
+    assert!(list.rows.len() >= 500, "{}", list.rows.len());
+    for id in [1, 2000, 4000] {
+        assert_eq!(index.find(&TraceId(id).to_string()).unwrap().spans[0].span_id, SpanId(id as u64));
+    }
+    assert!(index.find(&TraceId(4001).to_string()).is_err());
+}
+
+#[test]
+fn a_span_of_a_long_trace_takes_sixteen_bytes_at_most() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut lines = String::new();
+    for trace in 1..=1000_u64 {
+        for id in 0..20 {
+            let (start, parent) = (trace * 100 + id, (id > 0).then_some(trace * 100));
+            lines.push_str(&span("step", start, parent, (start, start + 5)).trace(u128::from(trace)).line());
+        }
+    }
+    fs::write(folder.path().join("1.json"), lines).unwrap();
+    let reach = index_of(folder.path()).reach();
+    assert!(reach.bytes <= 16 * 20_000, "{reach:?}");
+}
+
+/// Trace, id, parent, start and length in microseconds, and whether it failed and is in the first file.
+type SomeSpan = (u8, u8, u8, u16, u16, bool, bool);
+
+/// Spans of a few traces in two files, so that traces are torn apart, spans are written twice, and parents are missing.
+fn some_spans() -> impl Strategy<Value = Vec<SomeSpan>> {
+    let one = (1..6_u8, 1..30_u8, 0..30_u8, 0..5000_u16, 0..5000_u16, any::<bool>(), any::<bool>());
+    proptest::collection::vec(one, 1..60)
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(24))]
+
+    #[test]
+    fn an_index_answers_as_one_who_has_read_all(spans in some_spans(), cut in 0..60_usize) {
+        // What is written twice is the same both times.
+        let mut spans = spans;
+        let mut first = HashMap::new();
+        for span in &mut spans {
+            let is_first = span.6;
+            *span = *first.entry((span.0, span.1)).or_insert(*span);
+            span.6 = is_first;
+        }
+        let folder = tempfile::tempdir().unwrap();
+        let mut index = Index::new(folder.path(), INDEX_BYTES);
+        for part in [&spans[..cut.min(spans.len())], &spans[cut.min(spans.len())..]] {
+            for (trace, id, parent, start, len, is_error, is_first) in part {
+                let parent = (*parent > 0).then_some(u64::from(*parent));
+                let micros = (u64::from(*start), u64::from(*start) + u64::from(*len));
+                let name = ["alpha", "beta", "gamma"][usize::from(*id) % 3];
+                let mut text = span(name, u64::from(*id), parent, micros).trace(u128::from(*trace));
+                if *is_error {
+                    text = text.failed("no");
+                }
+                let path = folder.path().join(if *is_first { "1.json" } else { "2.json" });
+                let mut file = fs::OpenOptions::new().create(true).append(true).open(path).unwrap();
+                file.write_all(text.line().as_bytes()).unwrap();
+            }
+            index.look(None, EPOCH).unwrap();
+        }
+        let loaded = load(folder.path()).unwrap();
+        for text in ["", "error", "-error", "name:alpha", "name:nothing", "duration>1ms", "duration>4ms error", "spans>3", "root", "-name:beta", "until:2026-11-05T12:00:00.002Z", "since:2026-11-05T12:00:00.003Z error"] {
+            let among = among(text);
+            let filter = Filter { query: among.query.clone(), ..Filter::default() };
+            for limit in [1, 100] {
+                let (own, whole) = (index.list(&among, limit), loaded.list(&filter, Some(limit)));
+                prop_assert_eq!((own.rows, own.left_out, own.filtered_out), (whole.rows, whole.left_out, whole.filtered_out), "{}", text);
+            }
+            let matching = || loaded.traces.iter().filter(|trace| filter.matches(trace));
+            prop_assert_eq!(index.heat_map(&among, 7, 5), HeatMap::new(matching(), 7, 5), "{}", text);
+            let region = Region { min_ns: 3_000_000, ..Region::default() };
+            let own = index.differences(&Among { region, ..among }, 50);
+            let mut whole = Differences::new(matching().rev().map(|trace| (trace, region.contains(trace))), 50);
+            whole.values.iter_mut().zip(&own.values).for_each(|(left, right)| left.example = right.example);
+            prop_assert_eq!(own, whole, "{}", text);
+        }
+        for trace in &loaded.traces {
+            let own = index.find(&trace.id.to_string()).unwrap();
+            let texts = |trace: &Trace| {
+                let texts = trace.spans.iter().map(|span| (span.span_id, span.text().into_owned()));
+                texts.collect::<std::collections::BTreeMap<_, _>>()
+            };
+            prop_assert_eq!(texts(&own), texts(trace));
+        }
+        prop_assert_eq!(index.find("last").unwrap().id, loaded.find("last").unwrap().id);
+    }
+}
