@@ -38,7 +38,7 @@ mod tree;
 use std::collections::{HashMap, HashSet};
 use std::path::{Path, PathBuf};
 
-pub use diff::{Diff, DiffRow, Side};
+pub use diff::{Diff, DiffRow, Side, align};
 pub use differences::{Difference, Differences};
 pub use index::{Among, Changed, INDEX_BYTES, Index, Reach};
 pub use list::{Filter, List, Row};

@@ -24,12 +24,16 @@
 
 mod answers;
 mod changes;
+mod cluster;
 mod columns;
+mod history;
+mod inside;
 mod links;
 mod page;
 mod questions;
 mod server;
 mod source;
+mod summary;
 
 use std::io;
 use std::net::{SocketAddr, TcpListener};

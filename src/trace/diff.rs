@@ -59,24 +59,8 @@ impl Side {
 impl Diff {
     /// Compares `after` with `before`, and keeps the first `limit` paths or all.
     pub fn new(before: &Trace, after: &Trace, limit: Option<usize>) -> Diff {
-        let (left, right) = (Paths::of([before]), Paths::of([after]));
-        // Where each node of the first tree is in the second.
-        let mut places: Vec<Option<usize>> = Vec::new();
-        let mut rows = Vec::new();
-        for (at, node) in left.iter() {
-            let parent = node.parent().map(|parent| places[parent]);
-            let place = match parent {
-                None => right.find(None, node.name()),
-                Some(None) => None,
-                Some(parent) => right.find(parent, node.name()),
-            };
-            places.push(place);
-            rows.extend(DiffRow::new(left.names(at), Side::of(node), place.and_then(|at| Side::of(right.get(at)))));
-        }
-        let is_in_left: std::collections::HashSet<usize> = places.into_iter().flatten().collect();
-        for (at, node) in right.iter().filter(|(at, _)| !is_in_left.contains(at)) {
-            rows.extend(DiffRow::new(right.names(at), None, Side::of(node)));
-        }
+        let mut rows = align(&[before], &[after]);
+        rows.retain(|row| row.before != row.after);
         rows.sort_by_key(|row| Reverse(row.self_change_ns.unsigned_abs()));
         let paths = rows.len();
         rows.truncate(limit.unwrap_or(usize::MAX));
@@ -84,10 +68,33 @@ impl Diff {
     }
 }
 
+/// Puts two groups of traces beside each other by path of names, parents before their children. Paths without a span are left out.
+pub fn align(before: &[&Trace], after: &[&Trace]) -> Vec<DiffRow> {
+    let (left, right) = (Paths::of(before.iter().copied()), Paths::of(after.iter().copied()));
+    // Where each node of the first tree is in the second.
+    let mut places: Vec<Option<usize>> = Vec::new();
+    let mut rows = Vec::new();
+    for (at, node) in left.iter() {
+        let parent = node.parent().map(|parent| places[parent]);
+        let place = match parent {
+            None => right.find(None, node.name()),
+            Some(None) => None,
+            Some(parent) => right.find(parent, node.name()),
+        };
+        places.push(place);
+        rows.extend(DiffRow::new(left.names(at), Side::of(node), place.and_then(|at| Side::of(right.get(at)))));
+    }
+    let is_in_left: std::collections::HashSet<usize> = places.into_iter().flatten().collect();
+    for (at, node) in right.iter().filter(|(at, _)| !is_in_left.contains(at)) {
+        rows.extend(DiffRow::new(right.names(at), None, Side::of(node)));
+    }
+    rows
+}
+
 impl DiffRow {
-    /// None where both are the same, or neither has a span.
+    /// None where neither has a span.
     fn new(path: Vec<&str>, before: Option<Side>, after: Option<Side>) -> Option<DiffRow> {
-        if before == after {
+        if before.is_none() && after.is_none() {
             return None;
         }
         let own = |side: Option<Side>| i64::try_from(side.map_or(0, |side| side.self_ns)).unwrap_or(i64::MAX);

@@ -756,22 +756,31 @@ impl Index {
 
     /// Lists the newest `limit` traces that are asked for.
     pub fn list(&self, among: &Among, limit: usize) -> List {
-        let (mut rows, mut left_out) = (Vec::new(), 0);
+        let mut rows = Vec::new();
+        let (left_out, filtered_out) = self.list_each(among, limit, |row, _| rows.push(row));
+        List { rows, left_out, filtered_out, id_digits: 32 }
+    }
+
+    /// Hands over the newest `limit` traces that are asked for, a small one with its spans. Returns how many were left out, and how many were not asked
+    /// for.
+    pub fn list_each(&self, among: &Among, limit: usize, mut take: impl FnMut(Row, Option<Trace>)) -> (usize, usize) {
+        let (mut listed, mut left_out) = (0, 0);
         let filtered_out = self.each(among, |row, trace| {
-            if rows.len() == limit {
+            if listed == limit {
                 left_out += 1;
                 return true;
             }
+            listed += 1;
             let id = row.trace_id();
             let trace = trace.or_else(|| {
                 let is_small = row.spans <= COUNTED;
                 let loaded = is_small.then(|| self.load(&[id]))?;
                 loaded.traces.into_iter().find(|trace| trace.id == id)
             });
-            rows.push(trace.map_or_else(|| self.row(row), |trace| Row::new(&trace)));
+            take(trace.as_ref().map_or_else(|| self.row(row), Row::new), trace);
             true
         });
-        List { rows, left_out, filtered_out, id_digits: 32 }
+        (left_out, filtered_out)
     }
 
     fn row(&self, row: &TraceRow) -> Row {

@@ -72,7 +72,8 @@ fn serialize_time<S: Serializer>(unix_nano: &u64, serializer: S) -> Result<S::Ok
 }
 
 impl Row {
-    pub(super) fn new(trace: &Trace) -> Row {
+    /// Makes the row of a trace.
+    pub fn new(trace: &Trace) -> Row {
         Row {
             trace_id: trace.id,
             root: trace.root().name.clone(),

@@ -7,6 +7,13 @@
 //! | `GET differences?query=&since=…` | attributes by which the traces of a region differ from the others that the query finds |
 //! | `GET traces/{id}` | the trace in columns; `last` and the beginning of an id are taken too |
 //! | `GET traces/{id}/spans/{id}` | one span as it was written |
+//! | `GET traces/{id}/find?text=` | the spans that a query finds, or that have a text in their names, attributes or events |
+//! | `GET traces/{id}/links` | links of its spans, and links to them |
+//! | `GET traces/{id}/attempts` | attempts with what they used, times in which nothing ran, tasks that wait and why |
+//! | `GET traces/{id}/written` | span events, log records and lines of output |
+//! | `GET compare?before=&after=` | two sides, each a trace or a query, aligned by path of names |
+//! | `GET history?text=&state=&limit=` | tasks, from spans and from the head |
+//! | `GET now` | what runs: a track for each process, the queue, the head's figures |
 //! | `GET open` | what is open now, by process |
 //! | `GET events?after=` | server-sent events: `changed` with a revision, the traces that have changed since the one before, and how many it does not name |
 
@@ -23,7 +30,7 @@ use serde::{Deserialize, Serialize};
 use tokio::sync::{mpsc, watch};
 
 use super::page;
-use super::questions::Question;
+use super::questions::{OfHead, Question};
 use super::source::{Session, Source, Watched};
 use crate::http_api::access::Role;
 use crate::http_api::body::Body;
@@ -105,6 +112,7 @@ impl Traces {
                 self.look(|_| Ok(Response::new(Body::whole(Bytes::new())))).await?;
                 Ok(self.events(seen.or(after)))
             }
+            Question::OfHead(question) => self.ask_head(question).await,
             question => self.look(move |watched| question.answer(watched)).await,
         }
     }
@@ -120,6 +128,22 @@ impl Traces {
             Err(error) => Err(unreadable(error)),
         });
         looked.await.unwrap_or_else(|error| Err(unreadable(error)))
+    }
+
+    /// Answers what the head completes, on a thread that may wait for it.
+    async fn ask_head(self: &Arc<Self>, question: OfHead) -> Answer {
+        let source = Arc::clone(&self.source);
+        if !self.is_kept.swap(true, Ordering::Relaxed) {
+            tokio::spawn(Arc::clone(self).give_up_when_idle());
+        }
+        let asked = tokio::task::spawn_blocking(move || {
+            let next = match source.look() {
+                Ok(watched) => question.prepare(&watched)?,
+                Err(error) => return Err(unreadable(error)),
+            };
+            next()
+        });
+        asked.await.unwrap_or_else(|error| Err(unreadable(error)))
     }
 
     /// Follows the revisions. While anybody does, the source is looked at again and again.

@@ -1,14 +1,21 @@
 //! Questions of the page about traces, and their answers.
 
+use std::collections::HashMap;
+use std::path::{Path, PathBuf};
+
 use serde::Serialize;
 
 use super::answers::{Answer, LAST_REVISION, json_answer, json_text, nothing_at};
+use super::cluster;
 use super::columns::Columns;
+use super::history::{History, Wanted, target_of};
+use super::inside::{Attempts, Found, Links, Written};
 use super::source::Watched;
 use crate::http_api::parameters;
 use crate::http_api::problem::{self, Problem};
+use crate::names;
 use crate::trace::{
-    self, Differences, FindError, HeatMap, List, LiveSpan, Query, Reach, Region, Row, SpanId, Trace, rfc3339,
+    self, DiffRow, Differences, FindError, HeatMap, LiveSpan, Query, Reach, Region, Row, SpanId, Trace, align, rfc3339,
 };
 use tracer_core::clock::parse_rfc3339;
 
@@ -26,6 +33,12 @@ const DIFFERENCES: usize = 1000;
 const LONGEST_NS: u64 = (1 << 53) - 1;
 /// The most traces that one request lists.
 const LIST: usize = 5000;
+/// The most traces of a side of a comparison: the newest that its query finds.
+const COMPARED: usize = 1000;
+/// The most paths of a comparison.
+const PATHS: usize = 5000;
+/// Tasks that wait of which the head is asked why.
+const EXPLAINED: usize = 20;
 
 /// The traces that were found.
 #[derive(Serialize)]
@@ -45,7 +58,33 @@ struct Traces<'a> {
 struct TraceRow {
     #[serde(flatten)]
     row: Row,
+    /// The first thing that was submitted, of a trace whose root is the job; none where the root says it itself.
+    does: Option<String>,
     running: usize,
+}
+
+/// Two traces, or two groups of traces, aligned by path of names.
+#[derive(Serialize)]
+struct Comparison {
+    revision: u64,
+    before: Side,
+    after: Side,
+    /// All paths, parents before their children.
+    paths: Vec<DiffRow>,
+    left_out: usize,
+}
+
+/// A side of a comparison.
+#[derive(Serialize)]
+struct Side {
+    /// Number of traces.
+    traces: usize,
+    /// Number of further ones that the query finds.
+    left_out: usize,
+    duration_ns: u64,
+    errors: usize,
+    /// The trace, if it is one.
+    trace: Option<Row>,
 }
 
 /// Answer to a question for open spans.
@@ -102,13 +141,45 @@ pub(super) struct Among {
 
 /// A request for data, with its parameters parsed.
 pub(super) enum Question {
-    Traces { among: Among, limit: usize },
-    Heat { among: Among, columns: usize, rows: usize },
-    Differences { among: Among, limit: usize },
+    Traces {
+        among: Among,
+        limit: usize,
+    },
+    Heat {
+        among: Among,
+        columns: usize,
+        rows: usize,
+    },
+    Differences {
+        among: Among,
+        limit: usize,
+    },
     Trace(String),
     Span(String, SpanId),
+    /// Which spans of a trace a text finds.
+    Find(String, String),
+    /// Links of a trace's spans, and to them.
+    Links(String),
+    /// What was written during a trace.
+    Written(String),
+    /// Two sides, each a trace or a query.
+    Compare([String; 2]),
     Open,
-    Events { after: Option<u64> },
+    /// What the head is asked about.
+    OfHead(OfHead),
+    Events {
+        after: Option<u64>,
+    },
+}
+
+/// A question that the head completes, if there is one.
+pub(super) enum OfHead {
+    /// What runs now.
+    Now,
+    /// Tasks, completed from spans.
+    History(Wanted),
+    /// Attempts of a trace, why nothing ran, and why tasks wait.
+    Attempts(String),
 }
 
 impl Question {
@@ -117,6 +188,9 @@ impl Question {
             ["traces"] | ["differences"] => &["query", "since", "until", "min_ns", "max_ns", "limit"],
             ["heat"] => &["query", "since", "until", "min_ns", "max_ns", "columns", "rows"],
             ["events"] => &["after"],
+            ["traces", _, "find"] => &["text"],
+            ["compare"] => &["before", "after"],
+            ["history"] => &["text", "state", "limit"],
             _ => &[],
         };
         let parameters = parameters::parse(query, known)?;
@@ -148,6 +222,22 @@ impl Question {
                 })?;
                 Question::Span((*id).into(), span_id)
             }
+            ["traces", id, "find"] => {
+                Question::Find((*id).into(), parameters::text(&parameters, "text").unwrap_or_default().into())
+            }
+            ["traces", id, "links"] => Question::Links((*id).into()),
+            ["traces", id, "written"] => Question::Written((*id).into()),
+            ["traces", id, "attempts"] => Question::OfHead(OfHead::Attempts((*id).into())),
+            ["compare"] => {
+                let side = |name| parameters::text(&parameters, name).unwrap_or_default().to_owned();
+                Question::Compare(["before", "after"].map(side))
+            }
+            ["history"] => Question::OfHead(OfHead::History(Wanted {
+                text: parameters::text(&parameters, "text").unwrap_or_default().into(),
+                state: state(&parameters)?,
+                limit: number("limit", LIST, DEFAULT_LIST)?,
+            })),
+            ["now"] => Question::OfHead(OfHead::Now),
             ["open"] => Question::Open,
             ["events"] => Question::Events { after: parameters::number(&parameters, "after", 0, LAST_REVISION)? },
             _ => return Err(nothing_at(path)),
@@ -175,7 +265,18 @@ impl Question {
                 })?;
                 Ok(json_text(span.compact_text()))
             }
+            Question::Find(id, text) => {
+                json_answer(&Found::new(&find(watched, id)?, text, watched.revision, watched.now_unix_nano))
+            }
+            Question::Links(id) => json_answer(&Links::new(&watched.index, &find(watched, id)?, watched.revision)),
+            Question::Written(id) => {
+                let sessions = watched.sessions();
+                let sessions: Vec<_> = sessions.iter().map(PathBuf::as_path).collect();
+                json_answer(&Written::new(watched.index.folder(), &find(watched, id)?, &sessions, watched.revision))
+            }
+            Question::Compare(sides) => compare(watched, sides),
             Question::Open => json_answer(&open(watched)),
+            Question::OfHead(_) => unreachable!("the head is asked without the lock"),
             Question::Events { .. } => unreachable!("events are answered by the loop"),
         }
     }
@@ -212,22 +313,139 @@ impl Among {
 
 fn traces(watched: &Watched, among: &Among, limit: usize) -> Answer {
     let index = &watched.index;
-    let List { rows, left_out, filtered_out, .. } = index.list(&among.parse(watched)?, limit);
-    let mut running: std::collections::HashMap<_, usize> = std::collections::HashMap::new();
+    let mut running: HashMap<_, usize> = HashMap::new();
     for live in watched.index.open() {
         *running.entry(live.span.trace_id).or_default() += 1;
     }
-    let row = |row: Row| TraceRow { running: running.get(&row.trace_id).copied().unwrap_or(0), row };
+    let mut traces = Vec::new();
+    let (left_out, filtered_out) = index.list_each(&among.parse(watched)?, limit, |row, trace| {
+        let running = running.get(&row.trace_id).copied().unwrap_or(0);
+        traces.push(TraceRow { row, does: trace.as_ref().and_then(does), running });
+    });
     json_answer(&Traces {
         revision: watched.revision,
         time: rfc3339(watched.now_unix_nano),
         folder: index.folder().display().to_string(),
         reach: index.reach(),
         notices: &watched.notices,
-        traces: rows.into_iter().map(row).collect(),
+        traces,
         left_out,
         filtered_out,
     })
+}
+
+/// Returns what a job does: its first submission, and how many more there are.
+fn does(trace: &Trace) -> Option<String> {
+    if trace.root().name != names::JOB_SPAN {
+        return None;
+    }
+    let root = trace.root().span_id;
+    let mut below = trace.spans.iter().filter(|span| span.parent_id == Some(root)).map(|span| target_of(&span.name));
+    let first = below.next()?;
+    let more = below.count();
+    Some(if more > 0 { format!("{first} and {more} more") } else { first.to_owned() })
+}
+
+fn compare(watched: &Watched, sides: &[String; 2]) -> Answer {
+    let [before, after] = sides.each_ref().map(|side| group(watched, side));
+    let ((before, before_left_out), (after, after_left_out)) = (before?, after?);
+    let (before, after) = (before.iter().collect::<Vec<_>>(), after.iter().collect::<Vec<_>>());
+    let mut paths = align(&before, &after);
+    let left_out = paths.len().saturating_sub(PATHS);
+    paths.truncate(PATHS);
+    json_answer(&Comparison {
+        revision: watched.revision,
+        before: Side::new(&before, before_left_out),
+        after: Side::new(&after, after_left_out),
+        paths,
+        left_out,
+    })
+}
+
+impl Side {
+    fn new(traces: &[&Trace], left_out: usize) -> Side {
+        Side {
+            traces: traces.len(),
+            left_out,
+            duration_ns: traces.iter().map(|trace| trace.duration_ns()).sum(),
+            errors: traces.iter().map(|trace| trace.error_count()).sum(),
+            trace: if let [trace] = traces { Some(Row::new(trace)) } else { None },
+        }
+    }
+}
+
+/// Returns the trace that a text names, or the newest ones that it finds as a query, and how many more it finds.
+fn group(watched: &Watched, text: &str) -> Result<(Vec<Trace>, usize), Problem> {
+    let is_id = text == "last" || (text.len() >= 4 && text.bytes().all(|byte| byte.is_ascii_hexdigit()));
+    if is_id {
+        return Ok((vec![find(watched, text)?], 0));
+    }
+    let query =
+        Query::parse(text, watched.now_unix_nano).map_err(|error| Problem::new(problem::INVALID, error.to_string()))?;
+    let among = trace::Among { query, ..trace::Among::default() };
+    let mut traces = Vec::new();
+    let mut large = Vec::new();
+    let (left_out, _) = watched.index.list_each(&among, COMPARED, |row, trace| match trace {
+        Some(trace) => traces.push(trace),
+        None => large.push(row.trace_id),
+    });
+    for id in large {
+        traces.push(find(watched, &id.to_string())?);
+    }
+    Ok((traces, left_out))
+}
+
+/// Returns the state that tasks are to be in; empty for all.
+fn state(parameters: &[(String, String)]) -> Result<String, Problem> {
+    let Some(state) = parameters::text(parameters, "state") else { return Ok(String::new()) };
+    let known = ["waiting", "running", "succeeded", "failed"];
+    if known.contains(&state) {
+        return Ok(state.into());
+    }
+    let text = format!("expected `state` to be one of {}, found `{}`", known.join(", "), state.escape_debug());
+    Err(Problem::new(problem::INVALID, text))
+}
+
+/// What is left to do of a question when the spans are read.
+type Next = Box<dyn FnOnce() -> Answer + Send>;
+
+impl OfHead {
+    /// Takes what is needed of the last look; the head is then asked without the lock.
+    pub(super) fn prepare(self, watched: &Watched) -> Result<Next, Problem> {
+        let session = watched.session().map(Path::to_path_buf);
+        let (revision, now) = (watched.revision, watched.now_unix_nano);
+        Ok(match self {
+            OfHead::Now => {
+                let open = watched.index.open().to_vec();
+                Box::new(move || match cluster::now(session.as_deref(), &open, revision, now) {
+                    Ok(report) => json_answer(&report),
+                    Err(error) => Err(of_head(error)),
+                })
+            }
+            OfHead::History(wanted) => {
+                let found = History::of_spans(&watched.index, &wanted);
+                Box::new(move || {
+                    let known = cluster::tasks(session.as_deref()).map_err(of_head)?;
+                    json_answer(&found.complete(known, session.is_some(), &wanted, revision, now))
+                })
+            }
+            OfHead::Attempts(id) => {
+                let mut found = Attempts::new(&watched.index, &find(watched, &id)?, revision);
+                Box::new(move || {
+                    let waiting = found.waiting();
+                    if let Some(session) = session.as_deref().filter(|_| !waiting.is_empty()) {
+                        let most = waiting.len().min(EXPLAINED);
+                        cluster::explain(session, &mut waiting[..most]).map_err(of_head)?;
+                    }
+                    json_answer(&found)
+                })
+            }
+        })
+    }
+}
+
+fn of_head(error: crate::driver::DriverError) -> Problem {
+    Problem::new(problem::UNAVAILABLE, format!("the head cannot be asked: {error}"))
 }
 
 fn open(watched: &Watched) -> Open {

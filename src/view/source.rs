@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use tracer_core::clock::now_unix_nano;
 
 use super::changes::{Changes, Since};
-use crate::session::find_head;
+use crate::session::{all_sessions, find_head, place_of};
 use crate::trace::{Changed, INDEX_BYTES, Index, LoadError};
 use tracer_core::lock::lock;
 
@@ -44,6 +44,8 @@ pub(super) struct Watched {
     pub(super) now_unix_nano: u64,
     /// Messages on files that could not be read, newest last.
     pub(super) notices: Vec<String>,
+    /// The session of the head, if one writes to the folder.
+    session: Option<PathBuf>,
     looked_at: Option<Instant>,
     head: Option<(Instant, Option<PathBuf>)>,
 }
@@ -59,6 +61,7 @@ impl Source {
             revision: changes.revision(),
             now_unix_nano: 0,
             notices: Vec::new(),
+            session: None,
             looked_at: None,
             head: None,
         };
@@ -102,12 +105,23 @@ impl Watched {
         let session_dir = self.session_dir(session);
         let now = now_unix_nano();
         let (changed, notices) = self.index.look(session_dir.as_deref(), now)?;
+        self.session = session_dir;
         self.now_unix_nano = now;
         self.notices.extend(notices.iter().map(ToString::to_string));
         let surplus = self.notices.len().saturating_sub(NOTICES);
         self.notices.drain(..surplus);
         self.looked_at = Some(Instant::now());
         Ok(changed)
+    }
+
+    /// Returns the session of the head, if one writes to the folder.
+    pub(super) fn session(&self) -> Option<&Path> {
+        self.session.as_deref()
+    }
+
+    /// Returns the sessions of the head's place, in whose logs there may be lines of the folder's traces.
+    pub(super) fn sessions(&self) -> Vec<PathBuf> {
+        self.session.as_deref().map(|session| all_sessions(place_of(session))).unwrap_or_default()
     }
 
     /// Returns the session of the head, if it writes to this folder.

@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use rustix::process::Signal;
 use serde_json::{Value, json};
+use tracer::clock::{now_unix_nano, utc};
 
 use crate::support::{Answer, Api, Background, Cluster, HOOK, Spans, kill, read_chunk, read_head, skip, wait_until};
 
@@ -509,6 +510,134 @@ fn the_page_is_what_its_sources_build() {
     assert!(said.contains("# fail 0"), "{said}");
 }
 
+/// A span whose name, attribute and event would be scripts, or steer what they are shown on.
+fn hostile_span() -> String {
+    let text = "<img src=x onerror=alert(1)>\u{202e}txt\u{7}\u{200b}";
+    let now = utc(now_unix_nano()).to_string();
+    let span = json!({
+        "name": text, "kind": "SpanKind.INTERNAL", "parent_id": null,
+        "context": {"trace_id": "0x000000000000000000000000000000f0", "span_id": "0x00000000000000f1", "trace_state": "[]"},
+        "start_time": now, "end_time": now, "status": {"status_code": "UNSET", "description": text}, "attributes": {text: text},
+        "events": [{"name": text, "timestamp": now, "attributes": {text: text}}], "links": [],
+        "resource": {"attributes": {"service.name": text}, "schema_url": ""},
+    });
+    format!("{span}\n")
+}
+
+#[test]
+fn questions_about_a_trace_and_about_the_head_are_answered() {
+    let cluster = Cluster::builder().hook(HOOK).workers(1).start();
+    let count = cluster.file("count");
+    let tries = [json!(count).to_string(), "1".into()];
+    let submit = ["submit", "task", "--retries", "1", "misbehaving_tasks:fails_at_first"];
+    cluster.tracer(&[&submit[..], &tries.each_ref().map(String::as_str)].concat()).success();
+    cluster.tracer(&["submit", "command", "--", "sh", "-c", "echo one; echo two >&2"]).success();
+    let (submission, release) = waiting(&cluster);
+    let queued = cluster.submit_in_background("wordcount:count", &["\"a b\""]);
+    let view = View::start(&cluster, &[]).let_in();
+
+    // What runs, and what waits behind it.
+    let now = wait_until("a task waits", || {
+        let now = view.get("/api/v1/now");
+        (now["queue"].as_array().is_some_and(|queue| queue.len() == 1)).then_some(now)
+    });
+    let track = &now["tracks"][0];
+    assert_eq!((&track["worker_id"].is_u64(), &track["state"]), (&true, &json!("busy")), "{now}");
+    let names: Vec<_> =
+        track["spans"].as_array().expect("a list").iter().map(|span| (&span["name"], &span["depth"])).collect();
+    assert_eq!(names[1..], [(&json!("outer"), &json!(1)), (&json!("inner"), &json!(2))], "{now}");
+    assert_eq!((&now["queue"][0]["target"], &now["queue"][0]["tasks"]), (&json!("wordcount.count"), &json!(1)));
+    let reason = now["queue"][0]["reason"].as_str().expect("a reason");
+    assert!(reason.contains("busy"), "{reason}");
+    assert_eq!(now["head"]["tasks"]["succeeded"], 2);
+    let waiting_trace = now["queue"][0]["trace_id"].as_str().expect("it is traced");
+    let of_waiting = view.get(&format!("/api/v1/traces/{waiting_trace}/attempts"));
+    assert!(of_waiting["waiting"][0]["why"].as_str().is_some_and(|why| why.contains("busy")), "{of_waiting}");
+
+    // Tasks of the head and of spans alone.
+    let history = view.get("/api/v1/history");
+    let tasks = history["tasks"].as_array().expect("a list");
+    assert_eq!(tasks.len(), 4, "{history}");
+    let retried = tasks.iter().find(|task| task["target"] == "misbehaving_tasks.fails_at_first").expect("it is there");
+    assert_eq!(
+        (&retried["state"], &retried["attempt"], &retried["is_from_spans"]),
+        (&json!("succeeded"), &json!(2), &json!(false))
+    );
+    assert!(retried["cpu_time_ns"].as_u64() > Some(0) && retried["peak_memory_bytes"].as_u64() > Some(0), "{retried}");
+    let states = |state: &str| {
+        let found = view.get(&format!("/api/v1/history?state={state}&text=COUNT"));
+        found["tasks"].as_array().map(Vec::len)
+    };
+    assert_eq!((states("waiting"), states("running"), states("failed")), (Some(1), Some(0), Some(0)));
+
+    // Both attempts of the task, in its trace, and links both ways.
+    let id = retried["trace_id"].as_str().expect("it is traced");
+    let attempts = view.get(&format!("/api/v1/traces/{id}/attempts"));
+    let [first, second] = attempts["attempts"].as_array().expect("a list").as_slice() else { panic!("{attempts}") };
+    assert_eq!((&first["attempt"], &second["attempt"]), (&json!(1), &json!(2)));
+    assert!(first["error"].is_string() && second["error"].is_null(), "{attempts}");
+    let links = view.get(&format!("/api/v1/traces/{id}/links"));
+    let links = links["links"].as_array().expect("a list");
+    let from = |is_from_other: bool| links.iter().filter(|link| link["is_from_other"] == is_from_other).count();
+    assert_eq!((from(true), from(false)), (1, 1), "the second attempt names the first: {links:?}");
+    let found = view.get(&format!("/api/v1/traces/{id}/find?text=tracer.attempt%3D2"));
+    assert_eq!((&found["span_ids"], &found["problem"]), (&json!([second["span_id"]]), &Value::Null));
+    let found = view.get(&format!("/api/v1/traces/{id}/find?text=kind%3Aconsumr"));
+    assert!(found["problem"].as_str().is_some_and(|problem| problem.contains("did you mean")), "{found}");
+
+    // What was written, with the span of its attempt.
+    let command = tasks.iter().find(|task| task["target"] == "sh").expect("it is there");
+    let id = command["trace_id"].as_str().expect("it is traced");
+    let written = view.get(&format!("/api/v1/traces/{id}/written"));
+    let mut lines: Vec<_> = written["entries"]
+        .as_array()
+        .expect("a list")
+        .iter()
+        .map(|entry| (entry["kind"].as_str(), entry["text"].as_str()))
+        .collect();
+    lines.sort_unstable();
+    assert_eq!(lines, [(Some("stderr"), Some("two")), (Some("stdout"), Some("one"))], "{written}");
+    assert_eq!(written["entries"][0]["span_id"], command["span_id"]);
+
+    // Two groups by path of names.
+    let compared = view.get("/api/v1/compare?before=name:sh&after=name:fails_at_first");
+    assert_eq!((&compared["before"]["traces"], &compared["after"]["traces"]), (&json!(1), &json!(1)));
+    let paths = compared["paths"].as_array().expect("a list");
+    let shared = paths.iter().filter(|path| path["before"].is_object() && path["after"].is_object()).count();
+    assert_eq!((shared, paths.len()), (1, 5), "the job is in both: {compared}");
+
+    for (name, rows) in [("workers", 1), ("actors", 0), ("services", 0)] {
+        let list = view.get(&format!("/api/v1/{name}"));
+        assert_eq!(list[name].as_array().map(Vec::len), Some(rows), "{list}");
+    }
+    for (target, part) in [
+        ("/api/v1/history?state=lost", "waiting, running, succeeded, failed"),
+        ("/api/v1/compare?before=kind:consumr&after=last", "did you mean"),
+        ("/api/v1/traces/last/find?texts=a", "texts"),
+    ] {
+        let problem = view.api.get(target).problem(400, "invalid-request");
+        assert!(problem.to_string().contains(part), "{target}: {problem}");
+    }
+    fs::write(release, "").expect("it can be written");
+    submission.wait().success();
+    queued.wait().success();
+    view.end();
+
+    // Without the head, from the spans alone.
+    cluster.stop().success();
+    let view = View::start(&cluster, &[cluster.spans_dir().to_str().expect("a text")]).let_in();
+    let history = view.get("/api/v1/history");
+    assert_eq!(
+        (&history["has_head"], history["tasks"].as_array().map(Vec::len)),
+        (&json!(false), Some(4)),
+        "{history}"
+    );
+    assert!(history["tasks"].as_array().expect("a list").iter().all(|task| task["is_from_spans"] == true));
+    assert_eq!(view.get("/api/v1/now")["head"], Value::Null);
+    view.api.get("/api/v1/workers").problem(503, "unavailable");
+    view.end();
+}
+
 #[test]
 fn the_page_works_in_a_browser() {
     let Some(tools) = page_tools() else { return };
@@ -516,6 +645,10 @@ fn the_page_works_in_a_browser() {
         return skip("chromium", "it is not installed");
     };
     let cluster = with_two_traces();
+    let hostile = hostile_span();
+    fs::write(cluster.spans_dir().join("999999998.json"), &hostile).unwrap();
+    // To be added later: it has another id.
+    fs::write(cluster.file("hostile.json"), hostile.replace("00000000000000f1", "00000000000000f2")).unwrap();
     let (submission, _) = waiting(&cluster);
     let view = View::start(&cluster, &[]);
     let page = cluster.file("page");
@@ -527,6 +660,82 @@ fn the_page_works_in_a_browser() {
     assert_eq!(said, "ok\n");
     submission.wait().success();
     view.end();
+}
+
+#[test]
+fn the_page_of_speedscope_opens_an_export() {
+    let Some(tools) = page_tools() else { return };
+    let Some(chromium) = ["chromium", "chromium-browser"].into_iter().find_map(program) else {
+        return skip("chromium", "it is not installed");
+    };
+    if !tools.join("speedscope").is_dir() {
+        return skip("page tools", "speedscope is not among them: `npm ci` in src/view/page installs it");
+    }
+    let cluster = with_two_traces();
+    let profile = cluster.file("profile.json");
+    let to = profile.to_str().expect("a text");
+    cluster.tracer(&["trace", "export", "--all", "--format", "speedscope", "--output", to]).success();
+    let written: Value = serde_json::from_slice(&fs::read(&profile).unwrap()).expect("it is JSON");
+    let name = written["profiles"][0]["name"].as_str().expect("a profile has a name").to_owned();
+    let page = cluster.file("page");
+    copy_of_page(&page, &tools);
+    let mut browser = cluster.program("node");
+    browser.current_dir(&page).env("CHROMIUM", chromium).env("HOME", cluster.folder());
+    browser.args(["test/speedscope.mjs", to, &name]);
+    let said = cluster.spawn(browser).wait_within(Duration::from_secs(180)).success().stdout_text();
+    assert_eq!(said, "ok\n");
+}
+
+/// Figures of the page with a large trace: as many spans as `TRACER_PAGE_SPANS` says, 3000 unless it is set. They are printed, beside the time that
+/// `tracer trace show` takes for the same.
+#[test]
+fn a_large_trace_is_shown_and_measured() {
+    let Some(tools) = page_tools() else { return };
+    let Some(chromium) = ["chromium", "chromium-browser"].into_iter().find_map(program) else {
+        return skip("chromium", "it is not installed");
+    };
+    let spans: u64 = std::env::var("TRACER_PAGE_SPANS").ok().and_then(|spans| spans.parse().ok()).unwrap_or(3000);
+    let cluster = Cluster::traced();
+    cluster.submit("wordcount:count", &["\"a b\""]).success();
+    let trace = "0123456789abcdef0123456789abcdef";
+    fs::write(cluster.spans_dir().join("999999997.json"), large_trace(trace, spans)).unwrap();
+    let start = std::time::Instant::now();
+    cluster.tracer(&["trace", "show", trace]).success();
+    let shown = start.elapsed();
+    let view = View::start(&cluster, &[]);
+    let page = cluster.file("page");
+    copy_of_page(&page, &tools);
+    let mut browser = cluster.program("node");
+    browser.current_dir(&page).env("CHROMIUM", chromium).env("HOME", cluster.folder());
+    browser.env("TRACER", env!("CARGO_BIN_EXE_tracer")).env("SUBMISSIONS", if spans > 3000 { "20" } else { "2" });
+    browser.args(["test/speed.mjs", &view.link, trace, cluster.folder().to_str().expect("a text")]);
+    let said = cluster.spawn(browser).wait_within(Duration::from_secs(300)).success().stdout_text();
+    let figures: Value = serde_json::from_str(&said).expect("it prints figures");
+    println!("{spans} spans: trace show {} ms; page {figures}", shown.as_millis());
+    assert_eq!(figures["rows"], spans);
+    view.end();
+}
+
+/// Spans of one trace in a tree of names, attributes and errors, a line each.
+fn large_trace(trace: &str, spans: u64) -> String {
+    use std::fmt::Write as _;
+    let begun = now_unix_nano();
+    let mut lines = String::new();
+    for span in 0..spans {
+        let parent = if span == 0 { Value::Null } else { json!(format!("0x{:016x}", (span - 1) / 8 + 1)) };
+        let time = |micros: u64| format!("{}", utc(begun + micros * 1000));
+        let status = if span % 1000 == 999 { "ERROR" } else { "UNSET" };
+        let line = json!({
+            "name": format!("step {}", span % 40), "kind": "SpanKind.INTERNAL", "parent_id": parent,
+            "context": {"trace_id": format!("0x{trace}"), "span_id": format!("0x{:016x}", span + 1), "trace_state": "[]"},
+            "start_time": time(span * 10), "end_time": time(spans * 10 + 2000), "status": {"status_code": status},
+            "attributes": {"region": if span % 3 == 0 { "eu" } else { "us" }, "code": 200 + span % 5, "path": "/orders/7/items"},
+            "events": [], "links": [],
+            "resource": {"attributes": {"service.name": "shop", "process.pid": 1000 + span % 6}, "schema_url": ""},
+        });
+        writeln!(lines, "{line}").expect("a text takes it");
+    }
+    lines
 }
 
 /// Returns the path of a program that is installed.

@@ -1,6 +1,7 @@
 /** A time that moves on while something runs, so that its bar grows between two answers of the server. */
 import { type Signal, useSignal } from "@preact/signals";
 import { useEffect } from "preact/hooks";
+import { whileSeen } from "./fetched";
 
 const INTERVAL_MS = 100;
 
@@ -10,10 +11,7 @@ export function useClock(moves: boolean): Signal<number> {
   useEffect(() => {
     now.value = performance.now();
     if (!moves) return;
-    const timer = setInterval(() => {
-      if (!document.hidden) now.value = performance.now();
-    }, INTERVAL_MS);
-    return () => clearInterval(timer);
+    return whileSeen(INTERVAL_MS, () => (now.value = performance.now()));
   }, [moves]);
   return now;
 }

@@ -13,16 +13,30 @@ export interface Fetched<T> {
 /** As much longer than the last answer took is waited before it is asked again. */
 const PAUSES = 3;
 
-export function useFetched<T extends { revision?: number }>(path: string, delay = 0): Fetched<T> {
+export interface Pace {
+  /** Waited before the first request: typing pauses. */
+  delay?: number;
+  /** Asked again so often, in milliseconds, also when no revision is told: for what changes without spans. Not in a hidden tab. */
+  every?: number;
+}
+
+/** An empty path asks for nothing. */
+export function useFetched<T extends { revision?: number }>(path: string, { delay = 0, every = 0 }: Pace = {}): Fetched<T> {
   const value = useSignal<T | undefined>(undefined);
   const problem = useSignal<Problem | undefined>(undefined);
   const at = useSignal(0);
   useEffect(() => {
+    if (!path) {
+      [value.value, problem.value] = [undefined, undefined];
+      return;
+    }
     const ending = new AbortController();
     let timer: ReturnType<typeof setTimeout> | undefined;
     let isAsking = false;
     let isStale = true;
     const refresh = async () => {
+      // A hidden tab asks for nothing; when it is seen again, the stream tells of a revision.
+      if (document.hidden && value.value !== undefined) return;
       if (isAsking) {
         isStale = true;
         return;
@@ -45,11 +59,32 @@ export function useFetched<T extends { revision?: number }>(path: string, delay 
     const stop = revision.subscribe((newest) => {
       if (value.value?.revision !== newest && value.value !== undefined) refresh();
     });
+    const stopTimer = every > 0 ? whileSeen(every, refresh) : () => {};
     return () => {
+      stopTimer();
       ending.abort();
       clearTimeout(timer);
       stop();
     };
   }, [path]);
   return { value, problem, at };
+}
+
+/** Does something again and again while the tab can be seen, and once when it is seen again; returns what ends it. */
+export function whileSeen(interval: number, action: () => void): () => void {
+  let timer: ReturnType<typeof setInterval> | undefined;
+  const onChange = () => {
+    clearInterval(timer);
+    timer = document.hidden ? undefined : setInterval(action, interval);
+  };
+  const onSeen = () => {
+    onChange();
+    if (!document.hidden) action();
+  };
+  onChange();
+  document.addEventListener("visibilitychange", onSeen);
+  return () => {
+    clearInterval(timer);
+    document.removeEventListener("visibilitychange", onSeen);
+  };
 }

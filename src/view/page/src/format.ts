@@ -37,6 +37,31 @@ export function timeOfDay(text: string): string {
 }
 
 /** `1 span`, `2 spans`. */
-export function count(number: number, noun: string): string {
-  return `${number.toLocaleString("en")} ${noun}${number === 1 ? "" : "s"}`;
+export function count(number: number, noun: string, nouns = `${noun}s`): string {
+  return `${number.toLocaleString("en")} ${number === 1 ? noun : nouns}`;
+}
+
+/** A number of bytes with three digits: `34.5 MiB`. */
+export function bytes(number: number): string {
+  const units = ["B", "KiB", "MiB", "GiB", "TiB"];
+  let at = 0;
+  while (number >= 1024 && at < units.length - 1) {
+    number /= 1024;
+    at++;
+  }
+  return `${number.toFixed(at === 0 || number >= 100 ? 0 : number >= 10 ? 1 : 2)} ${units[at]}`;
+}
+
+/** A number with three digits: `12.3`, `4,560`. */
+export function figure(number: number): string {
+  return number.toLocaleString("en", { maximumFractionDigits: number >= 100 ? 0 : number >= 10 ? 1 : 2 });
+}
+
+/** The part of a name that says what tracer does there, behind the function's: `tracer.remote_worker`. */
+const SUFFIX = / (tracer\.remote(?:_worker)?)$/;
+
+/** A name in two parts: what it is of, and what tracer does there. */
+export function parts(name: string): [string, string] {
+  const found = SUFFIX.exec(name);
+  return found ? [shown(name.slice(0, found.index)), found[1]] : [shown(name), ""];
 }

@@ -13,7 +13,7 @@ const ROWS = 20;
 
 export function HeatMapView({ query }: { query: string }) {
   const path = `heat?columns=${COLUMNS}&rows=${ROWS}&query=${encodeURIComponent(query)}`;
-  const { value } = useFetched<{ revision: number; map: HeatMap | null }>(path, 150);
+  const { value } = useFetched<{ revision: number; map: HeatMap | null }>(path, { delay: 150 });
   const map = value.value?.map;
   // Of one trace there is nothing to choose.
   return map && map.traces > 1 ? <Map map={map} region={regionIn(place.value.parameters)} /> : null;

@@ -47,10 +47,10 @@ export interface Rows {
 }
 
 /**
- * The rows that are shown: those whose parents are not folded, and, where a text is looked for, those that have it in their names with all that
- * is above them.
+ * The rows that are shown: those whose parents are not folded, and, where a text is looked for, those that have it in their names or are among the
+ * spans that the server has found, with all that is above them.
  */
-export function visibleRows(columns: Columns, folded: ReadonlySet<string>, text: string): Rows {
+export function visibleRows(columns: Columns, folded: ReadonlySet<string>, text: string, also?: ReadonlySet<string>): Rows {
   const wanted = text.trim().toLowerCase();
   const total = columns.depth.length;
   if (wanted === "") {
@@ -62,7 +62,8 @@ export function visibleRows(columns: Columns, folded: ReadonlySet<string>, text:
     return { rows, matches: [] };
   }
   const isNamed = columns.names.map((name) => name.toLowerCase().includes(wanted));
-  const isMatch = (row: number) => isNamed[columns.name[row]] || columns.span_id[row].startsWith(wanted);
+  const isMatch = (row: number) =>
+    isNamed[columns.name[row]] || columns.span_id[row].startsWith(wanted) || (also !== undefined && also.has(columns.span_id[row]));
   const rows: number[] = [];
   const matches: number[] = [];
   // The rows above the present one, and how many of them are shown already.

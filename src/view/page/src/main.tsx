@@ -2,27 +2,44 @@
 import { render } from "preact";
 import { useEffect } from "preact/hooks";
 import { access, enter, follow, isLive, refusal } from "./api";
+import { Compare } from "./compare";
+import { Help, toggleHelp, useKeys } from "./keys";
+import { Actors, Services, Workers } from "./lists";
+import { Logs } from "./logs";
+import { Metrics } from "./metrics";
 import { Now } from "./now";
+import { Tasks } from "./tasks";
 import { TraceView } from "./trace";
 import { Traces } from "./traces";
-import { address, place, replace } from "./url";
+import { address, place, replace, visit } from "./url";
 
-const VIEWS = [
-  ["traces", "Traces"],
-  ["now", "Now"],
+const VIEWS: [string, string, () => preact.JSX.Element][] = [
+  ["traces", "Traces", Traces],
+  ["now", "Now", Now],
+  ["tasks", "Tasks", Tasks],
+  ["actors", "Actors", Actors],
+  ["workers", "Workers", Workers],
+  ["services", "Services", Services],
+  ["logs", "Logs", Logs],
+  ["metrics", "Metrics", Metrics],
+  ["compare", "Compare", Compare],
 ];
 
 function View() {
   const [view, id] = place.value.path;
   if (view === "trace" && id) return <TraceView key={id} id={id} />;
-  if (view === "now") return <Now />;
-  return <Traces />;
+  const Found = VIEWS.find(([path]) => path === view)?.[2] ?? Traces;
+  return <Found />;
 }
 
 function Page() {
   useEffect(() => {
     if (access.value === "in") follow();
   }, [access.value]);
+  useKeys([
+    { keys: VIEWS.map((_, index) => String(index + 1)), meaning: VIEWS.map(([, title]) => title).join(", "), action: (key) => visit(address([VIEWS[Number(key) - 1][0]])) },
+    { keys: ["?"], meaning: "these keys", action: toggleHelp },
+  ]);
   if (access.value === "out") {
     return (
       <main class="notice">
@@ -35,11 +52,16 @@ function Page() {
     );
   }
   if (access.value === "asking") return <main class="notice" aria-busy="true" />;
-  const current = place.value.path[0] ?? "traces";
+  const current = place.value.path[0] === "trace" ? "traces" : (place.value.path[0] ?? "traces");
   return (
     <>
       <header>
         <a class="mark" href={address(["traces"])}>
+          <svg viewBox="0 0 16 16" width="16" height="16" aria-hidden="true">
+            <rect x="1" y="2" width="14" height="3" rx="1.5" />
+            <rect x="4" y="6.5" width="8" height="3" rx="1.5" />
+            <rect x="8" y="11" width="5" height="3" rx="1.5" />
+          </svg>
           tracer
         </a>
         <nav aria-label="Views">
@@ -49,6 +71,9 @@ function Page() {
             </a>
           ))}
         </nav>
+        <button class="plain" onClick={toggleHelp} aria-label="Keys" title="Keys ( ? )">
+          ?
+        </button>
         <span class={isLive.value ? "live" : "live off"} role="status">
           {isLive.value ? "live" : "not connected"}
         </span>
@@ -56,6 +81,7 @@ function Page() {
       <main>
         <View />
       </main>
+      <Help />
     </>
   );
 }

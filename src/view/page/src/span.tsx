@@ -1,8 +1,9 @@
 /** One span in full: attributes, events, links, resource. */
 import { useFetched } from "./fetched";
-import { shown } from "./format";
+import type { ComponentChildren } from "preact";
+import { parts, shown } from "./format";
 import { ProblemText } from "./problem";
-import { address, refine } from "./url";
+import { address } from "./url";
 
 type Attributes = Record<string, unknown>;
 
@@ -46,28 +47,41 @@ function Table({ title, attributes }: { title: string; attributes: Attributes | 
 
 const bare = (id: string) => id.replace(/^0x/, "");
 
-export function SpanDetails({ trace, span: id, revision }: { trace: string; span: string; revision: number }) {
+interface Link {
+  span_id: string;
+  is_from_other: boolean;
+  other_trace_id: string;
+  other_span_id: string;
+  other_name: string | null;
+}
+
+interface Props {
+  trace: string;
+  span: string;
+  revision: number;
+  nameOf: (span: string) => string;
+  children?: ComponentChildren;
+}
+
+export function SpanDetails({ trace, span: id, revision, nameOf, children }: Props) {
   const { value, problem } = useFetched<Span>(`traces/${trace}/spans/${id}`);
+  const links = useFetched<{ revision: number; links: Link[]; left_out: number }>(`traces/${trace}/links`);
   const span = value.value;
+  const own = links.value.value?.links.filter((link) => link.span_id === id) ?? [];
+  const [name, suffix] = span ? parts(span.name) : ["", ""];
+  const status = span && (span.status.description ? `${span.status.status_code}: ${span.status.description}` : span.status.status_code);
   return (
-    <aside class="details" aria-label="Span" data-revision={revision}>
-      <button class="close" onClick={() => refine({ span: undefined })} aria-label="Close">
-        ×
-      </button>
+    <section class="span" data-revision={revision}>
       <ProblemText problem={problem.value} />
       {span && (
         <>
-          <h2>{shown(span.name)}</h2>
-          <Table
-            title="Span"
-            attributes={{
-              id,
-              kind: span.kind.replace("SpanKind.", ""),
-              start: span.start_time,
-              end: span.end_time ?? "it is open",
-              status: span.status.description ? `${span.status.status_code}: ${span.status.description}` : span.status.status_code,
-            }}
-          />
+          <h2>
+            {name} {suffix && <i>{suffix}</i>}
+          </h2>
+          {span.status.status_code === "ERROR" && <p class="problem">{shown(status!)}</p>}
+          {children}
+          <Links title="Links" links={own.filter((link) => !link.is_from_other)} trace={trace} />
+          <Links title="Linked from" links={own.filter((link) => link.is_from_other)} trace={trace} />
           <Table title="Attributes" attributes={span.attributes} />
           {span.events.length > 0 && <h3>Events</h3>}
           {span.events.map((event, index) => (
@@ -76,17 +90,38 @@ export function SpanDetails({ trace, span: id, revision }: { trace: string; span
               <Table title="" attributes={event.attributes} />
             </div>
           ))}
-          {span.links.length > 0 && <h3>Links</h3>}
-          {span.links.map((link, index) => (
-            <p key={index}>
-              <a href={address(["trace", bare(link.context.trace_id)], { span: bare(link.context.span_id) })}>
-                <code>{bare(link.context.span_id)}</code>
-              </a>
-            </p>
-          ))}
+          <Table
+            title="Span"
+            attributes={{
+              id,
+              ...(span.parent_id ? { parent: `${bare(span.parent_id)} ${nameOf(bare(span.parent_id))}` } : {}),
+              kind: span.kind.replace("SpanKind.", ""),
+              start: span.start_time,
+              end: span.end_time ?? "it is open",
+              status,
+              ...(span.context.trace_state && span.context.trace_state !== "[]" ? { "trace state": span.context.trace_state } : {}),
+            }}
+          />
           <Table title="Resource" attributes={span.resource.attributes} />
         </>
       )}
-    </aside>
+    </section>
+  );
+}
+
+function Links({ title, links, trace }: { title: string; links: Link[]; trace: string }) {
+  if (links.length === 0) return null;
+  return (
+    <>
+      <h3>{title}</h3>
+      <ul class="links">
+        {links.map((link, index) => (
+          <li key={index}>
+            <a href={address(["trace", link.other_trace_id], { span: link.other_span_id })}>{link.other_name ? shown(link.other_name) : <code>{link.other_span_id}</code>}</a>{" "}
+            <span class="quiet">{link.other_trace_id === trace ? "in this trace" : `in ${link.other_trace_id.slice(0, 12)}`}</span>
+          </li>
+        ))}
+      </ul>
+    </>
   );
 }

@@ -1,32 +1,23 @@
-/** One trace as a tree with bars. */
+/** One trace: its summary, the layouts, and what stands beside them. */
 import { useSignal } from "@preact/signals";
 import { useEffect, useLayoutEffect, useMemo, useRef } from "preact/hooks";
-import { ChartView } from "./chart";
+import { Axis } from "./axis";
 import { ROW, drawBars, drawMinimap, drawScale, durationOf } from "./bars";
+import { ChartView } from "./chart";
 import { useClock } from "./clock";
 import { useFetched } from "./fetched";
-import { count, elapsed, shown, timeOfDay } from "./format";
+import { count, elapsed, parts, shown, timeOfDay } from "./format";
+import { useKeys } from "./keys";
 import * as layout from "./layout";
 import { type Columns, CRITICAL, ERROR, MISSING, RUNNING, type Range } from "./layout";
+import { type Attempts, PANELS, PanelView } from "./panel";
 import { ProblemText } from "./problem";
-import { SpanDetails } from "./span";
-import { place, refine } from "./url";
+import { address, place, refine, visit } from "./url";
 
 /** Rows above and below those that can be seen. */
-const MARGIN = 10;
-const KEYS: [string, string][] = [
-  ["j k", "next and previous span"],
-  ["h l", "fold and unfold"],
-  ["w s", "zoom in and out"],
-  ["a d", "earlier and later"],
-  ["0", "all of the time"],
-  ["/", "find in names"],
-  ["n N", "next and previous that is found"],
-  ["e", "next error"],
-  ["c", "next on the critical path"],
-  ["t", "tree, tracks, flame graph"],
-  ["Escape", "close"],
-];
+const MARGIN = 6;
+/** Typing pauses for so long before the server is asked. */
+const PAUSE_MS = 150;
 
 const SHAPES = ["tree", "tracks", "flame"] as const;
 
@@ -47,22 +38,47 @@ function number(name: string): number | undefined {
   return Number.isFinite(value) ? value : undefined;
 }
 
+/** The spans that the server finds by names, attributes and events. */
+function useFound(trace: string, text: string): { ids: ReadonlySet<string> | undefined; problem: string | null } {
+  const path = text.trim() === "" ? "" : `traces/${trace}/find?${new URLSearchParams({ text: text.trim() })}`;
+  const found = useFetched<{ revision: number; span_ids: string[]; problem: string | null }>(path, { delay: PAUSE_MS }).value.value;
+  const ids = useMemo(() => found && new Set(found.span_ids), [found]);
+  return { ids, problem: found?.problem ?? null };
+}
+
 function Tree({ columns, at }: { columns: Columns; at: number }) {
   const running = useMemo(() => columns.flags.reduce((sum, flags) => sum + (flags & RUNNING ? 1 : 0), 0), [columns]);
   const errors = useMemo(() => columns.flags.reduce((sum, flags) => sum + (flags & ERROR ? 1 : 0), 0), [columns]);
+  const rowOf = useMemo(() => new Map(columns.span_id.map((id, row) => [id, row])), [columns]);
   const clock = useClock(running > 0);
   const sinceFetched = running > 0 ? Math.max(0, clock.value - at) * 1e6 : 0;
-  const total = Math.max(1, columns.duration_ns + sinceFetched);
+  const time = Math.max(1, columns.duration_ns + sinceFetched);
 
   const folded = useSignal<ReadonlySet<string>>(new Set());
-  const find = place.value.parameters.get("find") ?? "";
-  const selected = place.value.parameters.get("span") ?? "";
-  const range: Range = { from: number("from") ?? 0, to: Math.min(number("to") ?? total, total) };
-  const shape = SHAPES.find((shape) => shape === place.value.parameters.get("as")) ?? "tree";
+  const { parameters } = place.value;
+  const find = parameters.get("find") ?? "";
+  const selected = parameters.get("span") ?? "";
+  const panel = PANELS.find((panel) => panel === parameters.get("panel"));
+  const foldsGaps = parameters.get("gaps") === "folded";
+  const shape = SHAPES.find((shape) => shape === parameters.get("as")) ?? "tree";
   const take = (next: string) => refine({ as: next === "tree" ? undefined : next });
-  const showsKeys = useSignal(false);
-  const { rows, matches } = useMemo(() => layout.visibleRows(columns, folded.value, find), [columns, folded.value, find]);
-  const position = rows.findIndex((row) => columns.span_id[row] === selected);
+  const attempts = useFetched<Attempts>(`traces/${columns.trace_id}/attempts`).value.value;
+  const marks = useMemo(() => {
+    const gaps = attempts ? attempts.gaps.map((gap) => ({ start: gap.start_ns, duration: gap.duration_ns })) : columns.queued.map(([start, duration]) => ({ start, duration }));
+    const queued = new Map<number, number>();
+    for (const { span_id, queued_ns } of attempts?.attempts ?? []) {
+      const row = rowOf.get(span_id);
+      if (row !== undefined && queued_ns) queued.set(row, queued_ns);
+    }
+    const numbers = new Map((attempts?.attempts ?? []).filter(({ attempt }) => attempt > 1).map(({ span_id, attempt }) => [span_id, attempt]));
+    return { gaps, queued, numbers };
+  }, [attempts, columns]);
+  const axis = useMemo(() => new Axis(time, foldsGaps ? marks.gaps : []), [time, foldsGaps, marks]);
+  const total = axis.total;
+  const range: Range = { from: number("from") ?? 0, to: Math.min(number("to") ?? total, total) };
+  const found = useFound(columns.trace_id, find);
+  const { rows, matches } = useMemo(() => layout.visibleRows(columns, folded.value, find, found.ids), [columns, folded.value, find, found.ids]);
+  const position = useMemo(() => rows.findIndex((row) => columns.span_id[row] === selected), [rows, selected]);
 
   const scroller = useRef<HTMLDivElement>(null);
   const finder = useRef<HTMLInputElement>(null);
@@ -87,10 +103,10 @@ function Tree({ columns, at }: { columns: Columns; at: number }) {
     refine({ span: columns.span_id[rows[to]] });
     reveal(to);
   };
-  // A span in the address is shown when its trace has come.
+  // A span in the address is shown when its trace has come, and when it is chosen beside the tree.
   useEffect(() => {
     if (position >= 0) reveal(position);
-  }, [columns.trace_id]);
+  }, [columns.trace_id, selected]);
   const show = (shown: Range) => {
     const all = shown.from <= 0 && shown.to >= total;
     refine({ from: all ? undefined : String(Math.round(shown.from)), to: all ? undefined : String(Math.round(shown.to)) });
@@ -107,89 +123,79 @@ function Tree({ columns, at }: { columns: Columns; at: number }) {
     select(next ?? matches[step === 1 ? 0 : matches.length - 1]);
   };
   const flagged = (flag: number) => select(layout.nextWith(columns, rows, position, flag, 1));
+  const foldGaps = () => refine({ gaps: foldsGaps ? undefined : "folded", from: undefined, to: undefined });
+  const open = (wanted: string) => refine({ panel: panel === wanted ? undefined : wanted });
 
   const middle = (range.from + range.to) / 2;
-  const onKey = (event: KeyboardEvent) => {
-    if (event.ctrlKey || event.metaKey || event.altKey) return;
-    const target = event.target as HTMLElement;
-    if (target instanceof HTMLInputElement) {
-      if (event.key === "Escape" || event.key === "Enter") {
-        target.blur();
-        scroller.current?.focus();
-        if (event.key === "Enter") match(1);
-      }
-      return;
-    }
-    const row = rows[position];
-    const actions: Record<string, () => void> = {
-      j: () => select(position + 1),
-      ArrowDown: () => select(position + 1),
-      k: () => select(position - 1),
-      ArrowUp: () => select(position - 1),
-      h: () => row !== undefined && fold(row, true),
-      ArrowLeft: () => row !== undefined && fold(row, true),
-      l: () => row !== undefined && fold(row, false),
-      ArrowRight: () => row !== undefined && fold(row, false),
-      w: () => show(layout.zoom(range, total, 0.5, middle)),
-      s: () => show(layout.zoom(range, total, 2, middle)),
-      a: () => show(layout.pan(range, total, -0.25)),
-      d: () => show(layout.pan(range, total, 0.25)),
-      "0": () => show({ from: 0, to: total }),
-      "/": () => finder.current!.focus(),
-      n: () => match(1),
-      N: () => match(-1),
-      e: () => flagged(ERROR),
-      c: () => flagged(CRITICAL),
-      t: () => take(SHAPES[(SHAPES.indexOf(shape) + 1) % SHAPES.length]),
-      Escape: () => (showsKeys.value ? (showsKeys.value = false) : refine({ span: undefined })),
-      "?": () => (showsKeys.value = !showsKeys.value),
-    };
-    const action = actions[event.key];
-    if (action) {
-      event.preventDefault();
-      action();
-    }
-  };
-  // Before the next key can come, unlike an effect after the frame: keys act on the rows that are shown.
-  useLayoutEffect(() => {
-    addEventListener("keydown", onKey);
-    return () => removeEventListener("keydown", onKey);
-  });
+  const row = rows[position];
+  useKeys([
+    { keys: ["j", "ArrowDown"], meaning: "next span", action: () => select(position + 1) },
+    { keys: ["k", "ArrowUp"], meaning: "previous span", action: () => select(position - 1) },
+    { keys: ["h", "ArrowLeft"], meaning: "fold what is below", action: () => row !== undefined && fold(row, true) },
+    { keys: ["l", "ArrowRight"], meaning: "unfold it", action: () => row !== undefined && fold(row, false) },
+    { keys: ["w", "s"], meaning: "zoom in, zoom out", action: (key) => show(layout.zoom(range, total, key === "w" ? 0.5 : 2, middle)) },
+    { keys: ["a", "d"], meaning: "earlier, later", action: (key) => show(layout.pan(range, total, key === "a" ? -0.25 : 0.25)) },
+    { keys: ["0"], meaning: "all of the time", action: () => show({ from: 0, to: total }) },
+    { keys: ["g"], meaning: "fold times in which nothing runs", action: foldGaps },
+    { keys: ["/"], meaning: "find in names, attributes, events", action: () => finder.current!.focus() },
+    { keys: ["n", "N"], meaning: "next and previous that is found", action: (key) => match(key === "n" ? 1 : -1) },
+    { keys: ["e"], meaning: "next error", action: () => flagged(ERROR) },
+    { keys: ["c"], meaning: "next on the critical path", action: () => flagged(CRITICAL) },
+    { keys: ["t"], meaning: "tree, tracks, flame graph", action: () => take(SHAPES[(SHAPES.indexOf(shape) + 1) % SHAPES.length]) },
+    { keys: ["o"], meaning: "lines, log records, events", action: () => open("written") },
+    { keys: ["i"], meaning: "why nothing ran", action: () => open("waits") },
+    { keys: ["x"], meaning: "compare with another trace", action: () => visit(address(["compare"], { after: columns.trace_id })) },
+    { keys: ["Escape"], meaning: "close", action: () => refine({ span: undefined, panel: undefined }) },
+  ]);
 
   const bars = useRef<HTMLCanvasElement>(null);
   const scale = useRef<HTMLCanvasElement>(null);
   const minimap = useRef<HTMLCanvasElement>(null);
+  const scheme = useScheme();
   useLayoutEffect(() => {
     const frame = requestAnimationFrame(() => {
-      if (bars.current) drawBars(bars.current, columns, rows, top.value, range, sinceFetched);
-      if (scale.current) drawScale(scale.current, range);
+      if (bars.current) drawBars(bars.current, columns, rows, top.value, axis, range, sinceFetched, marks);
+      if (scale.current) drawScale(scale.current, axis, range);
     });
     return () => cancelAnimationFrame(frame);
   });
   useLayoutEffect(() => {
-    if (minimap.current) drawMinimap(minimap.current, columns, range, total, sinceFetched);
-  }, [columns, range.from, range.to, running > 0 ? total : 0, height.value]);
+    if (minimap.current) drawMinimap(minimap.current, columns, axis, range, sinceFetched);
+  }, [columns, axis, range.from, range.to, height.value, scheme, panel, selected === ""]);
 
   const first = Math.max(0, Math.floor(top.value / ROW) - MARGIN);
   const last = Math.min(rows.length, Math.ceil((top.value + height.value) / ROW) + MARGIN);
-  const rootName = columns.names[columns.name[0]] ?? "";
+  const [rootName, rootSuffix] = parts(columns.names[columns.name[0]] ?? "");
+  const does = columns.depth.length > 1 && columns.depth[1] === 1 ? parts(columns.names[columns.name[1]])[0] : "";
+  const nameOf = (span: string) => {
+    const row = rowOf.get(span);
+    return row === undefined ? "" : shown(columns.names[columns.name[row]]);
+  };
+  const isSpanHere = selected !== "" && rowOf.has(selected);
   return (
     <>
       <div class="summary">
-        <strong>{shown(rootName)}</strong>
-        <code>{columns.trace_id}</code>
-        <span>{timeOfDay(columns.start_time)}</span>
-        <span>{elapsed(total)}</span>
-        <span>{count(columns.span_id.length, "span")}</span>
+        <h2>
+          {rootName} <i>{rootSuffix || does}</i>
+        </h2>
         {running > 0 && <span class="badge running">{running} running</span>}
         {errors > 0 && (
-          <button class="badge error" onClick={() => flagged(ERROR)}>
+          <button class="badge error" title="Next error ( e )" onClick={() => flagged(ERROR)}>
             {count(errors, "error")}
           </button>
         )}
+        <span class="facts">
+          <strong>{elapsed(time)}</strong>
+          <span>{count(columns.span_id.length, "span")}</span>
+          <span>{count(columns.processes.length, "process", "processes")}</span>
+          <span title={columns.start_time}>{timeOfDay(columns.start_time)}</span>
+          <code>{columns.trace_id}</code>
+        </span>
+      </div>
+      <div class="tools">
         <span class="shapes" role="group" aria-label="Layout">
           {SHAPES.map((each) => (
-            <button key={each} aria-pressed={each === shape} onClick={() => take(each)}>
+            <button key={each} aria-pressed={each === shape} title="( t )" onClick={() => take(each)}>
               {each}
             </button>
           ))}
@@ -197,37 +203,51 @@ function Tree({ columns, at }: { columns: Columns; at: number }) {
         <input
           ref={finder}
           type="search"
-          aria-label="Find in names"
-          placeholder="Find in names ( / )"
+          aria-label="Find in names, attributes and events"
+          placeholder="Find in names, attributes, events ( / )"
           spellcheck={false}
           value={find}
           onInput={(event) => refine({ find: event.currentTarget.value })}
+          onKeyDown={(event) => {
+            if (event.key !== "Escape" && event.key !== "Enter") return;
+            event.currentTarget.blur();
+            scroller.current?.focus();
+            if (event.key === "Enter") match(1);
+          }}
         />
-        {find && <span role="status">{matches.length} found</span>}
-        <button onClick={() => (showsKeys.value = !showsKeys.value)} aria-expanded={showsKeys.value}>
-          Keys ( ? )
+        {find && (
+          <span role="status" class={found.problem ? "mistake" : "quiet"} title={found.problem ?? undefined}>
+            {matches.length} found{found.problem && ", as text"}
+          </span>
+        )}
+        <span class="space" />
+        {marks.gaps.length > 0 && (
+          <button aria-pressed={foldsGaps} title="Fold times in which nothing runs ( g )" onClick={foldGaps}>
+            fold {count(marks.gaps.length, "gap")}
+          </button>
+        )}
+        <button aria-pressed={panel === "waits"} title="Why nothing ran ( i )" onClick={() => open("waits")}>
+          waits
         </button>
+        <button aria-pressed={panel === "written"} title="Lines, log records, events ( o )" onClick={() => open("written")}>
+          written
+        </button>
+        <a class="button" href={address(["compare"], { after: columns.trace_id })} title="Compare with another trace ( x )">
+          compare
+        </a>
       </div>
-      {showsKeys.value && (
-        <dl class="keys">
-          {KEYS.map(([key, meaning]) => (
-            <div key={key}>
-              <dt>{key}</dt>
-              <dd>{meaning}</dd>
-            </div>
-          ))}
-        </dl>
-      )}
       <Minimap canvas={minimap} total={total} onRange={show} />
       <div class="columns">
         {shape !== "tree" && (
           <ChartView
             columns={columns}
             shape={shape}
-            total={total}
+            total={time}
             sinceFetched={sinceFetched}
+            axis={axis}
             range={range}
             find={find}
+            found={found.ids}
             selected={selected}
             onSelect={(row) => refine({ span: columns.span_id[row] })}
           />
@@ -256,28 +276,57 @@ function Tree({ columns, at }: { columns: Columns; at: number }) {
               <div class="sheet" role="presentation" style={{ height: `${rows.length * ROW}px` }}>
                 {rows.slice(first, last).map((row, index) => (
                   <Line
-                    key={columns.span_id[row]}
+                    // The elements of rows that are out of sight are used again.
+                    key={(first + index) % (last - first)}
                     columns={columns}
                     row={row}
                     position={first + index}
                     isSelected={columns.span_id[row] === selected}
                     isFolded={folded.value.has(columns.span_id[row])}
+                    attempt={marks.numbers.get(columns.span_id[row])}
                     duration={durationOf(columns, row, sinceFetched)}
                     onSelect={() => select(first + index)}
                     onFold={(isFolded) => fold(row, isFolded)}
                   />
                 ))}
               </div>
+              {rows.length === 0 && <p class="empty">No span is found.</p>}
             </div>
           </div>
         )}
-        {selected && columns.span_id.includes(selected) && (
-          <SpanDetails key={selected} trace={columns.trace_id} span={selected} revision={columns.revision} />
+        {(panel !== undefined || isSpanHere) && (
+          <PanelView
+            trace={columns.trace_id}
+            panel={panel ?? "span"}
+            selected={isSpanHere ? selected : ""}
+            revision={columns.revision}
+            attempts={attempts}
+            nameOf={nameOf}
+            durationOf={(span) => {
+              const row = rowOf.get(span);
+              return row === undefined ? undefined : durationOf(columns, row, sinceFetched);
+            }}
+          />
         )}
       </div>
     </>
   );
 }
+
+/** True while the scheme is dark: what is drawn is drawn again when it changes. */
+export function useScheme(): boolean {
+  const query = useMemo(() => matchMedia("(prefers-color-scheme: dark)"), []);
+  const isDark = useSignal(query.matches);
+  useEffect(() => {
+    const onChange = () => (isDark.value = query.matches);
+    query.addEventListener("change", onChange);
+    return () => query.removeEventListener("change", onChange);
+  }, []);
+  return isDark.value;
+}
+
+/** Pixels by which a row is further to the right than its parent. */
+const INDENT = 14;
 
 interface LineProps {
   columns: Columns;
@@ -285,18 +334,22 @@ interface LineProps {
   position: number;
   isSelected: boolean;
   isFolded: boolean;
+  /** Its number, from the second attempt on. */
+  attempt: number | undefined;
   duration: number;
   onSelect: () => void;
   onFold: (isFolded: boolean) => void;
 }
 
-function Line({ columns, row, position, isSelected, isFolded, duration, onSelect, onFold }: LineProps) {
+function Line({ columns, row, position, isSelected, isFolded, attempt, duration, onSelect, onFold }: LineProps) {
   const flags = columns.flags[row];
   const depth = columns.depth[row];
   const isParent = layout.hasChildren(columns, row);
   const process = columns.processes[columns.process[row]];
   const states = [flags & ERROR && "error", flags & RUNNING && "running", flags & MISSING && "missing", isSelected && "selected"];
   const title = process ? `${layout.kind(flags)}, pid ${process.pid ?? "unknown"} ${shown(process.service)}` : "its parent was not found";
+  const [name, suffix] = parts(columns.names[columns.name[row]]);
+  const indent = Math.min(depth, 30) * INDENT;
   return (
     <div
       id={`span-${columns.span_id[row]}`}
@@ -310,7 +363,7 @@ function Line({ columns, row, position, isSelected, isFolded, duration, onSelect
       title={title}
       onClick={onSelect}
     >
-      <span class="name" role="gridcell" style={{ paddingLeft: `${Math.min(depth, 30) * 12 + 4}px` }}>
+      <span class="name" role="gridcell" style={{ paddingLeft: `${indent + 6}px`, backgroundSize: `${indent}px 100%` }}>
         <span
           class={isParent ? "fold" : "leaf"}
           aria-hidden="true"
@@ -323,7 +376,9 @@ function Line({ columns, row, position, isSelected, isFolded, duration, onSelect
           {isParent ? (isFolded ? "▸" : "▾") : ""}
         </span>
         {flags & ERROR ? <span class="unseen">failed: </span> : null}
-        {shown(columns.names[columns.name[row]])}
+        {attempt !== undefined && <b class="badge">attempt {attempt}</b>}
+        {name}
+        {suffix && <i> {suffix}</i>}
       </span>
       <span class="number" role="gridcell">
         {flags & MISSING ? "" : elapsed(duration)}

@@ -37,6 +37,11 @@ export function refine(changes: Record<string, string | undefined>): void {
   replace(address(place.value.path, { ...parameters, ...changes }));
 }
 
+/** Goes to a place, with a step in the history. */
+export function visit(hash: string): void {
+  location.hash = hash;
+}
+
 export function replace(hash: string): void {
   history.replaceState(null, "", hash);
   place.value = parse();

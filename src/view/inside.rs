@@ -1,0 +1,440 @@
+//! Questions about one trace beyond its columns: which spans a text finds, links both ways, attempts with what they used, why nothing ran, and everything
+//! that was written meanwhile in one list.
+
+use std::collections::{HashMap, HashSet};
+use std::path::Path;
+
+use serde::Serialize;
+use serde_json::{Map, Value};
+
+use super::history::{error_of, is_attempt, number, target_of};
+use crate::names;
+use crate::protocol::Stream;
+use crate::task_logs::TaskLogs;
+use crate::task_output::Owner;
+use crate::trace::{Among, Attributes, Idle, Index, Kind, Loaded, Query, Span, SpanId, Trace, TraceId, Tree, idle};
+
+/// The most entries of a trace's log that are listed.
+const ENTRIES: usize = 10_000;
+/// The most links of a trace that are listed.
+const LINKS: usize = 2000;
+/// The most other traces that are read for the names of linked spans.
+const LINKED: usize = 50;
+/// Other traces that are looked at, for links to a trace and for what ran beside it: the newest.
+const NEWEST: usize = 200;
+/// Stretches in which nothing runs are listed if they take at least this part of the trace.
+const IDLE_SHARE: u64 = 100;
+/// The most of them.
+const IDLE: usize = 200;
+
+/// Spans of a trace that a text finds.
+#[derive(Debug, Serialize)]
+pub(super) struct Found {
+    revision: u64,
+    span_ids: Vec<SpanId>,
+    /// Why the text is no query, if it looks like one.
+    problem: Option<String>,
+}
+
+impl Found {
+    /// Looks for a query in the spans, or for a text in their names, attributes and events.
+    pub(super) fn new(trace: &Trace, text: &str, revision: u64, now_unix_nano: u64) -> Found {
+        let plain = || {
+            let quoted: String =
+                text.chars().flat_map(|c| [(c == '"' || c == '\\').then_some('\\'), Some(c)]).flatten().collect();
+            Query::parse(&format!("\"{quoted}\""), now_unix_nano)
+        };
+        let is_query = text.contains([':', '=', '<', '>', '"']) || ["error", "running", "root"].contains(&text);
+        let parsed = if is_query { Query::parse(text, now_unix_nano) } else { plain() };
+        let (query, problem) = match parsed {
+            Ok(query) => (query, None),
+            Err(error) => (plain().unwrap_or_default(), Some(error.to_string())),
+        };
+        let spans = trace.spans.iter().filter(|span| query.matches_span(span));
+        Found { revision, span_ids: spans.map(|span| span.span_id).collect(), problem }
+    }
+}
+
+/// Links of the spans of a trace, and links to them.
+#[derive(Debug, Serialize)]
+pub(super) struct Links {
+    revision: u64,
+    links: Vec<Link>,
+    left_out: usize,
+}
+
+/// A link.
+#[derive(Debug, Serialize)]
+struct Link {
+    /// The span of this trace.
+    span_id: SpanId,
+    /// True if the other span has the link.
+    is_from_other: bool,
+    other_trace_id: TraceId,
+    other_span_id: SpanId,
+    /// Name of the other span; none if it is not in the folder.
+    other_name: Option<String>,
+}
+
+impl Links {
+    /// Finds the links of the trace's spans, and of the newest other traces those that lead to it.
+    pub(super) fn new(index: &Index, trace: &Trace, revision: u64) -> Links {
+        let id = trace.id.to_string();
+        let mut links = Vec::new();
+        let mut linked = HashSet::new();
+        for span in trace.spans.iter().filter(|span| may_link(span, None)) {
+            for link in span.links() {
+                links.push(Link::of(span.span_id, false, (link.trace_id, link.span_id), None));
+                if link.trace_id == trace.id {
+                    links.push(Link::of(link.span_id, true, (trace.id, span.span_id), Some(&span.name)));
+                } else {
+                    linked.insert(link.trace_id);
+                }
+            }
+        }
+        let mut from = |other: &Trace| {
+            for span in other.spans.iter().filter(|span| may_link(span, Some(&id))) {
+                for link in span.links().into_iter().filter(|link| link.trace_id == trace.id) {
+                    links.push(Link::of(link.span_id, true, (other.id, span.span_id), Some(&span.name)));
+                }
+            }
+        };
+        for other in newest(index).iter().filter(|other| other.id != trace.id) {
+            from(other);
+            linked.remove(&other.id);
+        }
+        // What one of them leads back from may be older.
+        linked.iter().take(LINKED).filter_map(|id| index.find(&id.to_string()).ok()).for_each(|other| from(&other));
+        let left_out = links.len().saturating_sub(LINKS);
+        links.truncate(LINKS);
+        let mut traces: HashMap<TraceId, Option<Trace>> = HashMap::new();
+        for link in links.iter_mut().filter(|link| link.other_name.is_none()) {
+            let name = |other: &Trace| other.span(link.other_span_id).map(|span| span.name.clone());
+            link.other_name = if link.other_trace_id == trace.id {
+                name(trace)
+            } else if traces.len() < LINKED || traces.contains_key(&link.other_trace_id) {
+                let id = link.other_trace_id;
+                let other = traces.entry(id).or_insert_with(|| index.find(&id.to_string()).ok());
+                other.as_ref().and_then(name)
+            } else {
+                None
+            };
+        }
+        Links { revision, links, left_out }
+    }
+}
+
+impl Link {
+    fn of(span_id: SpanId, is_from_other: bool, other: (TraceId, SpanId), name: Option<&str>) -> Link {
+        let (other_trace_id, other_span_id) = other;
+        Link { span_id, is_from_other, other_trace_id, other_span_id, other_name: name.map(str::to_owned) }
+    }
+}
+
+/// Returns the newest traces that are not large.
+fn newest(index: &Index) -> Vec<Trace> {
+    let mut traces = Vec::new();
+    index.list_each(&Among::default(), NEWEST, |_, trace| traces.extend(trace));
+    traces
+}
+
+/// Returns whether a span may have a link, to the trace with this id if one is named; without parsing it.
+fn may_link(span: &Span, id: Option<&str>) -> bool {
+    let text = span.text();
+    let has = |part: &str| memchr::memmem::find(text.as_bytes(), part.as_bytes()).is_some();
+    !has("\"links\":[]") && !has("\"links\": []") && id.is_none_or(has)
+}
+
+/// Attempts at the tasks of a trace, and the times in which nothing ran.
+#[derive(Debug, Serialize)]
+pub(super) struct Attempts {
+    revision: u64,
+    attempts: Vec<Attempt>,
+    /// In the order of time.
+    gaps: Vec<Gap>,
+    /// Submissions that no attempt has followed yet.
+    waiting: Vec<Waiting>,
+}
+
+/// An attempt at a task.
+#[derive(Debug, Serialize)]
+struct Attempt {
+    span_id: SpanId,
+    task_id: Option<u64>,
+    attempt: u64,
+    worker_id: Option<u64>,
+    queued_ns: Option<u64>,
+    cpu_time_ns: Option<u64>,
+    peak_memory_bytes: Option<u64>,
+    error: Option<String>,
+    /// Who wrote the span, if it was not its process.
+    completed_by: Option<String>,
+}
+
+/// A time in which no span of the trace did anything but wait.
+#[derive(Debug, Serialize)]
+struct Gap {
+    /// Since the start of the trace.
+    start_ns: u64,
+    duration_ns: u64,
+    /// The span that ends it.
+    span_id: SpanId,
+    is_queued: bool,
+    /// What is known of the reason.
+    why: String,
+}
+
+/// A task that waits.
+#[derive(Debug, Serialize)]
+pub(super) struct Waiting {
+    /// Its submission.
+    span_id: SpanId,
+    pub(super) task_id: u64,
+    /// Reason as the head says it; filled in when the head is asked.
+    pub(super) why: Option<String>,
+}
+
+impl Attempts {
+    pub(super) fn new(index: &Index, trace: &Trace, revision: u64) -> Attempts {
+        let details: Vec<(usize, Attributes)> = trace
+            .spans
+            .iter()
+            .enumerate()
+            .filter(|(_, span)| is_attempt(span))
+            .map(|(at, span)| (at, span.attributes()))
+            .collect();
+        let attempts = details.iter().map(|(at, attributes)| Attempt::new(&trace.spans[*at], attributes)).collect();
+        let tree = Tree::new(trace);
+        let least = (trace.duration_ns() / IDLE_SHARE).max(1);
+        let mut idle = idle(trace, &tree);
+        idle.retain(|idle| idle.end_unix_nano - idle.start_unix_nano >= least);
+        idle.truncate(IDLE);
+        let others = if idle.iter().any(|idle| idle.is_queued) { newest(index) } else { Vec::new() };
+        let gaps = idle.iter().map(|idle| gap(&others, trace, idle, &details)).collect();
+        Attempts { revision, attempts, gaps, waiting: waiting(trace, &details) }
+    }
+
+    /// The tasks that wait, for the head to say why.
+    pub(super) fn waiting(&mut self) -> &mut [Waiting] {
+        &mut self.waiting
+    }
+}
+
+/// Finds the submissions that have ended without an attempt.
+fn waiting(trace: &Trace, details: &[(usize, Attributes)]) -> Vec<Waiting> {
+    let begun: HashSet<u64> = details.iter().filter_map(|(_, attributes)| number(attributes, names::TASK_ID)).collect();
+    let is_submission = |span: &&Span| span.kind == Kind::Producer && span.name.ends_with(names::REMOTE_SUFFIX);
+    // Each attempt has its submission: where there are as many, nothing waits.
+    let submissions: Vec<&Span> = trace.spans.iter().filter(is_submission).collect();
+    if submissions.len() <= begun.len() {
+        return Vec::new();
+    }
+    let of = |span: &Span| {
+        let task_id = number(&span.attributes(), names::TASK_ID).filter(|id| !begun.contains(id))?;
+        Some(Waiting { span_id: span.span_id, task_id, why: None })
+    };
+    submissions.into_iter().filter_map(of).collect()
+}
+
+impl Attempt {
+    fn new(span: &Span, attributes: &Attributes) -> Attempt {
+        Attempt {
+            span_id: span.span_id,
+            task_id: number(attributes, names::TASK_ID),
+            attempt: number(attributes, names::ATTEMPT).unwrap_or(1),
+            worker_id: number(attributes, names::WORKER_ID),
+            queued_ns: number(attributes, names::QUEUED_NS),
+            cpu_time_ns: number(attributes, names::CPU_TIME_NS),
+            peak_memory_bytes: number(attributes, names::PEAK_MEMORY_BYTES),
+            error: error_of(span, attributes),
+            completed_by: attributes.text(names::COMPLETED_BY).map(str::to_owned),
+        }
+    }
+}
+
+fn gap(others: &[Trace], trace: &Trace, idle: &Idle, details: &[(usize, Attributes)]) -> Gap {
+    let next = &trace.spans[idle.before];
+    Gap {
+        start_ns: idle.start_unix_nano.saturating_sub(trace.start_unix_nano()),
+        duration_ns: idle.end_unix_nano - idle.start_unix_nano,
+        span_id: next.span_id,
+        is_queued: idle.is_queued,
+        why: if idle.is_queued {
+            why_queued(others, trace, idle, details)
+        } else {
+            format!("nothing of this trace was open until {} started", next.name)
+        },
+    }
+}
+
+/// Says what an attempt waited for, as far as the spans tell.
+fn why_queued(others: &[Trace], trace: &Trace, idle: &Idle, details: &[(usize, Attributes)]) -> String {
+    let next = &trace.spans[idle.before];
+    let target = target_of(&next.name);
+    let of_next = details.iter().find(|(at, _)| *at == idle.before).map(|(_, attributes)| attributes);
+    let task_id = of_next.and_then(|attributes| number(attributes, names::TASK_ID));
+    let before = details.iter().rev().find(|(at, attributes)| {
+        let span = &trace.spans[*at];
+        *at != idle.before
+            && task_id.is_some()
+            && number(attributes, names::TASK_ID) == task_id
+            && span.start_unix_nano < next.start_unix_nano
+    });
+    if let Some((at, attributes)) = before {
+        let attempt = number(attributes, names::ATTEMPT).unwrap_or(1);
+        let error = error_of(&trace.spans[*at], attributes).map(|error| format!(": {error}")).unwrap_or_default();
+        return format!("{target} was tried again, attempt {attempt} had failed{error}");
+    }
+    let worker = of_next.and_then(|attributes| number(attributes, names::WORKER_ID));
+    let worker = worker.map_or_else(|| "its worker".to_owned(), |worker| format!("worker {worker}"));
+    let pid = next.pid();
+    let overlaps = |span: &&Span| {
+        span.start_unix_nano < idle.end_unix_nano
+            && span.start_unix_nano + span.duration_ns() > idle.start_unix_nano
+            && is_attempt(span)
+    };
+    let others = others.iter().filter(|other| other.id != trace.id);
+    let spans = std::iter::once(trace).chain(others).flat_map(|trace| &trace.spans).filter(overlaps);
+    let others: Vec<&str> = spans
+        .filter(|span| span.span_id != next.span_id && span.pid() == pid)
+        .map(|span| target_of(&span.name))
+        .collect();
+    match others.as_slice() {
+        [] => format!(
+            "{target} waited for {worker}, where no other traced task ran: it was starting, or the task was on its way"
+        ),
+        [other] => format!("{target} waited: {worker} ran {other}"),
+        [other, rest @ ..] => {
+            let rest = crate::count::Count(rest.len() as u64, "other task");
+            format!("{target} waited: {worker} ran {other} and {rest}")
+        }
+    }
+}
+
+/// Everything that was written during a trace.
+#[derive(Debug, Serialize)]
+pub(super) struct Written {
+    revision: u64,
+    /// In the order of time.
+    entries: Vec<Entry>,
+    left_out: usize,
+    /// What could not be read.
+    notices: Vec<String>,
+}
+
+/// An event of a span, a log record, or a line of output.
+#[derive(Debug, Serialize)]
+struct Entry {
+    /// Since the start of the trace; less than 0 for what was written before.
+    at_ns: i64,
+    /// `event`, `record`, `stdout` or `stderr`.
+    kind: &'static str,
+    span_id: Option<SpanId>,
+    severity: String,
+    text: String,
+    attributes: Map<String, Value>,
+    /// True if it may be another task's.
+    is_approximate: bool,
+}
+
+impl Written {
+    /// Reads events from the spans, log records from beside the span files, and lines from the logs of sessions.
+    pub(super) fn new(folder: &Path, trace: &Trace, sessions: &[&Path], revision: u64) -> Written {
+        let start = trace.start_unix_nano();
+        let at = |time: u64| i64::try_from(i128::from(time) - i128::from(start)).unwrap_or(i64::MAX);
+        let mut entries = Vec::new();
+        for span in trace.spans.iter().filter(|span| may_have_events(span)) {
+            entries.extend(span.events().into_iter().map(|event| Entry::of_event(span, event, at)));
+        }
+        let (records, notices) = Loaded::empty(folder).log_records(trace);
+        entries.extend(records.into_iter().map(|record| Entry {
+            at_ns: at(record.time_unix_nano),
+            kind: "record",
+            span_id: record.span_id,
+            severity: record.severity,
+            text: plain(&record.body),
+            attributes: record.attributes.0.into_iter().collect(),
+            is_approximate: false,
+        }));
+        let mut notices: Vec<String> = notices.iter().map(ToString::to_string).collect();
+        for session in sessions {
+            match lines(session, trace) {
+                Ok(lines) => entries.extend(lines.into_iter().map(|(line, span_id)| Entry {
+                    at_ns: at(line.unix_nano),
+                    kind: if line.stream == Stream::Stderr { "stderr" } else { "stdout" },
+                    span_id,
+                    severity: String::new(),
+                    text: line.text,
+                    attributes: Map::new(),
+                    is_approximate: line.is_approximate,
+                })),
+                Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
+                Err(error) => notices.push(format!("the logs of `{}` cannot be read: {error}", session.display())),
+            }
+        }
+        entries.sort_by_key(|entry| entry.at_ns);
+        let left_out = entries.len().saturating_sub(ENTRIES);
+        entries.truncate(ENTRIES);
+        Written { revision, entries, left_out, notices }
+    }
+}
+
+impl Entry {
+    fn of_event(span: &Span, event: crate::trace::SpanEvent, at: impl Fn(u64) -> i64) -> Entry {
+        let message = [names::EXCEPTION_TYPE, names::EXCEPTION_MESSAGE].map(|key| event.attributes.text(key));
+        let text = match message {
+            [Some(kind), Some(message)] => format!("{kind}: {message}"),
+            [None, Some(message)] => message.to_owned(),
+            _ => event.name.clone(),
+        };
+        Entry {
+            at_ns: at(event.time_unix_nano.unwrap_or(span.start_unix_nano)),
+            kind: "event",
+            span_id: Some(span.span_id),
+            severity: if event.name == names::EXCEPTION_EVENT { "ERROR".into() } else { String::new() },
+            text,
+            attributes: event.attributes.0.into_iter().collect(),
+            is_approximate: false,
+        }
+    }
+}
+
+fn plain(value: &Value) -> String {
+    match value {
+        Value::String(text) => text.clone(),
+        other => other.to_string(),
+    }
+}
+
+fn may_have_events(span: &Span) -> bool {
+    let text = span.text();
+    let has = |part: &str| memchr::memmem::find(text.as_bytes(), part.as_bytes()).is_some();
+    !has("\"events\":[]") && !has("\"events\": []")
+}
+
+/// Reads the lines of a trace's tasks, each with the span of its attempt.
+fn lines(session: &Path, trace: &Trace) -> std::io::Result<Vec<(crate::task_logs::Line, Option<SpanId>)>> {
+    let id = trace.id.0.to_be_bytes();
+    let mut logs = TaskLogs::of_session(session);
+    let mut lines = logs.read(|extent| matches!(extent.owner, Owner::Attempt { trace_id, .. } if trace_id == id))?;
+    lines.extend(logs.take_rest());
+    if lines.is_empty() {
+        return Ok(Vec::new());
+    }
+    let mut spans: HashMap<(u64, u64), SpanId> = HashMap::new();
+    for span in trace.spans.iter().filter(|span| is_attempt(span)) {
+        let attributes = span.attributes();
+        if let Some(task_id) = number(&attributes, names::TASK_ID) {
+            spans.insert((task_id, number(&attributes, names::ATTEMPT).unwrap_or(1)), span.span_id);
+        }
+    }
+    let span_of = |line: &crate::task_logs::Line| match line.owner {
+        Owner::Attempt { task, attempt, .. } => spans.get(&(task.0, u64::from(attempt))).copied(),
+        _ => None,
+    };
+    let with_span = |line| {
+        let span = span_of(&line);
+        (line, span)
+    };
+    Ok(lines.into_iter().map(with_span).collect())
+}
