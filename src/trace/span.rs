@@ -403,6 +403,13 @@ impl Span {
         self.process().0
     }
 
+    /// Returns the process as [`Span::pid`] does, and the name of its service, from one reading of the resource.
+    pub fn pid_and_service(&self) -> (Option<u32>, String) {
+        let resource = self.resource();
+        let service = resource.text("service.name").unwrap_or_default().to_owned();
+        (process(&resource, self.file.pid).0, service)
+    }
+
     /// Identity of the process that made the span, which no other has, not even one of the same pid.
     pub(super) fn process(&self) -> (Option<u32>, Option<String>) {
         process(&self.resource(), self.file.pid)

@@ -112,7 +112,7 @@ impl Columns {
         self.span_id.push(span.span_id.to_string());
         let name = number(names, &span.name, || self.names.push(span.name.clone()));
         self.name.push(name);
-        let (pid, service) = (span.pid(), span.resource().text("service.name").unwrap_or_default().to_owned());
+        let (pid, service) = span.pid_and_service();
         let all = &mut self.processes;
         let process = number(processes, (pid, service.clone()), || all.push(Process { pid, service }));
         self.process.push(process);
