@@ -50,6 +50,10 @@ pub(crate) fn write(session_dir: &Path, settings: &HttpSettings) -> io::Result<(
     if settings.receives_otlp {
         make_lasting_token(&otlp_token_path(session_dir))?;
     }
+    // A head that goes on with a session goes on with its token.
+    if read(session_dir).is_ok_and(|(_, written)| written == *settings) {
+        return Ok(());
+    }
     create(&token_path(session_dir))?.write_all(format!("{}\n", new_token()?).as_bytes())?;
     create(&settings_path(session_dir))?.write_all(&serde_json::to_vec(settings).map_err(io::Error::other)?)
 }

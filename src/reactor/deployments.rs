@@ -13,6 +13,7 @@
 //! | `processes` | replicas and proxies that begin, join each other, and end |
 //! | `rollout` | a version on its way: nothing of the old one goes before all of the new one is ready |
 //! | `turn` | what there is, compared with what there should be; health, limits, the end |
+//! | `takeover` | what a head before this one has left, that runs on |
 //! | `inputs`, `report` | wishes and reports; rows for people |
 //! | `calls` | deployments and replicas, as callers that are no proxies ask for them |
 
@@ -25,6 +26,7 @@ pub(crate) mod replica;
 pub(crate) mod report;
 pub(crate) mod rollout;
 pub(crate) mod service;
+pub(crate) mod takeover;
 pub(crate) mod turn;
 
 #[cfg(test)]
@@ -40,4 +42,5 @@ pub use inputs::{
 pub use replica::Stage;
 pub use report::{list_services, list_versions};
 pub use service::{INDICES, PLACES, Served, Services, VERSION_LIMIT, Version};
+pub use takeover::{Left, take_over};
 pub use turn::turn;

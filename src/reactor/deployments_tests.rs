@@ -7,6 +7,7 @@ use std::time::Duration;
 use proptest::prelude::*;
 use tracer_core::task::WorkerId;
 use tracer_ipc::protocol::{ServiceNews, ServiceRefusal, ServiceRefusalCode, ServiceReport, ServiceState};
+use tracer_ipc::replica_table::ReplicaState;
 use tracer_ipc::serving::*;
 
 use super::*;
@@ -110,6 +111,9 @@ impl ServiceEffects for World {
         self.ready.entry(place).and_modify(|entry| entry.1 = limit);
     }
     fn set_waiting_limit(&mut self, _: &str, _: u32, _: u32) {}
+    fn state_in_table(&self, _: &str, place: u32) -> ReplicaState {
+        if self.ready.contains_key(&place) { ReplicaState::Ready } else { ReplicaState::Gone }
+    }
     fn in_flight(&self, _: &str, _: u32) -> u64 {
         0
     }

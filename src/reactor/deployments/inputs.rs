@@ -8,6 +8,7 @@ use super::processes::{give_up_replica, join_proxy, join_replica, on_proxy_exit,
 use super::replica::{Event, Said, Stage};
 use super::rollout;
 use super::service::{INDICES, PLACES, ProxyStage, Served, Services, Version, deployments};
+use super::takeover::on_told;
 use super::turn::{begin_end, listen_again, time_to_end};
 use crate::state::{Now, task::DriverId};
 use tracer_core::count::Count;
@@ -388,6 +389,13 @@ pub fn on_proxy_report(
                 proxy.stage = ProxyStage::Up;
                 proxy.said = Said { tracing, hook_failure, module_version: None };
                 join_proxy(served, effects, process);
+            }
+        }
+        ProxyReport::Told { tracing, hook_failure, revision, lanes } => {
+            if std::mem::take(&mut proxy.is_silent) {
+                proxy.kill_at_ns = None;
+                proxy.said = Said { tracing, hook_failure, module_version: None };
+                on_told(served, effects, process, revision, &lanes);
             }
         }
         ProxyReport::Configured { revision, failure } => {

@@ -79,6 +79,7 @@ pub(super) fn start_proxy(
                 said: Said::default(),
                 given: 0,
                 uses: 0,
+                is_silent: false,
                 failure: None,
                 kill_at_ns: None,
             };
