@@ -7,9 +7,14 @@
 //! None of this needs a cgroup or a PID namespace, or any right. What it cannot hold: processes that daemonize survive when guard, head
 //! and worker are all killed before one of them could act.
 //!
-//! The guard makes no decision and holds no state, and shares the head's memory, so it costs next to nothing.
+//! A service outlives its head. The guard starts the processes of services, for the head, so that they are its own children and not the head's, and
+//! keeps their files and what the head knows of them ([`keeper`](super::keeper)). When the head dies while there are any, another one begins as
+//! a copy of the guard and goes on with them. So it is again and again, unless none has taken over within ten seconds, or heads end by
+//! themselves one after the other: then all of it ends. A head that no service has ends as it always did, and so does that of a program.
 //!
-//! If the guard itself is killed, the head is asked to stop.
+//! The guard looks into nothing that it keeps, and shares the head's memory, so it costs next to nothing.
+//!
+//! If the guard itself is killed, the kernel kills the processes of services, whose parent it is, and the head is asked to stop.
 
 use std::fs::{self, File};
 use std::io;

@@ -5,8 +5,9 @@
 //! travel in [lanes](crate::lane), between the proxy and the replicas, and who may be called is in the
 //! [table](crate::replica_table), which all of them have mapped.
 //!
-//! They are started as `tracer proxy <session-folder> <head-pid>` and `tracer replica <session-folder> <head-pid>`, with the control socket as
-//! standard input, and end with the process of that pid. What is in their orders is in no argument.
+//! They are started as `tracer proxy <session-folder> <guard-pid>` and `tracer replica <session-folder> <guard-pid>`, with the control socket as
+//! standard input, and end with the process of that pid: the guard above the head, which starts them for it. When the head dies, the next one has
+//! the same control sockets. What is in their orders is in no argument.
 //!
 //! ```text
 //!   head → proxy     Begin ─▶ Lanes (for each replica) ─▶ Configure ─▶ Lanes, Refresh, ReplicaGone, … ─▶ Drain

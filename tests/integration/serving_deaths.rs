@@ -53,12 +53,27 @@ impl Service {
 
     pub(super) fn deploy_to(cluster: Cluster, import_path: &'static str, replicas: u32) -> Service {
         let address = TcpListener::bind(("127.0.0.1", 0)).unwrap().local_addr().unwrap();
+        Service::deploy_at(cluster, address, import_path, replicas)
+    }
+
+    pub(super) fn deploy_at(
+        cluster: Cluster,
+        address: SocketAddr,
+        import_path: &'static str,
+        replicas: u32,
+    ) -> Service {
         let service = Service { cluster, address, import_path };
         service.deploy_again(replicas, "");
         service
     }
 
-    pub(super) fn deploy_again(&self, replicas: u32, further: &str) {
+    fn deploy_again(&self, replicas: u32, further: &str) {
+        let file = self.write(replicas, further);
+        self.cluster.tracer(&["serve", "deploy", &file]).success();
+    }
+
+    /// Writes its file, and returns the path.
+    pub(super) fn write(&self, replicas: u32, further: &str) -> String {
         let text = format!(
             "name = \"shop\"\n[http]\naddress = \"{}\"\n[[applications]]\nimport_path = \"{path}\"\n\
              [[applications.deployments]]\nimport_path = \"{path}\"\nnum_replicas = {replicas}\n{further}\n",
@@ -67,7 +82,7 @@ impl Service {
         );
         let file = self.cluster.file("service.toml");
         std::fs::write(&file, text).unwrap();
-        self.cluster.tracer(&["serve", "deploy", file.to_str().unwrap()]).success();
+        file.to_str().unwrap().to_owned()
     }
 
     /// Returns the processes of a role: `proxy` or `replica`.

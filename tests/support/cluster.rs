@@ -251,6 +251,17 @@ impl Cluster {
         wait_until("the head is gone", || (!processes::is_alive(pid)).then_some(()));
     }
 
+    /// Kills the head, and waits until the next one answers, which its guard has started.
+    #[track_caller]
+    pub fn kill_head_and_wait_for_the_next(&self) {
+        let before = self.head_pid();
+        processes::kill(before, Signal::KILL);
+        wait_until("another head has come", || {
+            let has_come = self.head_record()["pid"].as_u64().is_some_and(|pid| pid != u64::from(before));
+            (has_come && self.tracer(&["status"]).output.status.success()).then_some(())
+        });
+    }
+
     /// Kills the head and its guard, so that no other head comes by itself, and waits until both are gone.
     #[track_caller]
     pub fn kill_head_and_guard(&self) {

@@ -53,6 +53,10 @@ impl Server {
         }
         reactor::on_attempt_spans(&mut self.state, std::mem::take(&mut self.io.stories.attempt_spans));
         self.io.stories.handover.take_over(&self.session.handovers_left());
+        if self.io.restarts > 0 {
+            // The head before this one had it in this very folder.
+            self.io.stories.handover.look();
+        }
         self.found.recovered = self.span_counts();
         Ok(())
     }

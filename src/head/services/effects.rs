@@ -20,6 +20,7 @@ use super::listeners::Listeners;
 use super::takeover::ProcessFacts;
 use super::{ProcessKind, ServiceProcess, ServiceTable};
 use crate::config::LOG_SIZE_LEAST;
+use crate::fault;
 use crate::head::io::{HeadIo, Source};
 use crate::head::keeper::{Keeper, Key};
 use crate::head::memory::Bound;
@@ -390,6 +391,7 @@ impl ServiceEffects for Acting<'_> {
     }
 
     fn give_lanes(&mut self, proxy: WorkerId, replica: WorkerId, place: u32, name: &str) {
+        fault::point("head_gives_lanes");
         let Some(ServiceProcess { kind: ProcessKind::Proxy { callers }, .. }) = self.io.services.processes.get(&proxy)
         else {
             return;
@@ -418,6 +420,7 @@ impl ServiceEffects for Acting<'_> {
     }
 
     fn configure_proxy(&mut self, proxy: WorkerId, settings: &ProxySettings) {
+        fault::point("head_configures");
         match send_long(settings) {
             Ok(file) => self.order(proxy, Order::Proxy(ProxyOrder::Configure), vec![file]),
             Err(error) => {
@@ -446,6 +449,7 @@ impl ServiceEffects for Acting<'_> {
     }
 
     fn publish(&mut self, service: &str, place: u32, index: u32, limit: u32) {
+        fault::point("head_publishes");
         self.io.services.callers.note_change(service);
         self.at(service, place, |table, place| {
             if let Some(deployment) = table.deployment(index as usize) {
@@ -494,6 +498,7 @@ impl ServiceEffects for Acting<'_> {
 
     fn journal_deployed(&mut self, version: u64, deployed_unix_nano: u64, service: &Service) {
         self.io.kept.journal.service_deployed(version, deployed_unix_nano, service);
+        fault::point("head_deployed");
     }
 
     fn journal_shut_down(&mut self, service: &str, unix_nano: u64) {
