@@ -6,6 +6,7 @@
 //! cargo bench --bench serve -- --only hello
 //! cargo bench --bench serve -- --only otlp     # what `tracer start --otlp` takes
 //! cargo bench --bench serve -- --only batch    # batches of a handler of fixed cost, beside the ideal
+//! cargo bench --bench serve -- --only head     # the second in which the head is killed, beside the second before
 //! ```
 //!
 //! The load is wrk's (one thread) and h2load's, on the same cores as everything else. Floors: one hyper process; hyper with a pool of
@@ -23,6 +24,7 @@ mod load;
 mod otlp;
 mod peers;
 mod service;
+mod without_head;
 
 use std::error::Error;
 use std::process::ExitCode;
@@ -70,6 +72,8 @@ const LOADS: [(&str, Load); 4] = [
 const OTLP: &str = "otlp";
 /// The name of the measurement of batches.
 const BATCH: &str = "batch";
+/// The name of the measurement of a head that is killed.
+const HEAD: &str = "head";
 
 struct Options {
     seconds: u32,
@@ -101,9 +105,10 @@ fn parse(arguments: &[String]) -> Result<Options, String> {
             "--bench" => {}
             "--quick" => (options.seconds, options.runs) = (1, 1),
             "--only" => {
-                let mut known = LOADS.iter().map(|(known, _)| *known).chain([OTLP, BATCH]);
+                let mut known = LOADS.iter().map(|(known, _)| *known).chain([OTLP, BATCH, HEAD]);
                 let name = arguments.next().filter(|name| known.any(|known| known == **name));
-                options.only = Some(name.ok_or("--only needs one of hello, one, h2, bodies, otlp, batch")?.clone());
+                options.only =
+                    Some(name.ok_or("--only needs one of hello, one, h2, bodies, otlp, batch, head")?.clone());
             }
             other => return Err(format!("unknown argument `{other}`; known are --quick and --only NAME")),
         }
@@ -118,7 +123,10 @@ fn measure(options: &Options) -> Result<(), Failure> {
     if options.only.as_deref().is_none_or(|only| only == BATCH) {
         batches::measure(options.seconds, options.runs)?;
     }
-    if options.only.as_deref().is_some_and(|only| [OTLP, BATCH].contains(&only)) {
+    if options.only.as_deref().is_none_or(|only| only == HEAD) {
+        without_head::measure(options.runs)?;
+    }
+    if options.only.as_deref().is_some_and(|only| [OTLP, BATCH, HEAD].contains(&only)) {
         return Ok(());
     }
     let mut servers = Vec::new();

@@ -14,7 +14,7 @@ use super::{Failure, Server};
 const TRACER: &str = env!("CARGO_BIN_EXE_tracer");
 const HOOK: &str = "local_tmp_tracing:setup_tracing";
 
-struct Service {
+pub(crate) struct Service {
     folder: TempDir,
     port: u16,
     processes: Vec<(String, u32)>,
@@ -46,6 +46,11 @@ pub(crate) fn traced() -> Result<Box<dyn Server>, Failure> {
 
 /// Starts a service of one deployment.
 pub(crate) fn of(import_path: &str, is_traced: bool) -> Result<Box<dyn Server>, Failure> {
+    Ok(Box::new(start(import_path, is_traced)?))
+}
+
+/// The same, whose head can be killed.
+pub(crate) fn start(import_path: &str, is_traced: bool) -> Result<Service, Failure> {
     let modules = build_handlers()?;
     let folder = tempfile::Builder::new().prefix("serve-").tempdir_in(env!("CARGO_TARGET_TMPDIR"))?;
     let mut head = tracer(folder.path());
@@ -69,7 +74,16 @@ pub(crate) fn of(import_path: &str, is_traced: bool) -> Result<Box<dyn Server>, 
     deploy.args(["serve", "deploy"]).arg(&file);
     succeed(deploy)?;
     service.processes = processes_of(service.folder.path())?;
-    Ok(Box::new(service))
+    Ok(service)
+}
+
+impl Service {
+    /// Returns the process of the head.
+    pub(crate) fn head(&self) -> Result<i32, Failure> {
+        let text = fs::read_to_string(self.folder.path().join("place/head.lock"))?;
+        let pid = text.split_once("\"pid\":").and_then(|(_, rest)| rest.split([',', '}']).next()?.parse().ok());
+        pid.ok_or_else(|| format!("no head is in `{text}`").into())
+    }
 }
 
 /// Returns the program, for a place of its own.
