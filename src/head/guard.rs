@@ -162,6 +162,8 @@ fn split_as(place: Attachment, heads: Heads, prepare: impl FnOnce() -> Box<dyn F
             }
         }
     };
+    // The locks of the place are among what it keeps.
+    drop(guard);
     kill_all();
     if status.code().is_none() {
         let _ = signals.unblock();

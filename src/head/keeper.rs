@@ -21,7 +21,7 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use tracer_ipc::control;
 
-/// What something that is kept belongs to.
+/// Owner of something that is kept.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub(super) enum Key {
     /// Settings of the head, and the session; with the locks of the place.

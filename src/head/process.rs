@@ -2,7 +2,7 @@
 //!
 //! A worker leads its own process group, so that a signal reaches what it started, and a Ctrl-C in the terminal of
 //! a head in the foreground does not reach it behind the head's back. It asks the kernel for SIGKILL when the head
-//! dies, and checks that it was not too late for that. The process is identified by a pidfd, so a recycled pid is never
+//! dies, and checks that it was not too late for that. Processes of services are started by the guard, and end with that. The process is identified by a pidfd, so a recycled pid is never
 //! signalled.
 
 use std::collections::BTreeMap;

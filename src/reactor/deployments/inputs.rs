@@ -4,11 +4,10 @@ use std::time::Duration;
 
 use super::effects::ServiceEffects;
 use super::plan::{kept, missing, steps};
-use super::processes::{give_up_replica, join_proxy, join_replica, on_proxy_exit, on_replica_exit};
+use super::processes::{give_up_replica, join_proxy, join_replica, on_proxy_exit, on_replica_exit, on_told};
 use super::replica::{Event, Said, Stage};
 use super::rollout;
 use super::service::{INDICES, PLACES, ProxyStage, Served, Services, Version, deployments};
-use super::takeover::on_told;
 use super::turn::{begin_end, listen_again, time_to_end};
 use crate::state::{Now, task::DriverId};
 use tracer_core::count::Count;

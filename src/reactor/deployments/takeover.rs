@@ -18,7 +18,7 @@ use tracer_ipc::serving::{ProxyOrder, ReplicaOrder};
 /// Time within which a proxy must say what it has, in nanoseconds.
 const TELL_LIMIT_NS: u64 = 5_000_000_000;
 
-/// What a head has left.
+/// Services and processes of a head that has died.
 #[derive(Debug, Default)]
 pub struct Left {
     /// The services, as it knew them.
@@ -96,37 +96,5 @@ fn go_on(services: &mut Services, effects: &mut impl ServiceEffects, name: &str,
     } else if is_not_in_journal && served.serving.is_some() && served.ending.is_none() {
         // It was to be shut down.
         begin_end(served, effects, (drain, true), now);
-    }
-}
-
-/// Notes what a proxy has. Lanes that it has not are made.
-pub(super) fn on_told(
-    served: &mut Served,
-    effects: &mut impl ServiceEffects,
-    process: WorkerId,
-    revision: u64,
-    lanes: &[u32],
-) {
-    let Some(proxy) = served.proxies.get_mut(&process) else { return };
-    if proxy.stage == ProxyStage::Starting {
-        proxy.stage = ProxyStage::Up;
-    }
-    // It is given settings once more: those that the head before this one gave last may not have come to it.
-    (proxy.given, proxy.uses) = (0, revision);
-    served.revision = served.revision.max(revision);
-    let is_up = proxy.stage == ProxyStage::Up;
-    for (id, replica) in &mut served.replicas {
-        let has_lanes = lanes.contains(&replica.place);
-        if has_lanes {
-            replica.joined.insert(process);
-            replica.lanes.insert(process);
-            continue;
-        }
-        replica.joined.remove(&process);
-        replica.lanes.remove(&process);
-        if is_up && replica.has_handler() {
-            effects.give_lanes(process, *id, replica.place, &replica.name);
-            replica.joined.insert(process);
-        }
     }
 }
