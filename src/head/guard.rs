@@ -44,7 +44,7 @@ use crate::spin::is_readable;
 static GUARD: AtomicU32 = AtomicU32::new(0);
 /// Time that all heads of a guard count from.
 static CLOCK: OnceLock<Instant> = OnceLock::new();
-/// What a head has from its guard, until it takes it.
+/// Inheritance of a head from its guard, until it takes it.
 static INHERITED: Mutex<Option<Inherited>> = Mutex::new(None);
 
 /// Returns the time within which a head must have taken over what the one before it has left; else all of it ends.
@@ -70,14 +70,14 @@ pub(crate) fn clock() -> Instant {
     *CLOCK.get_or_init(Instant::now)
 }
 
-/// What a head has from its guard.
+/// Inheritance of a head from its guard.
 #[derive(Debug)]
 pub(crate) struct Inherited {
     /// The way to the guard.
     pub(super) keeper: Keeper,
-    /// What the heads before it have left; nothing for the first.
+    /// Leavings of the heads before it; nothing for the first.
     pub(super) kept: AllKept,
-    /// How many heads have ended before it.
+    /// Number of heads that have ended before it.
     pub(super) restarts: u64,
 }
 
@@ -181,7 +181,7 @@ fn let_go() {
     }
 }
 
-/// Whether a head comes after one that has died.
+/// Succession of heads: whether one comes after one that has died.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Heads {
     /// One comes if processes of services live.

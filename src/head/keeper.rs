@@ -32,13 +32,13 @@ pub(super) enum Key {
     Front,
     /// The socket for callers of deployments.
     CallerSocket,
-    /// What there should be of a service and what there is, as the reactor has it.
+    /// The state of a service, as the reactor has it.
     Service(String),
     /// The table of a service.
     Table(String),
     /// The listeners of a service at an address.
     Listeners(String, SocketAddr),
-    /// What wakes a caller of a service.
+    /// The event descriptor that wakes a caller of a service.
     Waker(String, u32),
     /// A process of a service, by its number.
     Process(u64),
@@ -78,14 +78,14 @@ pub(super) type AllKept = BTreeMap<Key, Kept>;
 pub(super) enum ToGuard {
     /// Keep this, in place of what was kept of it. Its files go along.
     Keep {
-        /// What it belongs to.
+        /// Its owner.
         key: Key,
         /// MessagePack.
         value: Vec<u8>,
     },
     /// Keep this no longer. A process that is not kept is ended.
     Forget {
-        /// What it belonged to.
+        /// Its owner.
         key: Key,
     },
     /// Start a process, as the [order](StartOrder) in the first file says. The next files are the ends of its control socket: its own, which it gets as

@@ -165,7 +165,7 @@ pub(super) struct Server {
     pub(super) listener: UnixListener,
     pub(super) signals: UnixStream,
     pub(super) clock: Instant,
-    /// What the head before this one has left of services, until it is taken over.
+    /// Leavings of the head before this one, of services, until they are taken over.
     pub(super) left: Option<Left>,
     pub(super) due: Due,
     pub(super) heap: Heap,

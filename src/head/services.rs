@@ -46,7 +46,7 @@ pub(super) struct ServicesIo {
     processes: BTreeMap<WorkerId, ServiceProcess>,
     /// Callers of deployments that are no proxies.
     callers: Callers,
-    /// What the guard keeps of each service, and whether it keeps what is of the head as a whole.
+    /// State of each service as the guard keeps it, and whether what is of the head as a whole is to be kept, and is.
     kept: HashMap<String, Vec<u8>>,
     wants_head_kept: bool,
     is_head_kept: bool,

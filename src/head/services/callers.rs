@@ -48,7 +48,7 @@ struct Caller {
     is_watched_for_room: bool,
 }
 
-/// What the guard keeps of a caller.
+/// Facts about a caller that the guard keeps.
 #[derive(Debug, serde::Serialize, serde::Deserialize)]
 pub(super) struct CallerFacts {
     numbers: BTreeMap<String, u32>,

@@ -1,4 +1,4 @@
-//! What the guard keeps of services for the next head, and that head, which goes on with it.
+//! Takeover of services: facts and files that the guard keeps for the next head, and that head, which goes on with them.
 
 use std::collections::BTreeMap;
 use std::os::fd::{AsFd, OwnedFd};
@@ -24,7 +24,7 @@ use crate::head::state::Now;
 use crate::spool::ClaimRing;
 use crate::task::WorkerId;
 
-/// What the guard keeps of a process of a service, beside its pid and its files.
+/// Facts about a process of a service that the guard keeps, beside its pid and its files.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(super) struct ProcessFacts {
     pub(super) service: String,
