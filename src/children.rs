@@ -74,6 +74,17 @@ pub(crate) fn reap(child: Pid) -> bool {
     !matches!(waitpid(Some(child), WaitOptions::NOHANG), Ok(None))
 }
 
+/// Returns the wait status of a child that has ended, which is left to be reaped. None of one that has not.
+pub(crate) fn ended_status(child: Pid) -> Option<i32> {
+    let options = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
+    let status = waitid(WaitId::Pid(child), options).ok()??;
+    match (status.exit_status(), status.terminating_signal()) {
+        (Some(code), _) => Some((code & 0xff) << 8),
+        (None, Some(signal)) => Some(signal | if status.dumped() { 0x80 } else { 0 }),
+        (None, None) => None,
+    }
+}
+
 /// Returns whether a child has one of this process's own outputs open.
 pub(crate) fn holds_output(child: Pid) -> bool {
     let target = |pid: &str, fd: u32| fs::read_link(format!("/proc/{pid}/fd/{fd}")).ok();

@@ -12,6 +12,9 @@ const ROOT: &str = "/sys/fs/cgroup";
 /// Prefix of the names of groups that a head makes. The head's process follows, then the worker.
 const OURS: &str = "tracer-";
 
+/// The end of the name of the group that a head and its guard move to.
+const LEAF: &str = "-head";
+
 /// In version 1, no bound is the largest number of whole pages.
 const UNBOUNDED: u64 = 1 << 62;
 
@@ -53,7 +56,15 @@ impl Group {
 
     /// Returns where a head may make groups for its workers, whose process this is, with its guard; none where it may not.
     pub(crate) fn for_children(ours: &[u32]) -> Option<Group> {
-        let own = Group::of(*ours.first()?)?;
+        let mut own = Group::of(*ours.first()?)?;
+        let name = own.path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+        if name.starts_with(OURS)
+            && name.ends_with(LEAF)
+            && let Some(parent) = own.path.parent()
+        {
+            // The head before this one has moved the guard there.
+            own.path = parent.to_owned();
+        }
         own.prepare(ours).ok()?;
         own.remove_left_behind();
         Some(own)

@@ -25,6 +25,7 @@ mod handover;
 mod heap;
 mod io;
 mod journal;
+mod keeper;
 mod logs;
 mod memory;
 mod oom;

@@ -66,7 +66,7 @@
 //! 6. The head records the one outcome and tells the driver, whose spans end the same way. [`trace`] reads it all back.
 //!
 //! When a process dies on the way, `head::recovery` finishes its story from its spool before anyone is told of the loss. When
-//! the head ends, `head::guard` above it ends whatever is left.
+//! the head ends, `head::guard` above it ends whatever is left. Where services live when the head is killed, the guard starts the next head, which goes on with their processes.
 //!
 //! # The rooms
 //!
@@ -96,7 +96,7 @@
 //!
 //! | these alone | files |
 //! |---|---|
-//! | start processes | `head/process.rs` (workers, the HTTP API), `head/guard.rs` (the head itself), `worker/command/` (commands), `client/cluster/embedded.rs` (a program's own head), `cli/start.rs` (a head in the background), `cli/report.rs` (the pager), `hooks/program/` (programs that are deployments) |
+//! | start processes | `head/process.rs` (workers, the HTTP API), `head/guard.rs` (the head itself, and for it the processes of services), `worker/command/` (commands), `client/cluster/embedded.rs` (a program's own head), `cli/start.rs` (a head in the background), `cli/report.rs` (the pager), `hooks/program/` (programs that are deployments) |
 //! | signal processes | `head/process.rs`, `head/guard.rs`, `head/io.rs`, `worker/command.rs`, `client/cluster/embedded.rs`, `cli/start.rs`, `ipc/fault.rs` (itself, in tests), `hooks/program/` (its program, and itself after it) |
 //! | print | `cli/report.rs`, `cli/live_line.rs`, `cli/submit/map/progress.rs`, `cli/start.rs`; to a log of their own process: `host/hook/log.rs`, `worker.rs`, `worker/`, `http_api.rs`, `http_api/link.rs`, `http_api/metrics/export.rs`, `serving/proxy.rs`, `serving/proxy/`, `ipc/fork.rs`; of hooks, which have no log but standard error: `hooks/otlp/` (once, that spans do not arrive), `hooks/sdk/src/panics.rs` and `hooks/sdk/src/host.rs` (without a host); `hooks/program/` (the log of its replica) |
 //! | change the environment of their own process | while it has one thread: `cli.rs` (removes empty variables of tracer, which count as not set), `client/driver/session_environment.rs` (a driver takes over the session's: exporters of a hook read it by themselves, where no ABI reaches) |

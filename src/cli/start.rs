@@ -453,6 +453,7 @@ fn read_until_end(child: &mut Child, pidfd: &OwnedFd, deadline: Instant) -> Resu
 
 fn run_in_foreground(settings: HeadSettings, format: Format) -> CommandResult {
     guard::split(guard::Attachment::Foreground)?;
+    let settings = guard::inherited_settings().unwrap_or(settings);
     let shown = settings.clone();
     let end = run_server(settings, None, &mut |started, _| {
         if started.no_worker.is_none() {
@@ -476,9 +477,14 @@ fn run_server(
     program: Option<OwnedFd>,
     on_started: &mut dyn FnMut(&Started, &Path),
 ) -> Result<HeadEnd, CommandError> {
-    let session = Session::open(&settings.temp_dir, &settings.tracing.spans_dir, guard::pid(), now_unix_nano())
-        .map_err(occupied)?;
-    Ok(server::run(settings, session, program, on_started)?)
+    let inherited = guard::take_inherited();
+    let session = match inherited.as_ref().map(|inherited| inherited.session(&settings.temp_dir)).transpose()?.flatten()
+    {
+        Some(session) => session,
+        None => Session::open(&settings.temp_dir, &settings.tracing.spans_dir, guard::pid(), now_unix_nano())
+            .map_err(occupied)?,
+    };
+    Ok(server::run(settings, session, inherited, program, on_started)?)
 }
 
 fn occupied(error: SessionError) -> CommandError {
@@ -546,10 +552,16 @@ pub(super) fn run_head() -> CommandResult {
     // group, which this process is not.
     let _ = rustix::process::setsid();
     guard::split(guard::Attachment::Background)?;
-    let mut input = Vec::new();
-    io::stdin().read_to_end(&mut input)?;
-    let settings: HeadSettings = serde_json::from_slice(&input)
-        .map_err(|error| CommandError::new(exit::USAGE, format!("`tracer head` is run by `tracer start`: {error}")))?;
+    let settings = match guard::inherited_settings() {
+        Some(settings) => settings,
+        None => {
+            let mut input = Vec::new();
+            io::stdin().read_to_end(&mut input)?;
+            serde_json::from_slice(&input).map_err(|error| {
+                CommandError::new(exit::USAGE, format!("`tracer head` is run by `tracer start`: {error}"))
+            })?
+        }
+    };
     tell_how_it_ends(serve(settings, None).map(drop))
 }
 

@@ -92,10 +92,11 @@ fn render(status: &StatusReport) -> String {
         (
             "head",
             format!(
-                "tracer {}, pid {}, up {}",
+                "tracer {}, pid {}, up {}{}",
                 status.version,
                 status.head_pid,
-                Elapsed::from_nanos(status.metrics.uptime_ns)
+                Elapsed::from_nanos(status.metrics.uptime_ns),
+                restarts(status.head_restarts)
             ),
         ),
         ("node", status.node_id.clone()),
@@ -184,4 +185,12 @@ fn render(status: &StatusReport) -> String {
         fields.push(("warning", warning.clone()));
     }
     report::fields(&fields)
+}
+/// Returns how often the head has died and was followed by another.
+fn restarts(count: u64) -> String {
+    match count {
+        0 => String::new(),
+        1 => ", restarted once".into(),
+        count => format!(", restarted {count} times"),
+    }
 }

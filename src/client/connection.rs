@@ -135,6 +135,11 @@ impl Connection {
         }
     }
 
+    /// Returns whether it has broken: its head is gone, or has closed it.
+    pub fn has_broken(&self) -> bool {
+        self.lock().broken.is_some()
+    }
+
     /// Returns what the head says of itself and of this connection.
     pub fn welcome(&self) -> &Welcome {
         &self.welcome

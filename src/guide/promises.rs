@@ -202,8 +202,19 @@
 //! - Kept by `scaling::replicas_follow_the_requests_and_those_that_go_end_what_they_have`,
 //!   `scaling::a_first_request_waits_for_its_replica_and_its_span_has_the_cold_start` and `scaling::when_there_is_no_room_it_is_said_what_is_short`.
 //!
-//! **A port outlives its proxy.** While a killed proxy is replaced, connections wait and none is refused; services outlive their head, and `tracer serve
-//! shutdown` is for good.
+//! **A service outlives its head.** When the head is killed, replicas and proxies serve on and no request fails; the guard starts another head within a second, which
+//! goes on with them, finishes the spans of what has died meanwhile, and a rollout that was going on.
+//!
+//! - If no head has taken over within 10 s, or the guard is killed too, all of it ends. Services that are bound to a command or a program end with their head.
+//! - Kept by `serving_without_head::no_request_fails_and_nothing_is_left_while_the_head_is_killed_again_and_again`,
+//!   `serving_without_head::what_dies_while_there_is_no_head_is_finished_and_replaced_by_the_next`,
+//!   `serving_without_head::a_rollout_goes_on_at_whichever_step_the_head_dies`,
+//!   `serving_without_head::all_of_it_ends_when_no_head_comes_in_time`,
+//!   `composition::calls_between_replicas_go_on_with_and_without_a_head` and
+//!   `serving_tasks::a_handler_submits_tasks_to_the_head_that_comes_after_one_that_was_killed`.
+//!
+//! **A port outlives its proxy.** While a killed proxy is replaced, connections wait and none is refused; what was served is served again by the next head of the place,
+//! and `tracer serve shutdown` is for good.
 //!
 //! - Kept by `serving_deaths::whole_answers_have_whole_traces_while_the_proxy_is_killed`, `services::replicas_and_proxies_that_are_killed_are_replaced` and
 //!   `services::a_head_that_is_started_again_serves_what_was_served_and_a_shutdown_is_for_good`.
@@ -332,11 +343,13 @@
 //!
 //! **No process outlives its owner.** Kill head, worker or submission, any of them together, and what tasks have started ends too, daemons included.
 //!
+//! - Replicas and proxies of services outlive a head that is killed, for 10 s at most without another one; they are the guard's children, and end with it.
 //! - Only when worker, head and the guard above the head are all killed at the same moment can a daemonized process stay.
 //! - Kept by `leftovers::a_daemon_ends_with_its_worker_while_the_head_lives_and_nothing_else_does`,
 //!   `leftovers::head_worker_and_submitter_killed_at_once_leave_nothing_and_lose_no_span`,
 //!   `leftovers::everything_that_tasks_have_started_ends_with_a_head_that_is_killed`,
-//!   `leftovers::a_daemon_that_a_task_leaves_ends_with_the_head_however_that_ends` and
+//!   `leftovers::a_daemon_that_a_task_leaves_ends_with_the_head_however_that_ends`,
+//!   `serving_without_head::all_of_it_ends_when_the_guard_is_killed_alone_or_with_the_head` and
 //!   `leftovers::a_worker_that_is_killed_takes_everything_along_that_its_function_has_started`.
 //!
 //! **A head of a program's own ends with the program.** [`init`](crate::init) starts one if none runs. However the program ends, SIGKILL and a Ctrl-C in its

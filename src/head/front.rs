@@ -7,7 +7,7 @@
 use std::fmt;
 use std::io;
 use std::net::TcpListener;
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -85,10 +85,17 @@ pub(super) struct Front {
 }
 
 impl Front {
-    /// Takes the port, and makes a token.
-    pub(super) fn open(settings: HttpSettings, session_dir: &Path) -> Result<Front, FrontError> {
+    /// Takes the port, which may be `kept` from the head before this one, and makes a token.
+    pub(super) fn open(
+        settings: HttpSettings,
+        session_dir: &Path,
+        kept: Option<TcpListener>,
+    ) -> Result<Front, FrontError> {
         let listen_error = |source| FrontError::Listen { address: settings.address, source };
-        let listener = TcpListener::bind(settings.address.get()).map_err(listen_error)?;
+        let listener = match kept {
+            Some(listener) => listener,
+            None => TcpListener::bind(settings.address.get()).map_err(listen_error)?,
+        };
         listener.set_nonblocking(true).map_err(listen_error)?;
         let bound = listener.local_addr().map_err(listen_error)?;
         let address = LoopbackAddress::try_from(bound).unwrap_or(settings.address);
@@ -109,6 +116,11 @@ impl Front {
             codes: Codes::default(),
             kill_at: None,
         })
+    }
+
+    /// Returns its port, for the next head.
+    pub(super) fn port(&self) -> Option<BorrowedFd<'_>> {
+        self.listener.as_ref().map(AsFd::as_fd)
     }
 
     /// Returns its process, if it runs.

@@ -18,6 +18,7 @@ use super::front::Front;
 use super::guard;
 use super::handover::Handover;
 use super::journal::{Journal, Submitted};
+use super::keeper::{Keeper, Key};
 use super::logs::{HeadLog, Logs};
 use super::memory::Bound;
 use super::output::WorkerOutput;
@@ -140,6 +141,10 @@ pub(super) struct HeadIo {
     pub(super) front: Option<Front>,
     /// Processes, tables and listeners of services.
     pub(super) services: ServicesIo,
+    /// The way to the guard; none without one.
+    pub(super) keeper: Option<Keeper>,
+    /// Heads of this guard that have died before.
+    pub(super) restarts: u64,
     /// Metrics that outlive the head.
     pub(super) figures: Figures,
     /// The logs of the workers' output.
@@ -299,6 +304,21 @@ impl HeadIo {
     pub(super) fn watch(&self, fd: BorrowedFd<'_>, source: Source) -> io::Result<()> {
         let data = epoll::EventData::new_u64(source.token());
         Ok(epoll::add(&self.epoll, fd, data, epoll::EventFlags::IN)?)
+    }
+
+    /// Has the guard keep something for the next head.
+    pub(super) fn keep(&mut self, key: Key, value: &impl serde::Serialize, files: &[BorrowedFd<'_>]) {
+        let Some(kept) = self.keeper.as_ref().map(|keeper| keeper.keep(key.clone(), value, files)) else { return };
+        if let Err(error) = kept {
+            self.log(format!("the guard cannot keep {key:?} for the next head: {error}"));
+        }
+    }
+
+    /// Has the guard keep it no longer.
+    pub(super) fn forget(&self, key: Key) {
+        if let Some(keeper) = &self.keeper {
+            keeper.forget(key);
+        }
     }
 
     /// The most connections, so that there is room left for the files of the workers, now and when they are replaced.

@@ -35,6 +35,11 @@ pub(super) struct Bound {
 }
 
 impl Bound {
+    /// A bound that is not set yet, on a process in this group.
+    pub(super) fn of_group(group: Option<Group>) -> Bound {
+        Bound { group, ..Bound::default() }
+    }
+
     fn is_watched(&self) -> bool {
         self.limit.is_some() && !self.is_by_kernel && self.exceeded.is_none()
     }

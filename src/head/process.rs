@@ -2,7 +2,7 @@
 //!
 //! A worker leads its own process group, so that a signal reaches what it started, and a Ctrl-C in the terminal of
 //! a head in the foreground does not reach it behind the head's back. It asks the kernel for SIGKILL when the head
-//! dies, and checks that it was not too late for that. The process is identified by a pidfd, so a recycled pid is never
+//! dies, and checks that it was not too late for that. Processes of services are started by the guard, and end with that. The process is identified by a pidfd, so a recycled pid is never
 //! signalled.
 
 use std::collections::BTreeMap;
@@ -16,6 +16,7 @@ use std::process::{Child, ChildStderr, ChildStdout, Command, ExitStatus, Stdio};
 
 use rustix::process::{Pid, PidfdFlags, Signal, kill_process, kill_process_group, pidfd_open};
 
+use super::keeper::{Keeper, Key, StartedProcess};
 use super::reactor::WorkerExit;
 use crate::environment::SERVICE_VARIABLE;
 use crate::protocol::TracingSettings;
@@ -32,11 +33,36 @@ pub(super) struct WorkerCommand<'a> {
 
 /// A worker process, from its start until it is reaped.
 pub(super) struct WorkerProcess {
-    child: Child,
+    child: Parentage,
     pub(super) pidfd: OwnedFd,
     pub(super) claims: ClaimRing,
     pub(super) stdout: Option<ChildStdout>,
     pub(super) stderr: Option<ChildStderr>,
+}
+
+/// The parent of a process, who can say how it has ended.
+enum Parentage {
+    /// This head.
+    Head(Child),
+    /// The guard, which reaps it when it is kept no longer.
+    Guard { pid: u32, number: u64, keeper: Keeper },
+}
+
+impl Parentage {
+    /// Returns the pid, which is its own until it is reaped.
+    fn pid(&self) -> Option<Pid> {
+        match self {
+            Parentage::Head(child) => Some(Pid::from_child(child)),
+            Parentage::Guard { pid, .. } => Pid::from_raw(i32::try_from(*pid).ok()?),
+        }
+    }
+
+    fn signal_group(&self, signal: Signal) {
+        // Not reaped yet, so its pid is its own. Errors mean that it is gone already.
+        if let Some(pid) = self.pid() {
+            let _ = kill_process_group(pid, signal);
+        }
+    }
 }
 
 /// This program, to be started again. When its file was replaced while it runs, that is the one that runs, and not the new one.
@@ -83,7 +109,7 @@ impl WorkerProcess {
         };
         use std::os::fd::AsFd;
         match set_up() {
-            Ok(pidfd) => Ok(WorkerProcess { child, pidfd, claims, stdout, stderr }),
+            Ok(pidfd) => Ok(WorkerProcess { child: Parentage::Head(child), pidfd, claims, stdout, stderr }),
             Err(error) => {
                 // It has not been told of any task; it must not be left behind.
                 let _ = child.kill();
@@ -93,19 +119,43 @@ impl WorkerProcess {
         }
     }
 
-    /// Starts a process of a service, whose spool is made. Its output comes in pipes.
-    pub(super) fn spawn_for_service(command: ServiceCommand<'_>) -> io::Result<WorkerProcess> {
+    /// Has the guard start a process of a service, whose spool is made. Its output comes in pipes. `value` is for the head that comes after this one.
+    pub(super) fn spawn_for_service(
+        command: ServiceCommand<'_>,
+        value: &impl serde::Serialize,
+    ) -> io::Result<WorkerProcess> {
         let claims = ClaimRing::create(command.spool, command.slots).map_err(io::Error::other)?;
         let spool = command.spool;
-        let spawned = command.program().and_then(|mut program| WorkerProcess::of(&mut program, claims));
+        let spawned = command.spawn(value).and_then(|(started, number, keeper)| {
+            let files = [started.pidfd, started.stdout, started.stderr];
+            WorkerProcess::of_guard(started.pid, number, keeper, files, claims)
+        });
         if spawned.is_err() {
             let _ = Story::remove(spool);
         }
         spawned
     }
 
+    /// A process that the guard has started, with its pidfd and its outputs.
+    pub(super) fn of_guard(
+        pid: u32,
+        number: u64,
+        keeper: Keeper,
+        [pidfd, stdout, stderr]: [OwnedFd; 3],
+        claims: ClaimRing,
+    ) -> io::Result<WorkerProcess> {
+        for pipe in [&stdout, &stderr] {
+            rustix::io::ioctl_fionbio(pipe, true)?;
+        }
+        let child = Parentage::Guard { pid, number, keeper };
+        Ok(WorkerProcess { child, pidfd, claims, stdout: Some(stdout.into()), stderr: Some(stderr.into()) })
+    }
+
     pub(super) fn pid(&self) -> u32 {
-        self.child.id()
+        match &self.child {
+            Parentage::Head(child) => child.id(),
+            Parentage::Guard { pid, .. } => *pid,
+        }
     }
 
     /// Sends SIGTERM, or SIGKILL, to the command that the worker runs and its group. False when there is none.
@@ -117,14 +167,12 @@ impl WorkerProcess {
 
     /// Sends SIGTERM to the worker and its group.
     pub(super) fn terminate(&self) {
-        // Not reaped yet, so its pid is its own. Errors mean that it is gone already.
-        let _ = kill_process_group(Pid::from_child(&self.child), Signal::TERM);
+        self.child.signal_group(Signal::TERM);
     }
 
     /// Kills the worker, its group, and the command it runs.
     pub(super) fn kill(&self, spool: &Path) {
-        // Not reaped yet, so its pid is its own. Errors mean that it is gone already.
-        let _ = kill_process_group(Pid::from_child(&self.child), Signal::KILL);
+        self.child.signal_group(Signal::KILL);
         if let Ok(story) = Story::open(spool) {
             kill_command_left_behind(&story);
         }
@@ -132,13 +180,19 @@ impl WorkerProcess {
 
     /// Waits for the end of a process that was killed, and reaps it.
     pub(super) fn reap(&mut self) {
-        // It fails only when there is nothing to reap.
-        let _ = self.child.wait();
+        match &mut self.child {
+            // It fails only when there is nothing to reap.
+            Parentage::Head(child) => drop(child.wait()),
+            Parentage::Guard { number, keeper, .. } => keeper.forget(Key::Process(*number)),
+        }
     }
 
-    /// Reaps the process if it has ended.
+    /// Reaps the process if it has ended; the guard's when its story is [over](Self::reap).
     pub(super) fn try_reap(&mut self) -> io::Result<Option<ExitStatus>> {
-        self.child.try_wait()
+        match &mut self.child {
+            Parentage::Head(child) => child.try_wait(),
+            Parentage::Guard { number, keeper, .. } => keeper.how_ended(*number),
+        }
     }
 }
 
@@ -151,8 +205,11 @@ pub(super) struct ServiceCommand<'a> {
     pub(super) temp_dir: &'a Path,
     pub(super) session_dir: &'a Path,
     pub(super) tracing: &'a TracingSettings,
-    /// The process's end of its control socket.
-    pub(super) control: OwnedFd,
+    /// The number of the process, and the way to the guard, which starts it.
+    pub(super) number: u64,
+    pub(super) keeper: Keeper,
+    /// The ends of its control socket: the process's and the head's.
+    pub(super) control: (OwnedFd, BorrowedFd<'a>),
     pub(super) spool: &'a Path,
     /// The number of spans that its spool has room for.
     pub(super) slots: usize,
@@ -163,17 +220,18 @@ pub(super) struct ServiceCommand<'a> {
 }
 
 impl ServiceCommand<'_> {
-    fn program(self) -> io::Result<Command> {
+    fn spawn(self, value: &impl serde::Serialize) -> io::Result<(StartedProcess, u64, Keeper)> {
         let mut program = own_program()?;
-        program.arg(self.role).arg(self.session_dir).arg(std::process::id().to_string());
+        let guard = super::guard::pid().ok_or_else(|| io::Error::other("this head has no guard"))?;
+        program.arg(self.role).arg(self.session_dir).arg(guard.to_string());
         give_environment(&mut program, self.temp_dir, self.tracing);
         program.env(SERVICE_VARIABLE, self.service);
-        program.envs(self.env).process_group(0).stdin(Stdio::from(self.control));
-        program.stdout(Stdio::piped()).stderr(Stdio::piped());
+        program.envs(self.env);
         if let Some(folder) = self.cwd {
             program.current_dir(folder);
         }
-        Ok(program)
+        let started = self.keeper.start(self.number, &program, value, (&self.control.0, self.control.1))?;
+        Ok((started, self.number, self.keeper))
     }
 }
 

@@ -5,9 +5,10 @@
 //! ahead of what was decided. In particular the spans of a worker that died are written before anyone is told of its tasks.
 
 use std::io::{self, Read};
+use std::net::TcpListener;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::{UnixListener, UnixStream};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use rustix::event::{Timespec, epoll};
@@ -15,14 +16,16 @@ use rustix::event::{Timespec, epoll};
 use super::clients::Clients;
 use super::figures::{self, Figures};
 use super::front::{self, Front};
+use super::guard::Inherited;
 use super::handover::Handover;
 use super::heap::{self, Heap};
 use super::journal::{self, Journal, Opened};
+use super::keeper::{AllKept, Key};
 use super::logs::{HeadLog, Logs};
 use super::oom::{self, OomKills};
 use super::place::PlaceWatch;
 use super::process::describe_exit;
-use super::reactor::deployments::{Services, Version};
+use super::reactor::deployments::{Left, Services, Version};
 use super::reactor::{self, Effects, WorkerExit};
 use super::services::ServicesIo;
 use super::settings::{Fresh, HeadSettings, settings_of};
@@ -87,6 +90,7 @@ const LOOKS_INTO_RINGS: u32 = 4;
 pub(crate) fn run(
     settings: HeadSettings,
     session: Session,
+    inherited: Option<Inherited>,
     program: Option<OwnedFd>,
     on_started: &mut dyn FnMut(&Started, &std::path::Path),
 ) -> io::Result<HeadEnd> {
@@ -94,7 +98,7 @@ pub(crate) fn run(
         Some(fresh) => put_aside(&session, fresh)?,
         None => None,
     };
-    let mut server = Server::new(settings, session)?;
+    let mut server = Server::new(settings, session, inherited)?;
     server.found.put_aside = put_aside;
     if let Some(program) = program {
         server.io.watch(program.as_fd(), Source::Program)?;
@@ -129,7 +133,7 @@ pub(crate) fn finish_place(settings: HeadSettings, has_program_ended: bool) -> i
     let place = settings.temp_dir.clone();
     let session =
         Session::open(&place, &settings.tracing.spans_dir, guard::pid(), now_unix_nano()).map_err(io::Error::other)?;
-    let mut server = Server::new(HeadSettings { http: None, ..settings }, session)?;
+    let mut server = Server::new(HeadSettings { http: None, ..settings }, session, None)?;
     {
         let _lock = session::lock_leavings(server.session.temp_dir()).map_err(io::Error::other)?;
         server.take_over()?;
@@ -161,6 +165,8 @@ pub(super) struct Server {
     pub(super) listener: UnixListener,
     pub(super) signals: UnixStream,
     pub(super) clock: Instant,
+    /// Leavings of the head before this one, of services, until they are taken over.
+    pub(super) left: Option<Left>,
     pub(super) due: Due,
     pub(super) heap: Heap,
     pub(super) has_said_started: bool,
@@ -252,10 +258,19 @@ pub(super) struct Stop {
 }
 
 impl Server {
-    fn new(settings: HeadSettings, session: Session) -> io::Result<Server> {
+    fn new(settings: HeadSettings, session: Session, inherited: Option<Inherited>) -> io::Result<Server> {
+        let (keeper, mut kept, restarts) = match inherited {
+            Some(inherited) => (Some(inherited.keeper), inherited.kept, inherited.restarts),
+            None => (None, AllKept::new(), 0),
+        };
         // First: what cannot be had is said before anything has begun.
-        let front = settings.http.map(|http| Front::open(http, session.dir())).transpose().map_err(io::Error::other)?;
-        let listener = session.listen().map_err(io::Error::other)?;
+        let port = kept.remove(&Key::Front).and_then(|kept| kept.files.into_iter().next()).map(TcpListener::from);
+        let front =
+            settings.http.map(|http| Front::open(http, session.dir(), port)).transpose().map_err(io::Error::other)?;
+        let listener = match kept.remove(&Key::Socket).and_then(|kept| kept.files.into_iter().next()) {
+            Some(socket) => UnixListener::from(socket),
+            None => session.listen().map_err(io::Error::other)?,
+        };
         listener.set_nonblocking(true)?;
         let place = PlaceWatch::new(&session)?;
         let (signals, signal_tx) = UnixStream::pair()?;
@@ -284,6 +299,8 @@ impl Server {
             warnings: settings.warnings.clone(),
             front,
             services: ServicesIo::default(),
+            keeper,
+            restarts,
             figures: Figures::open(&figures::path(session.temp_dir())),
             logs,
             log,
@@ -310,7 +327,12 @@ impl Server {
         if io.settings.journal_sync {
             io.kept.journal.start_syncing()?;
         }
-        let state = State::new(settings_of(&io.settings));
+        let mut state = State::new(settings_of(&io.settings));
+        if restarts > 0 {
+            // Its processes, their spools and their logs are there.
+            state.processes_mut().reserve(last_process(session.dir()));
+        }
+        let left = io.take_over_services(kept);
         let spare_values = SpareValues::new(&stored::folder(session.dir()));
         let server = Server {
             state,
@@ -323,7 +345,8 @@ impl Server {
             place,
             listener,
             signals,
-            clock: Instant::now(),
+            clock: guard::clock(),
+            left,
             due: Due { tick: Some(0), ..Due::default() },
             heap: Heap::default(),
             has_said_started: false,
@@ -344,7 +367,11 @@ impl Server {
         self.start_workers(now);
         self.io.start_front();
         let services = std::mem::take(&mut self.found.services);
+        let services = self.take_over_services(services, now);
         self.restore_services(services, now);
+        if let Some(keeper) = &self.io.keeper {
+            keeper.has_begun();
+        }
         let mut events: Vec<epoll::Event> = Vec::with_capacity(256);
         let mut pieces = Vec::new();
         // How often it has looked into the rings since it has asked the kernel.
@@ -633,6 +660,9 @@ impl Server {
         stop.deadline = stop.deadline.min(Instant::now() + grace);
         stop.is_forced |= force;
         self.io.end_handover(now.monotonic_ns);
+        if let Some(keeper) = &self.io.keeper {
+            keeper.stops();
+        }
         self.stop_services(if force { Duration::ZERO } else { grace }, now);
         reactor::on_stop(&mut self.state, &mut self.io, force, now);
     }
@@ -735,6 +765,18 @@ impl Server {
             _ => Some(HeadEnd::Stopped(stop.report)),
         }
     }
+}
+
+/// Returns the highest number of a process that has files in the folder of a session.
+fn last_process(session_dir: &Path) -> WorkerId {
+    let mut folders = vec![session_dir.join("spool"), session_dir.join("logs"), session_dir.join("logs/serve")];
+    let names = folders.drain(..).filter_map(|folder| folder.read_dir().ok()).flatten();
+    let names = names.filter_map(|entry| entry.ok()?.file_name().into_string().ok());
+    let number = |name: String| {
+        let rest = name.strip_prefix("worker-").or(name.strip_prefix("proxy-"))?;
+        rest.split(['-', '.']).next()?.parse().ok()
+    };
+    WorkerId(names.filter_map(number).max().unwrap_or(0))
 }
 
 /// Waits for events and appends them. An interruption is none.

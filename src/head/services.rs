@@ -7,6 +7,7 @@ mod callers;
 mod control;
 mod effects;
 mod listeners;
+mod takeover;
 
 use std::collections::{BTreeMap, HashMap};
 use std::os::fd::{AsFd, OwnedFd};
@@ -22,6 +23,7 @@ use self::effects::Acting;
 use self::listeners::Listeners;
 use super::connection::drain;
 use super::io::{HeadIo, Source};
+use super::keeper::Key;
 use super::memory::Bound;
 use super::oom::{self, OomKills};
 use super::process::{WorkerProcess, describe_exit};
@@ -44,6 +46,10 @@ pub(super) struct ServicesIo {
     processes: BTreeMap<WorkerId, ServiceProcess>,
     /// Callers of deployments that are no proxies.
     callers: Callers,
+    /// State of each service as the guard keeps it, and whether what is of the head as a whole is to be kept, and is.
+    kept: HashMap<String, Vec<u8>>,
+    wants_head_kept: bool,
+    is_head_kept: bool,
     /// Connections that wait for events of a service.
     followers: Vec<Follower>,
 }
@@ -74,6 +80,7 @@ struct ServiceProcess {
 }
 
 /// Role of a process of a service.
+#[derive(Clone, Debug, serde::Serialize, serde::Deserialize)]
 enum ProcessKind {
     Replica { name: String },
     Proxy { callers: Vec<u32> },
@@ -151,7 +158,11 @@ impl HeadIo {
             if let Some(caller) = entry.table.caller(*number as usize) {
                 entry.table.forget_caller(caller);
             }
-            entry.wakers.remove(number);
+            if entry.wakers.remove(number).is_some()
+                && let Some(keeper) = &self.keeper
+            {
+                keeper.forget(Key::Waker(service.to_owned(), *number));
+            }
         }
         self.services.callers.note_change(service);
         // Whoever else waits for a place may find one now.
@@ -242,6 +253,7 @@ impl HeadIo {
         let why = Why { error_type: exit.error_type.clone(), description };
         let loss = Loss { why, of_tasks: Vec::new(), attempts: Vec::new() };
         self.finish_story(&found.spool, left, &loss, Some(process));
+        found.worker.reap();
         if let ProcessKind::Proxy { callers } = &found.kind {
             self.forget_callers(&found.service, callers);
         }
@@ -390,6 +402,9 @@ impl Server {
         if had_news {
             self.state.occupy(self.services.occupied(), self.services.replicas());
             self.tell_callers();
+        }
+        if had_news {
+            self.keep_services();
         }
         let followers = std::mem::take(&mut self.io.services.followers);
         for follower in followers {

@@ -201,6 +201,7 @@ impl Server {
         StatusReport {
             version: crate::VERSION.into(),
             head_pid: std::process::id(),
+            head_restarts: self.io.restarts,
             node_id: self.io.node_id.clone(),
             session_dir: self.io.session_dir.clone(),
             spans_dir: settings.tracing.spans_dir.clone(),

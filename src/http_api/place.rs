@@ -62,6 +62,10 @@ pub(crate) fn write(session_dir: &Path, settings: &HttpSettings) -> io::Result<(
     if settings.receives_otlp {
         make_lasting_token(&otlp_token_path(session_dir))?;
     }
+    // A head that goes on with a session goes on with its tokens.
+    if read(session_dir).is_ok_and(|(_, written)| written == *settings) {
+        return Ok(());
+    }
     for path in tokens_of_session(session_dir) {
         create(&path)?.write_all(format!("{}\n", new_token()?).as_bytes())?;
     }

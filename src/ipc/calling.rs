@@ -129,6 +129,8 @@ pub enum CallerOrder {
         /// The replica's number in the table.
         replica: u32,
     },
+    /// Ask again what was not answered: the head that was asked is gone.
+    Again,
     /// A service has ended, with its table.
     ServiceGone {
         /// The name of the service.

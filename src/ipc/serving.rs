@@ -5,8 +5,9 @@
 //! travel in [lanes](crate::lane), between the proxy and the replicas, and who may be called is in the
 //! [table](crate::replica_table), which all of them have mapped.
 //!
-//! They are started as `tracer proxy <session-folder> <head-pid>` and `tracer replica <session-folder> <head-pid>`, with the control socket as
-//! standard input, and end with the process of that pid. What is in their orders is in no argument.
+//! They are started as `tracer proxy <session-folder> <guard-pid>` and `tracer replica <session-folder> <guard-pid>`, with the control socket as
+//! standard input, and end with the process of that pid: the guard above the head, which starts them for it. When the head dies, the next one has
+//! the same control sockets. What is in their orders is in no argument.
 //!
 //! ```text
 //!   head → proxy     Begin ─▶ Lanes (for each replica) ─▶ Configure ─▶ Lanes, Refresh, ReplicaGone, … ─▶ Drain
@@ -340,6 +341,8 @@ pub enum ProxyOrder {
     },
     /// A client's connection that another proxy [hands over](ProxyReport::Connection), as a file.
     Connection,
+    /// Say how it is: the head that knew is gone. Answered by [`ProxyReport::Told`].
+    Tell,
     /// Accept nothing more, hand over what has nothing to do, end what there is, then end.
     Drain {
         /// Limit of time.
@@ -356,6 +359,17 @@ pub enum ProxyReport {
         tracing: String,
         /// Reason why its hook failed, if it did.
         hook_failure: Option<String>,
+    },
+    /// It is up, as after [`Ready`](Self::Ready), and has this.
+    Told {
+        /// Description of its tracing, for people to read.
+        tracing: String,
+        /// Reason why its hook failed, if it did.
+        hook_failure: Option<String>,
+        /// The revision of the settings that it uses; 0 without any.
+        revision: u64,
+        /// Replicas to which all its threads have lanes that are open, by their numbers in the table.
+        lanes: Vec<u32>,
     },
     /// It uses the settings of this revision.
     Configured {
@@ -433,6 +447,8 @@ pub enum ReplicaOrder {
         /// Number of the order.
         order: u64,
     },
+    /// Say [`ReplicaReport::Ready`] again, if it was said: the head that has heard it is gone.
+    Tell,
     /// Take no more requests, end those that there are, drop the handler, and end.
     Drain {
         /// Limit of time for requests to end; then they are cancelled.

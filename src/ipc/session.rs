@@ -22,7 +22,7 @@
 use std::fmt;
 use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::{self, Read, Seek, Write};
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
@@ -170,6 +170,28 @@ impl Session {
         Ok(Session { temp_dir: temp_dir.clone(), dir, lock, record, folder, is_folder_locked })
     }
 
+    /// Goes on with the session of a head that has died, whose locks were kept.
+    pub fn take_over(temp_dir: &Path, kept: KeptSession, lock: File, folder: File) -> Result<Session, SessionError> {
+        let KeptSession { record, is_folder_locked } = kept;
+        let record = HeadRecord { pid: std::process::id(), ..record };
+        let dir = record.session_dir.clone();
+        let mut session = Session { temp_dir: temp_dir.into(), dir, lock, record, folder, is_folder_locked };
+        let path = session.temp_dir.join("head.lock");
+        write_record(&mut session.lock, Some(&session.record)).map_err(io_error("write", &path))?;
+        Ok(session)
+    }
+
+    /// Returns what a head that goes on with this session needs, with the locks of lock file and folder.
+    pub fn to_keep(&self) -> (KeptSession, [BorrowedFd<'_>; 2]) {
+        let kept = KeptSession { record: self.record.clone(), is_folder_locked: self.is_folder_locked };
+        (kept, [self.lock.as_fd(), self.folder.as_fd()])
+    }
+
+    /// Returns the spools of this session.
+    pub fn own_spools(&self) -> Vec<PathBuf> {
+        spools_of(std::slice::from_ref(&self.dir))
+    }
+
     /// Returns whether the place is still where it was. Somebody may have moved or removed it.
     pub fn is_in_place(&self) -> bool {
         leads_to(&self.temp_dir, &self.folder)
@@ -293,6 +315,13 @@ impl Session {
         sessions.retain(|path| *path != self.dir);
         sessions
     }
+}
+
+/// A session, as the head that goes on with it gets it.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct KeptSession {
+    record: HeadRecord,
+    is_folder_locked: bool,
 }
 
 /// A place that is kept from heads.

@@ -14,6 +14,7 @@
 //! | `rollout` | a version on its way: nothing of the old one goes before all of the new one is ready |
 //! | `turn` | what there is, compared with what there should be; health, limits, the end |
 //! | `scale`, `scaling` | how many replicas there should be, by how many requests there are |
+//! | `takeover` | what a head before this one has left, that runs on |
 //! | `inputs`, `report` | wishes and reports; rows for people |
 //! | `calls` | deployments and replicas, as callers that are no proxies ask for them |
 
@@ -28,6 +29,7 @@ pub(crate) mod rollout;
 pub(crate) mod scale;
 pub(crate) mod scaling;
 pub(crate) mod service;
+pub(crate) mod takeover;
 pub(crate) mod turn;
 
 #[cfg(test)]
@@ -44,4 +46,5 @@ pub use replica::Stage;
 pub use report::{list_services, list_versions};
 pub use scaling::on_wanted;
 pub use service::{INDICES, PLACES, Served, Services, VERSION_LIMIT, Version};
+pub use takeover::{Left, take_over};
 pub use turn::turn;

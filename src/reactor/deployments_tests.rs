@@ -7,6 +7,7 @@ use std::time::Duration;
 use proptest::prelude::*;
 use tracer_core::task::WorkerId;
 use tracer_ipc::protocol::{ServiceNews, ServiceRefusal, ServiceRefusalCode, ServiceReport, ServiceState};
+use tracer_ipc::replica_table::ReplicaState;
 use tracer_ipc::serving::*;
 
 use super::*;
@@ -28,6 +29,9 @@ struct World {
     ready: BTreeMap<u32, (u32, u32)>,
     lanes: Vec<(WorkerId, u32)>,
     configured: Vec<(WorkerId, u64)>,
+    /// What proxies have, whether or not they have said so.
+    lanes_of_proxies: BTreeSet<(WorkerId, u32)>,
+    settings_of_proxies: BTreeMap<WorkerId, u64>,
     orders: Vec<(WorkerId, u64)>,
     health: Vec<(WorkerId, u64)>,
     gone: Vec<(WorkerId, u32)>,
@@ -76,6 +80,7 @@ impl ServiceEffects for World {
     }
     fn give_lanes(&mut self, proxy: WorkerId, _: WorkerId, place: u32, _: &str) {
         self.lanes.push((proxy, place));
+        self.lanes_of_proxies.insert((proxy, place));
     }
     fn order_proxy(&mut self, proxy: WorkerId, order: ProxyOrder) {
         match order {
@@ -86,6 +91,7 @@ impl ServiceEffects for World {
     }
     fn configure_proxy(&mut self, proxy: WorkerId, settings: &ProxySettings) {
         self.configured.push((proxy, settings.revision));
+        self.settings_of_proxies.insert(proxy, settings.revision);
     }
     fn order_replica(&mut self, replica: WorkerId, order: ReplicaOrder) {
         match order {
@@ -114,6 +120,9 @@ impl ServiceEffects for World {
         self.ready.entry(place).and_modify(|entry| entry.1 = limit);
     }
     fn set_waiting_limit(&mut self, _: &str, _: u32, _: u32) {}
+    fn state_in_table(&self, _: &str, place: u32) -> ReplicaState {
+        if self.ready.contains_key(&place) { ReplicaState::Ready } else { ReplicaState::Gone }
+    }
     fn in_flight(&self, _: &str, place: u32) -> u64 {
         self.in_flight.get(&place).copied().unwrap_or(0)
     }
@@ -263,6 +272,32 @@ impl Fixture {
             return true;
         }
         false
+    }
+
+    /// The head dies, with all that its processes have said and it has not heard, and another one goes on.
+    fn head_dies(&mut self) {
+        let known = std::mem::take(&mut self.services).all;
+        let world = &mut self.world;
+        (world.lanes, world.configured, world.orders) = Default::default();
+        let processes = world.replicas.keys().chain(&world.proxies).copied().collect();
+        let journaled = world.journal.last().map(|_| Version {
+            number: world.journal.len() as u64,
+            deployed_unix_nano: 0,
+            service: service(&[]),
+            failure: None,
+        });
+        let left = Left { services: known, processes };
+        let now = self.now();
+        let anew = take_over(&mut self.services, &mut self.world, left, journaled.into_iter().collect(), now);
+        assert!(anew.is_empty(), "the service is there");
+        self.turn();
+        for proxy in self.world.proxies.clone() {
+            let lanes = self.world.lanes_of_proxies.iter().filter(|(of, _)| *of == proxy).map(|(_, place)| *place);
+            let (tracing, hook_failure) = ("none".into(), None);
+            let revision = self.world.settings_of_proxies.get(&proxy).copied().unwrap_or(0);
+            let told = ProxyReport::Told { tracing, hook_failure, revision, lanes: lanes.collect() };
+            self.proxy_says(proxy, told);
+        }
     }
 
     fn all_replicas(&self, stage: Stage) -> Vec<WorkerId> {
@@ -1149,4 +1184,46 @@ proptest! {
         fixture.settle(|_| true);
         prop_assert!(fixture.services.are_at_rest() && fixture.world.replicas.is_empty() && fixture.world.proxies.is_empty());
     }
+}
+
+#[test]
+fn a_rollout_is_finished_by_the_next_head_whenever_the_one_before_it_dies() {
+    for steps in 0..30 {
+        let mut fixture = Fixture::default();
+        fixture.deploy(service(&[("app", "shop:app", 2), ("Model", "models:Model", 1)]));
+        fixture.settle(|_| true);
+        let mut next = service(&[("app", "shop:app", 2), ("Model", "models:Model", 1)]);
+        next.applications[0].deployments[0].env.insert("COLOUR".into(), "blue".into());
+        next.applications[0].deployments[1].user_config = Some(1.into());
+        fixture.deploy(next);
+        let taken = (0..steps).take_while(|_| fixture.step(&|_| true)).count();
+        fixture.head_dies();
+        fixture.settle(|_| true);
+        let served = &fixture.services.all["shop"];
+        assert_eq!(served.serving.as_ref().map(|serving| serving.number), Some(2), "after {taken} steps");
+        assert!(served.rollout.is_none() && served.ending.is_none(), "after {taken} steps");
+        assert_eq!((fixture.world.ready.len(), fixture.state()), (3, ServiceState::Running), "after {taken} steps");
+        let old = served.replicas.values().filter(|replica| replica.deployment.env.is_empty());
+        assert_eq!(old.count(), 1, "after {taken} steps: only the one that needed no new process");
+    }
+}
+
+#[test]
+fn a_head_ends_processes_that_it_does_not_know_and_replaces_those_that_are_gone() {
+    let mut fixture = Fixture::default();
+    fixture.deploy(service(&[("app", "shop:app", 2)]));
+    fixture.settle(|_| true);
+    let gone = *fixture.world.replicas.keys().next().expect("there are two");
+    fixture.world.replicas.remove(&gone);
+    let unknown = fixture.world.next_process();
+    fixture.world.proxies.insert(unknown);
+    let known = std::mem::take(&mut fixture.services).all;
+    let processes = fixture.world.replicas.keys().chain(&fixture.world.proxies).copied().collect();
+    let serving = known["shop"].serving.clone().expect("it is served");
+    let now = fixture.now();
+    let left = Left { services: known, processes };
+    take_over(&mut fixture.services, &mut fixture.world, left, vec![serving], now);
+    assert_eq!(fixture.world.killed, BTreeSet::from([unknown]));
+    assert!(!fixture.world.ready.contains_key(&0), "the one that is gone takes no requests");
+    assert!(fixture.world.gone.iter().any(|(_, place)| *place == 0), "its proxy is told");
 }

@@ -112,6 +112,11 @@ impl ProcessIds {
         self.last += 1;
         WorkerId(self.last)
     }
+
+    /// Gives out no id any more up to this one: a head before this one has.
+    pub fn reserve(&mut self, last: WorkerId) {
+        self.last = self.last.max(last.0);
+    }
 }
 
 /// A task with an idempotency key.

@@ -57,8 +57,8 @@ use std::io::{self, ErrorKind};
 use std::net::TcpListener;
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -74,7 +74,7 @@ use crate::parent;
 use crate::spool::{Spool, SpoolError};
 use limits::Room;
 use settings::Settings;
-use thread::{Begin, Countdown, Order};
+use thread::{Begin, Countdown, Order, Telling};
 
 /// Limit of time for a hook to deliver what it has queued when the process ends.
 const SHUTDOWN_LIMIT: Duration = Duration::from_secs(2);
@@ -186,6 +186,15 @@ struct Started {
     recorder: Option<&'static Recorder>,
     orders: Vec<UnboundedSender<Order>>,
     threads: Vec<JoinHandle<io::Result<()>>>,
+    /// Reason why its hook failed, if it did.
+    hook_failure: Option<String>,
+}
+
+impl Started {
+    /// Returns the description of its tracing.
+    fn tracing(&self) -> String {
+        self.recorder.map_or_else(|| "none".into(), Recorder::description)
+    }
 }
 
 /// Serves until the head says that it is enough, or is gone. Standard input is the control socket.
@@ -300,6 +309,16 @@ impl Proxy {
                 self.tell(|| Order::Caller(caller, Arc::clone(&wake)));
                 Ok(())
             }
+            (ProxyOrder::Tell, Some(started)) => {
+                let telling = Arc::new(Telling {
+                    reports: Arc::clone(&self.reports),
+                    tracing: started.tracing(),
+                    hook_failure: started.hook_failure.clone(),
+                    lanes: Mutex::default(),
+                });
+                self.tell(|| Order::Tell(Arc::clone(&telling)));
+                Ok(())
+            }
             (ProxyOrder::Refresh, Some(_)) => {
                 self.tell(|| Order::Refresh);
                 Ok(())
@@ -340,8 +359,13 @@ impl Proxy {
         let wakes: Vec<_> = files.split_off(count).into_iter().map(Arc::new).collect();
         let callers = begin.callers.iter().map(|&number| caller(&table, number)).collect::<Result<Vec<_>, _>>()?;
         let room = Arc::new(Room::of(getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX)));
-        let mut started =
-            Started { table: Arc::clone(&table), recorder, orders: Vec::with_capacity(count), threads: Vec::new() };
+        let mut started = Started {
+            table: Arc::clone(&table),
+            recorder,
+            orders: Vec::with_capacity(count),
+            threads: Vec::new(),
+            hook_failure: hook_failure.clone(),
+        };
         for ((listener, wake), &caller) in files.into_iter().zip(&wakes).zip(&callers) {
             let listener = TcpListener::from(listener);
             listener.set_nonblocking(true).map_err(io_error("take over a listener"))?;
@@ -372,11 +396,9 @@ impl Proxy {
             started.threads.push(spawned.map_err(io_error("start a thread"))?);
             started.orders.push(orders);
         }
+        let ready = ProxyReport::Ready { tracing: started.tracing(), hook_failure };
         self.started = Some(started);
-        self.reports.send(&ProxyReport::Ready {
-            tracing: recorder.map_or_else(|| "none".into(), Recorder::description),
-            hook_failure,
-        });
+        self.reports.send(&ready);
         Ok(())
     }
 

@@ -285,6 +285,8 @@ struct Replica {
     orders: Mutex<Vec<u64>>,
     /// Report that is sent when the handler is made.
     ready: Mutex<Option<ReplicaReport>>,
+    /// The same once it was sent, for a head that has not heard it.
+    said: Mutex<Option<ReplicaReport>>,
     /// Reason why the replica ends, if that is a failure.
     failure: Mutex<Option<String>>,
     /// True from the order to drain on.
@@ -328,6 +330,7 @@ impl Replica {
             looking: Looking::default(),
             orders: Mutex::default(),
             ready: Mutex::new(Some(ready)),
+            said: Mutex::default(),
             failure: Mutex::default(),
             is_stopping: AtomicBool::new(false),
             has_ended_spans: AtomicBool::new(false),
@@ -445,7 +448,9 @@ impl Replica {
 
     /// Notes that the handler is made, and has its settings.
     fn say_ready(&self) {
-        if let Some(ready) = lock(&self.ready).take() {
+        let ready = lock(&self.ready).take();
+        if let Some(ready) = ready {
+            *lock(&self.said) = Some(ready.clone());
             self.report(&ready);
         }
     }

@@ -118,6 +118,34 @@ fn a_call_of_a_handler_is_in_the_trace_of_its_request() {
     }
 }
 
+#[test]
+fn calls_between_replicas_go_on_with_and_without_a_head() {
+    let served = Served::start(&[("outer", ""), ("inner", "")]);
+    let record = served.cluster.head_record();
+    let guard = record["guard_pid"].as_u64().and_then(|pid| u32::try_from(pid).ok()).expect("a head has a guard");
+    assert_eq!(served.get("/before").status(200).text(), "/before");
+    let (outer, inner) = (served.pid("outer"), served.pid("inner"));
+    // A guard that stands starts no head.
+    kill(guard, Signal::STOP);
+    served.cluster.kill_head();
+    assert_eq!(served.get("/without").status(200).text(), "/without");
+    kill(guard, Signal::CONT);
+    wait_until("another head has come", || served.cluster.tracer(&["status"]).output.status.success().then_some(()));
+    assert_eq!(served.get("/after").status(200).text(), "/after");
+    assert_eq!((served.pid("outer"), served.pid("inner")), (outer, inner));
+    // The caller's lane to a replica that comes later is made by the next head.
+    kill(inner, Signal::KILL);
+    wait_until("another replica is in its place", || {
+        let report = served.cluster.tracer(&["serve", "status", "--format", "json"]).success().json();
+        let rows = report["services"][0]["replicas"].as_array()?.clone();
+        let is_new = |row: &Value| row["name"] == "inner#2" && row["state"] == "serving";
+        rows.iter().any(is_new).then_some(())
+    });
+    assert_eq!(served.get("/again").status(200).text(), "/again");
+    served.cluster.stop().success();
+    served.cluster.spans().assert_whole(&[]);
+}
+
 /// Asks four times for each of twelve models, and expects that each model has a replica of its own, and not all of them the same.
 #[track_caller]
 fn assert_models_keep_their_replicas(served: &Served, header: &str) {

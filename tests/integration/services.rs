@@ -267,7 +267,7 @@ fn a_head_that_is_started_again_serves_what_was_served_and_a_shutdown_is_for_goo
     let cluster = Cluster::untraced();
     deploy(&cluster, "").success();
     let (url, before) = (url(&cluster), status(&cluster));
-    cluster.kill_head();
+    cluster.kill_head_and_guard();
     for pid in pids(&before, "replicas").into_iter().chain(pids(&before, "proxies")) {
         wait_until("its processes end with the head", || (!is_alive(pid)).then_some(()));
     }

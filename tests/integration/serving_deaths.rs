@@ -10,7 +10,7 @@ use rustix::process::Signal;
 use crate::support::{Clients, Cluster, Exchange, HOOK, Outcome, Random, Span, kill, wait_until};
 
 /// Clients that ask at the same time.
-const CLIENTS: usize = 8;
+pub(super) const CLIENTS: usize = 8;
 /// The variable that says how often processes are killed.
 const KILLS: &str = "TRACER_SERVE_KILLS";
 /// The variable that says how many requests are asked while memory is watched.
@@ -29,14 +29,14 @@ const PROXY_POINTS: [&str; 6] =
     ["request_begun", "request_placed", "request_sent", "request_ending", "request_ended", "answer_written"];
 
 /// A service of one deployment on a port of its own.
-struct Service {
-    cluster: Cluster,
-    address: SocketAddr,
+pub(super) struct Service {
+    pub(super) cluster: Cluster,
+    pub(super) address: SocketAddr,
     import_path: &'static str,
 }
 
 impl Service {
-    fn deploy(replicas: u32) -> Service {
+    pub(super) fn deploy(replicas: u32) -> Service {
         Service::deploy_to(Cluster::builder().workers(1).hook(HOOK).start(), "shop:hello", replicas)
     }
 
@@ -51,14 +51,29 @@ impl Service {
         Service::deploy_to(cluster, "handlers:spanned", replicas)
     }
 
-    fn deploy_to(cluster: Cluster, import_path: &'static str, replicas: u32) -> Service {
+    pub(super) fn deploy_to(cluster: Cluster, import_path: &'static str, replicas: u32) -> Service {
         let address = TcpListener::bind(("127.0.0.1", 0)).unwrap().local_addr().unwrap();
+        Service::deploy_at(cluster, address, import_path, replicas)
+    }
+
+    pub(super) fn deploy_at(
+        cluster: Cluster,
+        address: SocketAddr,
+        import_path: &'static str,
+        replicas: u32,
+    ) -> Service {
         let service = Service { cluster, address, import_path };
         service.deploy_again(replicas, "");
         service
     }
 
     fn deploy_again(&self, replicas: u32, further: &str) {
+        let file = self.write(replicas, further);
+        self.cluster.tracer(&["serve", "deploy", &file]).success();
+    }
+
+    /// Writes its file, and returns the path.
+    pub(super) fn write(&self, replicas: u32, further: &str) -> String {
         let text = format!(
             "name = \"shop\"\n[http]\naddress = \"{}\"\n[[applications]]\nimport_path = \"{path}\"\n\
              [[applications.deployments]]\nimport_path = \"{path}\"\nnum_replicas = {replicas}\n{further}\n",
@@ -67,11 +82,11 @@ impl Service {
         );
         let file = self.cluster.file("service.toml");
         std::fs::write(&file, text).unwrap();
-        self.cluster.tracer(&["serve", "deploy", file.to_str().unwrap()]).success();
+        file.to_str().unwrap().to_owned()
     }
 
     /// Returns the processes of a role: `proxy` or `replica`.
-    fn pids(&self, role: &str) -> Vec<u32> {
+    pub(super) fn pids(&self, role: &str) -> Vec<u32> {
         let is_it = |command: &str| command.split(' ').nth(1) == Some(role);
         self.cluster.processes().iter().filter(|process| is_it(&process.command)).map(|process| process.pid).collect()
     }
@@ -98,7 +113,7 @@ impl Service {
     }
 
     /// Returns the spans of each trace, once the head has finished those of the dead.
-    fn traces(&self) -> HashMap<String, Vec<Span>> {
+    pub(super) fn traces(&self) -> HashMap<String, Vec<Span>> {
         self.cluster.stop().success();
         let spans = self.cluster.spans();
         assert!(spans.torn_lines.is_empty(), "lines that are no spans: {:?}", spans.torn_lines);
@@ -112,7 +127,7 @@ impl Service {
 
 /// Expects that each span has ended, is there once, and has a parent that is there or the client's.
 #[track_caller]
-fn assert_closed(exchanges: &[Exchange], traces: &HashMap<String, Vec<Span>>) {
+pub(super) fn assert_closed(exchanges: &[Exchange], traces: &HashMap<String, Vec<Span>>) {
     let clients: HashMap<_, _> = exchanges.iter().map(|exchange| (&exchange.trace_id, &*exchange.span_id)).collect();
     for (id, trace) in traces.iter().filter(|(id, _)| clients.contains_key(id)) {
         let ids: HashSet<_> = trace.iter().map(Span::span_id).collect();
@@ -131,7 +146,7 @@ fn named<'a>(trace: &'a [Span], name: &str) -> Vec<&'a Span> {
 
 /// Expects the spans of a request of which a client has the whole answer.
 #[track_caller]
-fn assert_whole(exchange: &Exchange, status: u16, traces: &HashMap<String, Vec<Span>>) {
+pub(super) fn assert_whole(exchange: &Exchange, status: u16, traces: &HashMap<String, Vec<Span>>) {
     let trace = traces.get(&exchange.trace_id).unwrap_or_else(|| panic!("no spans of {exchange:?}"));
     let [proxy] = named(trace, "proxy_http_request")[..] else {
         panic!("not one proxy's span of {exchange:?}: {trace:?}")

@@ -68,6 +68,17 @@ fn by_trace(spans: &Spans) -> HashMap<&str, Vec<&Span>> {
 }
 
 #[test]
+fn a_handler_submits_tasks_to_the_head_that_comes_after_one_that_was_killed() {
+    let (cluster, mut client) = serve("");
+    assert_eq!(get(&mut client, "").text(), "1");
+    for _ in 0..2 {
+        cluster.kill_head_and_wait_for_the_next();
+        assert_eq!(get(&mut client, "").text(), "1");
+    }
+    cluster.stop().success();
+}
+
+#[test]
 fn a_task_of_a_handler_is_below_the_span_of_its_request() {
     let (cluster, mut client) = serve("");
     for _ in 0..3 {

@@ -251,6 +251,30 @@ impl Cluster {
         wait_until("the head is gone", || (!processes::is_alive(pid)).then_some(()));
     }
 
+    /// Kills the head, and waits until the next one answers, which its guard has started.
+    #[track_caller]
+    pub fn kill_head_and_wait_for_the_next(&self) {
+        let before = self.head_pid();
+        processes::kill(before, Signal::KILL);
+        wait_until("another head has come", || {
+            let has_come = self.head_record()["pid"].as_u64().is_some_and(|pid| pid != u64::from(before));
+            (has_come && self.tracer(&["status"]).output.status.success()).then_some(())
+        });
+    }
+
+    /// Kills the head and its guard, so that no other head comes by itself, and waits until both are gone.
+    #[track_caller]
+    pub fn kill_head_and_guard(&self) {
+        let record = self.head_record();
+        let pids = ["guard_pid", "pid"].map(|name| record[name].as_u64().and_then(|pid| u32::try_from(pid).ok()));
+        for pid in pids.into_iter().flatten() {
+            processes::kill_if_there(pid, Signal::KILL);
+        }
+        for pid in pids.into_iter().flatten() {
+            wait_until("head and guard are gone", || (!processes::is_alive(pid)).then_some(()));
+        }
+    }
+
     /// `tracer stop`.
     #[track_caller]
     pub fn stop(&self) -> Run {

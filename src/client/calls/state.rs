@@ -206,6 +206,19 @@ impl State {
         }
     }
 
+    /// Asks once more what the head has not answered.
+    fn ask_again(&mut self) {
+        for wanted in self.finding.keys() {
+            self.reports.push_back(CallerReport::Find { deployment: wanted.clone(), home: self.home.clone() });
+        }
+        for service in &self.services {
+            for replica in service.asked.keys() {
+                let replica = u32::try_from(replica.get()).unwrap_or(u32::MAX);
+                self.reports.push_back(CallerReport::Lane { service: service.name.clone(), replica });
+            }
+        }
+    }
+
     /// Sends a call that has a place, or has it wait for a number.
     fn send(&mut self, number: u64, token: u64) {
         let (Some(call), Some(lane)) = (self.calls.get_mut(&number), self.lanes.get_mut(&token)) else { return };
@@ -666,6 +679,7 @@ impl State {
                 let all: Vec<_> = self.routes.values().filter(|target| target.service == at).cloned().collect();
                 all.iter().for_each(|target| self.services[at].router.refresh(target.index, now));
             }
+            CallerOrder::Again => self.ask_again(),
             CallerOrder::ServiceGone { service } => {
                 let Some(at) = self.service(&service) else { return };
                 self.services[at].is_gone = true;

@@ -42,6 +42,7 @@ impl Server {
         self.place.note_socket(&self.session);
         let _ = epoll::delete(&self.io.epoll, &self.listener);
         self.listener = listener;
+        self.keep_head_again();
         self.due.listen = None;
         self.io.watch(self.listener.as_fd(), Source::Listener)
     }
@@ -70,6 +71,7 @@ impl Server {
             Ok(true) => {
                 let lock = self.session.temp_dir().join("head.lock");
                 self.warn(format!("`{}` was removed or replaced, and was made anew", lock.display()));
+                self.keep_head_again();
             }
             Err(reason) => {
                 self.warn(format!("the head ends, because it has lost its place: {reason}"));

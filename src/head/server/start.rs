@@ -21,7 +21,10 @@ impl Server {
     /// Takes over what a dead head left behind: its tasks, from the journal, and the story of its processes, from their spools.
     pub(super) fn take_over(&mut self) -> io::Result<()> {
         let (mut abandoned, mut dying) = (Vec::new(), Vec::new());
-        for spool in self.session.leavings() {
+        // Those of this session are there if a head before this one had it; what has outlived that one writes on.
+        let own = self.session.own_spools();
+        let own = own.into_iter().filter(|spool| !self.io.services.has_spool(spool));
+        for spool in self.session.leavings().into_iter().chain(own.collect::<Vec<_>>()) {
             let owner = Story::open(&spool).ok().filter(Story::is_owner_alive).and_then(|story| story.pid());
             match owner {
                 // A worker dies with its head, and may be dying still; a driver may live on.
@@ -50,6 +53,10 @@ impl Server {
         }
         reactor::on_attempt_spans(&mut self.state, std::mem::take(&mut self.io.stories.attempt_spans));
         self.io.stories.handover.take_over(&self.session.handovers_left());
+        if self.io.restarts > 0 {
+            // The head before this one had it in this very folder.
+            self.io.stories.handover.look();
+        }
         self.found.recovered = self.span_counts();
         Ok(())
     }

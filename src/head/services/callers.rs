@@ -16,6 +16,7 @@ use super::ProcessKind;
 use super::control::{Control, Order};
 use super::effects::{Acting, CALLERS, lane};
 use crate::head::io::{HeadIo, Source};
+use crate::head::keeper::Key;
 use crate::head::reactor::Effects;
 use crate::head::reactor::deployments::{find_route, on_wanted, replica_at};
 use crate::head::server::Server;
@@ -48,6 +49,14 @@ struct Caller {
     is_watched_for_room: bool,
 }
 
+/// Facts about a caller that the guard keeps.
+#[derive(Debug, serde::Serialize, serde::Deserialize)]
+pub(super) struct CallerFacts {
+    numbers: BTreeMap<String, u32>,
+    lanes: BTreeSet<(String, u32)>,
+    known: Vec<(String, Option<(String, String)>, CallRoute)>,
+}
+
 /// A question for a deployment, and the last answer.
 struct Known {
     home: Option<(String, String)>,
@@ -76,6 +85,7 @@ impl HeadIo {
         }
         let _ = std::fs::remove_file(socket_path(&self.session_dir));
         let listener = listen_for_callers(&self.session_dir)?;
+        self.keep(Key::CallerSocket, &(), &[listener.as_fd()]);
         self.watch(listener.as_fd(), Source::CallerListener)?;
         self.services.callers.listener = Some(listener);
         Ok(())
@@ -112,6 +122,36 @@ impl HeadIo {
         self.services.callers.all.insert(id, caller);
     }
 
+    /// Has the guard keep what is known of a caller.
+    fn keep_caller(&mut self, id: u64) {
+        let Some(caller) = self.services.callers.all.get(&id) else { return };
+        let Ok(socket) = caller.control.as_fd().try_clone_to_owned() else { return };
+        let known =
+            caller.known.iter().map(|(wanted, known)| (wanted.clone(), known.home.clone(), known.route.clone()));
+        let facts =
+            CallerFacts { numbers: caller.numbers.clone(), lanes: caller.lanes.clone(), known: known.collect() };
+        self.keep(Key::Caller(id), &facts, &[socket.as_fd()]);
+    }
+
+    /// Goes on with a caller that a head before this one had.
+    pub(super) fn take_over_caller(&mut self, id: u64, facts: CallerFacts, socket: OwnedFd) -> std::io::Result<()> {
+        self.watch(socket.as_fd(), Source::Caller(id))?;
+        let CallerFacts { numbers, lanes, known } = facts;
+        let known = known.into_iter().map(|(wanted, home, route)| (wanted, Known { home, route })).collect();
+        let caller = Caller { control: Control::of(socket), numbers, lanes, known, is_watched_for_room: false };
+        self.services.callers.last = self.services.callers.last.max(id);
+        self.services.callers.all.insert(id, caller);
+        self.order_caller(id, CallerOrder::Again, Vec::new());
+        Ok(())
+    }
+
+    /// Goes on with the socket for callers.
+    pub(super) fn take_over_caller_socket(&mut self, listener: OwnedFd) -> std::io::Result<()> {
+        self.watch(listener.as_fd(), Source::CallerListener)?;
+        self.services.callers.listener = Some(listener);
+        Ok(())
+    }
+
     /// Tells a caller something.
     fn order_caller(&mut self, id: u64, order: CallerOrder, files: Vec<OwnedFd>) {
         let Some(caller) = self.services.callers.all.get_mut(&id) else { return };
@@ -138,6 +178,7 @@ impl HeadIo {
     fn end_caller(&mut self, id: u64) {
         let Some(caller) = self.services.callers.all.remove(&id) else { return };
         let _ = epoll::delete(&self.epoll, caller.control.as_fd());
+        self.forget(Key::Caller(id));
         for (service, number) in &caller.numbers {
             self.forget_callers(service, &[*number]);
         }
@@ -204,6 +245,7 @@ impl Server {
         if let (Ok(route), Some(caller)) = (&route, self.io.services.callers.all.get_mut(&id)) {
             caller.known.insert(wanted.clone(), Known { home, route: route.clone() });
         }
+        self.io.keep_caller(id);
         self.io.order_caller(id, CallerOrder::Route { wanted, route }, Vec::new());
     }
 
@@ -225,6 +267,7 @@ impl Server {
         if let Some(caller) = self.io.services.callers.all.get_mut(&id) {
             caller.lanes.insert((service.clone(), replica));
         }
+        self.io.keep_caller(id);
         self.io.order_caller(id, CallerOrder::Lane { service, replica, name }, to_caller);
     }
 
@@ -284,6 +327,10 @@ impl Acting<'_> {
             // One that lived when the last that had this number died may have granted it a place since.
             entry.table.forget_caller(caller);
             entry.table.add_caller(caller);
+        }
+        if let Some(keeper) = &self.io.keeper {
+            let kept = keeper.keep(Key::Waker(service.to_owned(), number), &(), &[wake.as_fd()]);
+            kept.map_err(|error| format!("a caller cannot be added: {error}"))?;
         }
         entry.wakers.insert(number, wake);
         let others: Vec<u32> = entry.wakers.keys().copied().filter(|other| *other != number).collect();

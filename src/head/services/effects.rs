@@ -17,9 +17,12 @@ use tracer_ipc::serving::{
 
 use super::control::{Control, Order};
 use super::listeners::Listeners;
+use super::takeover::ProcessFacts;
 use super::{ProcessKind, ServiceProcess, ServiceTable};
 use crate::config::LOG_SIZE_LEAST;
+use crate::fault;
 use crate::head::io::{HeadIo, Source};
+use crate::head::keeper::{Keeper, Key};
 use crate::head::memory::Bound;
 use crate::head::process::{ServiceCommand, WorkerProcess};
 use crate::head::reactor::Effects;
@@ -123,8 +126,10 @@ impl Acting<'_> {
     /// Starts a process of a service, and watches it.
     fn start(&mut self, process: WorkerId, new: NewProcess<'_>) -> Result<u32, String> {
         let session_dir = self.io.session_dir.clone();
+        self.io.keep_session_of_services();
         let settings = &self.io.settings;
         let (control, other) = Control::pair().map_err(|error| error.to_string())?;
+        let keeper = self.io.keeper.as_ref().map(Keeper::try_clone).ok_or("this head has no guard")?;
         let empty = std::collections::BTreeMap::new();
         let command = ServiceCommand {
             service: new.service,
@@ -132,13 +137,21 @@ impl Acting<'_> {
             temp_dir: &settings.temp_dir,
             session_dir: &session_dir,
             tracing: &new.tracing,
-            control: other,
+            number: process.0,
+            keeper: keeper.map_err(|error| error.to_string())?,
+            control: (other, control.as_fd()),
             spool: &new.spool,
             slots: new.slots,
             env: new.deployment.map_or(&empty, |deployment| &deployment.env),
             cwd: new.deployment.and_then(|deployment| deployment.cwd.as_deref()),
         };
-        let worker = WorkerProcess::spawn_for_service(command).map_err(|error| error.to_string())?;
+        let facts = ProcessFacts {
+            service: new.service.into(),
+            name: new.name.clone(),
+            spool: new.spool.clone(),
+            kind: new.kind.clone(),
+        };
+        let worker = WorkerProcess::spawn_for_service(command, &facts).map_err(|error| error.to_string())?;
         let pid = worker.pid();
         worker.claims.set_worker(pid, new.tracing.hook.is_some());
         if let (Some(limit), Some(pid)) = (&self.io.workers.open_files, i32::try_from(pid).ok().and_then(Pid::from_raw))
@@ -159,7 +172,7 @@ impl Acting<'_> {
             is_watched_for_room: false,
             bound: Bound::default(),
         };
-        self.watch(process, found, pid, &new.name)?;
+        self.io.watch_service_process(process, found, pid, &new.name)?;
         if new.deployment.is_some() && self.io.settings.worker_memory.is_some() {
             self.io.bound_memory(process, None);
         }
@@ -170,18 +183,26 @@ impl Acting<'_> {
         }
         Ok(pid)
     }
+}
 
-    fn watch(&mut self, process: WorkerId, mut found: ServiceProcess, pid: u32, name: &str) -> Result<(), String> {
-        let io = &mut *self.io;
+impl HeadIo {
+    /// Watches a process of a service, and opens its log.
+    pub(super) fn watch_service_process(
+        &mut self,
+        process: WorkerId,
+        mut found: ServiceProcess,
+        pid: u32,
+        name: &str,
+    ) -> Result<(), String> {
         let set_up = || -> io::Result<()> {
-            found.log = Some(io.logs.open_as(process, &format!("serve/{name}-{pid}.log"))?);
-            io.watch(found.worker.pidfd.as_fd(), Source::ServiceExit(process))?;
-            io.watch(found.control.as_fd(), Source::ServiceControl(process))?;
+            found.log = Some(self.logs.open_as(process, &format!("serve/{name}-{pid}.log"))?);
+            self.watch(found.worker.pidfd.as_fd(), Source::ServiceExit(process))?;
+            self.watch(found.control.as_fd(), Source::ServiceControl(process))?;
             if let Some(pipe) = &found.worker.stdout {
-                io.watch(pipe.as_fd(), Source::ServiceOutput(process, Stream::Stdout))?;
+                self.watch(pipe.as_fd(), Source::ServiceOutput(process, Stream::Stdout))?;
             }
             if let Some(pipe) = &found.worker.stderr {
-                io.watch(pipe.as_fd(), Source::ServiceOutput(process, Stream::Stderr))?;
+                self.watch(pipe.as_fd(), Source::ServiceOutput(process, Stream::Stderr))?;
             }
             Ok(())
         };
@@ -190,10 +211,10 @@ impl Acting<'_> {
             // Nobody would hear of its end; so it ends here.
             found.worker.kill(&found.spool);
             found.worker.reap();
-            io.logs.close(process);
+            self.logs.close(process);
             return Err(error.to_string());
         }
-        io.services.processes.insert(process, found);
+        self.services.processes.insert(process, found);
         Ok(())
     }
 }
@@ -226,6 +247,7 @@ impl ServiceEffects for Acting<'_> {
         let capacity = Capacity { replicas: PLACES as usize, callers: CALLERS, deployments: INDICES as usize };
         let (table, file) =
             ReplicaTable::create(capacity).map_err(|error| system("the table of replicas cannot be made", &error))?;
+        self.io.keep(Key::Table(service.to_owned()), &(), &[file.as_fd()]);
         let entry = ServiceTable { table, file, listeners: Vec::new(), wakers: Default::default() };
         self.io.services.tables.insert(service.into(), entry);
         Ok(())
@@ -233,7 +255,11 @@ impl ServiceEffects for Acting<'_> {
 
     fn close_service(&mut self, service: &str) {
         self.io.tell_callers_of_end(service);
-        self.io.services.tables.remove(service);
+        let Some(entry) = self.io.services.tables.remove(service) else { return };
+        let listeners = entry.listeners.iter().map(|open| Key::Listeners(service.to_owned(), open.address));
+        let wakers = entry.wakers.keys().map(|number| Key::Waker(service.to_owned(), *number));
+        let keys = listeners.chain(wakers).chain([Key::Table(service.to_owned())]);
+        keys.for_each(|key| self.io.forget(key));
     }
 
     fn listen(&mut self, service: &str, address: SocketAddr) -> Result<SocketAddr, ServiceRefusal> {
@@ -244,13 +270,26 @@ impl ServiceEffects for Acting<'_> {
         let open = Listeners::open(address)?;
         let address = open.address;
         entry.listeners.push(open);
+        let sockets = || -> io::Result<Vec<OwnedFd>> {
+            let open = self.io.services.tables.get(service).and_then(|entry| entry.listeners.last());
+            open.iter().flat_map(|open| &open.sockets).map(OwnedFd::try_clone).collect()
+        };
+        match sockets() {
+            Ok(sockets) => {
+                let files: Vec<_> = sockets.iter().map(AsFd::as_fd).collect();
+                self.io.keep(Key::Listeners(service.to_owned(), address), &(), &files);
+            }
+            Err(error) => self.io.log(format!("the listeners at {address} are not kept for the next head: {error}")),
+        }
         Ok(address)
     }
 
     fn listen_only(&mut self, service: &str, address: SocketAddr) {
-        if let Some(entry) = self.io.services.tables.get_mut(service) {
-            entry.listeners.retain(|open| open.address == address);
-        }
+        let Some(entry) = self.io.services.tables.get_mut(service) else { return };
+        let (kept, closed) = std::mem::take(&mut entry.listeners).into_iter().partition(|open| open.address == address);
+        entry.listeners = kept;
+        let closed: Vec<Listeners> = closed;
+        closed.iter().for_each(|open| self.io.forget(Key::Listeners(service.to_owned(), open.address)));
     }
 
     fn start_replica(&mut self, process: WorkerId, start: &ReplicaStart<'_>) -> Result<u32, String> {
@@ -315,6 +354,11 @@ impl ServiceEffects for Acting<'_> {
                 entry.table.add_caller(caller);
             }
         }
+        if let Some(keeper) = &self.io.keeper {
+            for (number, waker) in &callers {
+                keeper.keep(Key::Waker(name.clone(), *number), &(), &[waker.as_fd()]).map_err(text)?;
+            }
+        }
         entry.wakers.extend(callers);
         let begin = ProxyBegin {
             service: name.clone(),
@@ -347,6 +391,7 @@ impl ServiceEffects for Acting<'_> {
     }
 
     fn give_lanes(&mut self, proxy: WorkerId, replica: WorkerId, place: u32, name: &str) {
+        fault::point("head_gives_lanes");
         let Some(ServiceProcess { kind: ProcessKind::Proxy { callers }, .. }) = self.io.services.processes.get(&proxy)
         else {
             return;
@@ -375,6 +420,7 @@ impl ServiceEffects for Acting<'_> {
     }
 
     fn configure_proxy(&mut self, proxy: WorkerId, settings: &ProxySettings) {
+        fault::point("head_configures");
         match send_long(settings) {
             Ok(file) => self.order(proxy, Order::Proxy(ProxyOrder::Configure), vec![file]),
             Err(error) => {
@@ -403,6 +449,7 @@ impl ServiceEffects for Acting<'_> {
     }
 
     fn publish(&mut self, service: &str, place: u32, index: u32, limit: u32) {
+        fault::point("head_publishes");
         self.io.services.callers.note_change(service);
         self.at(service, place, |table, place| {
             if let Some(deployment) = table.deployment(index as usize) {
@@ -434,6 +481,11 @@ impl ServiceEffects for Acting<'_> {
         }
     }
 
+    fn state_in_table(&self, service: &str, place: u32) -> ReplicaState {
+        let found = self.table(service).and_then(|table| Some(table.state(table.replica(place as usize)?)));
+        found.unwrap_or(ReplicaState::Gone)
+    }
+
     fn in_flight(&self, service: &str, place: u32) -> u64 {
         let found = self.table(service).and_then(|table| Some(table.in_flight(table.replica(place as usize)?)));
         found.unwrap_or(0)
@@ -454,6 +506,7 @@ impl ServiceEffects for Acting<'_> {
 
     fn journal_deployed(&mut self, version: u64, deployed_unix_nano: u64, service: &Service) {
         self.io.kept.journal.service_deployed(version, deployed_unix_nano, service);
+        fault::point("head_deployed");
     }
 
     fn journal_shut_down(&mut self, service: &str, unix_nano: u64) {

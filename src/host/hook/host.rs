@@ -51,7 +51,7 @@ pub enum Waited {
 }
 
 /// A task to submit for the one that runs.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct TaskSubmission<'a> {
     /// The task that submits; none for the one that the process runs.
     pub submitter: Option<TaskId>,

@@ -362,6 +362,9 @@ pub struct StatusReport {
     pub version: String,
     /// The process of the head.
     pub head_pid: u32,
+    /// Heads that died before this one while processes of services lived, since `tracer start`; each was followed by another at once.
+    #[serde(default)]
+    pub head_restarts: u64,
     /// The machine, as spans name it: the host name.
     pub node_id: String,
     /// The folder of the session: socket, spools, logs.

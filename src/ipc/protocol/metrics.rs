@@ -119,6 +119,7 @@ mod tests {
         let tasks = TaskCounts { waiting: 3, ..TaskCounts::default() };
         let status = StatusReport {
             version: "1".into(),
+            head_restarts: 0,
             head_pid: 2,
             node_id: "n".into(),
             session_dir: "/s".into(),

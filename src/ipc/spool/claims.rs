@@ -34,6 +34,13 @@ impl ClaimRing {
         Ok(ClaimRing { mapping, grants, path: path.into() })
     }
 
+    /// Takes over the spool file of a process that a head before this one has started.
+    pub fn take_over(path: &Path) -> Result<ClaimRing, SpoolError> {
+        let mut mapping = Mapping::open(path)?;
+        mapping.rescue();
+        Ok(ClaimRing { mapping, grants: Grants::take_over(path)?, path: path.into() })
+    }
+
     /// Says who the worker is, and whether its attempts have spans, for whoever finishes its story.
     pub fn set_worker(&self, pid: u32, is_traced: bool) {
         self.grants.set_worker(pid, is_traced);

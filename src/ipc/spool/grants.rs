@@ -92,6 +92,19 @@ impl Grants {
         Ok(grants)
     }
 
+    /// Maps the file beside a spool that a head before this one has made.
+    pub(super) fn take_over(spool: &Path) -> Result<Grants, SpoolError> {
+        let path = path_of(spool);
+        let io = |source| SpoolError::Io { path: path.clone(), source };
+        let file = OpenOptions::new().read(true).write(true).open(&path).map_err(io)?;
+        let length = file.metadata().map_err(io)?.len();
+        if length != FILE_SIZE as u64 {
+            let found = format!("it has {length} bytes, expected {FILE_SIZE}");
+            return Err(SpoolError::Foreign { path: path.clone(), found });
+        }
+        Grants::map(&file).map_err(io)
+    }
+
     /// Reads the file beside a spool; none when there is none, or none of this version.
     pub(super) fn read(spool: &Path) -> Option<Grants> {
         let file = File::open(path_of(spool)).ok()?;

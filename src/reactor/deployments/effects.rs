@@ -2,6 +2,7 @@ use std::net::SocketAddr;
 
 use tracer_core::task::WorkerId;
 use tracer_ipc::protocol::ServiceRefusal;
+use tracer_ipc::replica_table::ReplicaState;
 use tracer_ipc::serving::{Deployment, ProxyOrder, ProxySettings, ReplicaOrder, Service};
 
 /// Effects that services may cause. The server carries them out; tests remember them.
@@ -42,6 +43,8 @@ pub trait ServiceEffects {
     fn set_limit(&mut self, service: &str, place: u32, limit: u32);
     /// Says in the table how many requests may wait for a deployment.
     fn set_waiting_limit(&mut self, service: &str, index: u32, limit: u32);
+    /// Returns what the table says of a replica.
+    fn state_in_table(&self, service: &str, place: u32) -> ReplicaState;
     /// Returns the number of requests in flight at a replica.
     fn in_flight(&self, service: &str, place: u32) -> u64;
     /// Returns the number of requests that wait for a deployment.

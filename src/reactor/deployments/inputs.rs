@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::effects::ServiceEffects;
 use super::plan::{kept, missing, steps};
-use super::processes::{give_up_replica, join_proxy, join_replica, on_proxy_exit, on_replica_exit};
+use super::processes::{give_up_replica, join_proxy, join_replica, on_proxy_exit, on_replica_exit, on_told};
 use super::replica::{Event, Said, Stage};
 use super::rollout;
 use super::scaling;
@@ -397,6 +397,13 @@ pub fn on_proxy_report(
                 proxy.stage = ProxyStage::Up;
                 proxy.said = Said { tracing, hook_failure, module_version: None };
                 join_proxy(served, effects, process);
+            }
+        }
+        ProxyReport::Told { tracing, hook_failure, revision, lanes } => {
+            if std::mem::take(&mut proxy.is_silent) {
+                proxy.kill_at_ns = None;
+                proxy.said = Said { tracing, hook_failure, module_version: None };
+                on_told(served, effects, process, revision, &lanes);
             }
         }
         ProxyReport::Configured { revision, failure } => {

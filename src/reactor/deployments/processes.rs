@@ -79,6 +79,7 @@ pub(super) fn start_proxy(
                 said: Said::default(),
                 given: 0,
                 uses: 0,
+                is_silent: false,
                 failure: None,
                 kill_at_ns: None,
             };
@@ -112,6 +113,38 @@ pub(super) fn join_proxy(served: &mut Served, effects: &mut impl ServiceEffects,
     for (id, replica) in served.replicas.iter_mut().filter(|(_, replica)| replica.has_handler()) {
         effects.give_lanes(process, *id, replica.place, &replica.name);
         replica.joined.insert(process);
+    }
+}
+
+/// Notes what a proxy has that a head before this one had. Lanes that it has not are made.
+pub(super) fn on_told(
+    served: &mut Served,
+    effects: &mut impl ServiceEffects,
+    process: WorkerId,
+    revision: u64,
+    lanes: &[u32],
+) {
+    let Some(proxy) = served.proxies.get_mut(&process) else { return };
+    if proxy.stage == ProxyStage::Starting {
+        proxy.stage = ProxyStage::Up;
+    }
+    // It is given settings once more: those that the head before this one gave last may not have come to it.
+    (proxy.given, proxy.uses) = (0, revision);
+    served.revision = served.revision.max(revision);
+    let is_up = proxy.stage == ProxyStage::Up;
+    for (id, replica) in &mut served.replicas {
+        let has_lanes = lanes.contains(&replica.place);
+        if has_lanes {
+            replica.joined.insert(process);
+            replica.lanes.insert(process);
+            continue;
+        }
+        replica.joined.remove(&process);
+        replica.lanes.remove(&process);
+        if is_up && replica.has_handler() {
+            effects.give_lanes(process, *id, replica.place, &replica.name);
+            replica.joined.insert(process);
+        }
     }
 }
 

@@ -14,10 +14,11 @@
 use std::collections::BTreeSet;
 
 use tracer_core::task::WorkerId;
+use tracer_ipc::replica_table::ReplicaState;
 use tracer_ipc::serving::{Deployment, ServiceTracing};
 
 /// Stage of a replica's life.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, serde::Serialize, serde::Deserialize)]
 pub enum Stage {
     /// Its process runs, and makes the handler.
     Starting,
@@ -91,7 +92,7 @@ pub(super) fn check(stage: Stage, event: Event) -> Result<Stage, Refusal> {
 }
 
 /// A replica, from the start of its process to the end of it.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, serde::Serialize, serde::Deserialize)]
 pub(super) struct Replica {
     stage: Stage,
     /// Its name: `<deployment>#<number>`.
@@ -124,7 +125,10 @@ pub(super) struct Replica {
     pub(super) is_configurable: bool,
     /// Its own report, of when its handler was made.
     pub(super) said: Said,
+    #[serde(skip)]
     pub(super) health: Health,
+    /// True if nobody knows whether it has the settings that it was given: their order was a head's that is gone.
+    pub(super) is_config_uncertain: bool,
     /// The order by which it is being configured.
     pub(super) configuring: Option<u64>,
     /// Time at which it is killed, if it is still there.
@@ -134,7 +138,7 @@ pub(super) struct Replica {
 }
 
 /// Facts about a replica when its handler is made.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub(super) struct Said {
     /// Description of the way of its spans, for people.
     pub tracing: String,
@@ -182,6 +186,7 @@ impl Replica {
             is_configurable: false,
             said: Said::default(),
             health: Health::default(),
+            is_config_uncertain: false,
             configuring: None,
             kill_at_ns: None,
             reason: None,
@@ -191,6 +196,18 @@ impl Replica {
     /// Stage of its life.
     pub(super) fn stage(&self) -> Stage {
         self.stage
+    }
+
+    /// Goes on with a replica that a head before this one had, and that is so far in the table: another one's word for its stage may be older.
+    pub(super) fn take_over(&mut self, in_table: ReplicaState, now_ns: u64) {
+        self.stage = match (self.stage, in_table) {
+            (Stage::Starting | Stage::Ready, ReplicaState::Ready) => Stage::Serving,
+            (Stage::Serving, ReplicaState::Draining) => Stage::Draining,
+            (stage, _) => stage,
+        };
+        self.is_config_uncertain |= self.configuring.take().is_some();
+        let period = u64::try_from(self.deployment.health_check_period.as_nanos()).unwrap_or(u64::MAX);
+        self.health = Health { next_ns: now_ns.saturating_add(period), ..Health::default() };
     }
 
     /// Returns whether it is there to stay, as far as is known.

@@ -14,7 +14,7 @@ use tracer_ipc::protocol::ServiceNews;
 use tracer_ipc::serving::Service;
 
 /// Limit of time of each phase, in nanoseconds, beside that of the replicas which start in it.
-const READY_LIMIT_NS: u64 = 300_000_000_000;
+pub(super) const READY_LIMIT_NS: u64 = 300_000_000_000;
 
 /// Begins to roll a version out.
 pub(super) fn begin(services: &mut Services, effects: &mut impl ServiceEffects, version: Version, now: Now) {
@@ -152,7 +152,9 @@ pub(super) fn configure(
 ) {
     let Some(replica) = served.replicas.get_mut(&id) else { return };
     let Some((_, wanted)) = find(service, &replica.application, &replica.deployment.name) else { return };
-    if replica.deployment.user_config != wanted.user_config && replica.has_handler() && replica.configuring.is_none() {
+    let is_other = replica.deployment.user_config != wanted.user_config || replica.is_config_uncertain;
+    if is_other && replica.has_handler() && replica.configuring.is_none() {
+        replica.is_config_uncertain = false;
         *last_order += 1;
         replica.configuring = Some(*last_order);
         replica.deployment.user_config.clone_from(&wanted.user_config);

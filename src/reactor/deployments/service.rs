@@ -99,6 +99,11 @@ impl Services {
         served.filter_map(|(name, serving)| Some((name, serving.service.http.public_note()?)))
     }
 
+    /// Returns each service, for the next head.
+    pub fn all(&self) -> impl Iterator<Item = (&str, &Served)> {
+        self.all.iter().map(|(name, served)| (name.as_str(), served))
+    }
+
     /// Returns whether something has happened since the last turn.
     pub fn has_news(&self) -> bool {
         self.has_news
@@ -135,7 +140,7 @@ impl Services {
 }
 
 /// A version of a service.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, serde::Serialize, serde::Deserialize)]
 pub struct Version {
     /// From 1.
     pub number: u64,
@@ -148,7 +153,7 @@ pub struct Version {
 }
 
 /// One service: what it should be, and what there is of it.
-#[derive(Debug, Default)]
+#[derive(Debug, Default, serde::Serialize, serde::Deserialize)]
 pub struct Served {
     /// The versions that were deployed, oldest first.
     pub(super) versions: VecDeque<Version>,
@@ -177,6 +182,7 @@ pub struct Served {
     /// The number of the settings that proxies were given last.
     pub(super) revision: u64,
     /// Events, oldest first.
+    #[serde(skip)]
     pub(super) events: VecDeque<ServiceEvent>,
     /// The number of the last event.
     pub(super) last_event: u64,
@@ -189,7 +195,7 @@ pub struct Served {
 }
 
 /// Failure to listen for a service that was served before.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, serde::Serialize, serde::Deserialize)]
 pub(super) struct Unheard {
     pub(super) reason: String,
     /// Time of the next try, by the monotonic clock.
@@ -197,7 +203,7 @@ pub(super) struct Unheard {
 }
 
 /// A proxy, from the start of its process to the end of it.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, serde::Serialize, serde::Deserialize)]
 pub(super) struct Proxy {
     /// Its number, from 1.
     pub(super) number: u64,
@@ -216,6 +222,9 @@ pub(super) struct Proxy {
     /// The settings that it was given last, and those that it uses.
     pub(super) given: u64,
     pub(super) uses: u64,
+    /// True for one that a head before this one had, until it has said how it is.
+    #[serde(skip)]
+    pub(super) is_silent: bool,
     /// Reason why it does not use those that it was given.
     pub(super) failure: Option<String>,
     /// Time at which it is killed, if it is still there.
@@ -223,7 +232,7 @@ pub(super) struct Proxy {
 }
 
 /// Stage of a proxy's life.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub(super) enum ProxyStage {
     /// Its process runs, and has not said that it is up.
     Starting,
@@ -255,7 +264,7 @@ impl Proxy {
 }
 
 /// A version on its way.
-#[derive(Debug)]
+#[derive(Debug, serde::Serialize, serde::Deserialize)]
 pub(super) struct Rollout {
     /// The version.
     pub(super) version: Version,
@@ -272,7 +281,7 @@ pub(super) struct Rollout {
 }
 
 /// Phase of a rollout.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, serde::Serialize, serde::Deserialize)]
 pub(super) enum Phase {
     /// New replicas make their handlers, new proxies come up.
     Starting,
@@ -283,7 +292,7 @@ pub(super) enum Phase {
 }
 
 /// Manner in which a service ends.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, serde::Serialize, serde::Deserialize)]
 pub(super) struct Ending {
     /// Time at which the processes that are left are killed, by the monotonic clock.
     pub(super) until_ns: u64,
@@ -294,7 +303,7 @@ pub(super) struct Ending {
 }
 
 /// Deaths of processes of one kind, and the backoff before the next start.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug, Default, serde::Serialize, serde::Deserialize)]
 pub(super) struct Deaths {
     /// All of them.
     pub(super) total: u64,

@@ -6,7 +6,7 @@ use tracer_core::task::{AttemptReport, Envelope, EnvelopeHead, ExtraOptions, Inp
 use tracer_ipc::protocol::{self, Lease, Period};
 
 /// A connected driver, as the server numbers its connections.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, serde::Serialize, serde::Deserialize)]
 pub struct DriverId(pub u64);
 
 /// Limits of a task. Times are in nanoseconds, and 0 is for no limit.

@@ -16,6 +16,7 @@ const METHODS: [&str; 9] = ["GET", "POST", "PUT", "DELETE", "PATCH", "HEAD", "OP
 
 /// Settings, as a thread uses them. Replaced as a whole.
 pub(super) struct Settings {
+    pub(super) revision: u64,
     pub(super) http: Http,
     pub(super) tracing: ServiceTracing,
     pub(super) routes: Routes<Rc<Route>>,
@@ -85,6 +86,7 @@ impl Settings {
         }
         let routes = Routes::new(routes).map_err(|prefix| format!("the route prefix `{prefix}` is there twice"))?;
         Ok(Settings {
+            revision: settings.revision,
             http: settings.http.clone(),
             tracing: settings.tracing.clone(),
             routes,

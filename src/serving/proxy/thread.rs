@@ -7,7 +7,7 @@ use std::net::{SocketAddr, TcpListener};
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::PathBuf;
 use std::rc::Rc;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::task::Poll;
 use std::time::{Duration, Instant};
 
@@ -38,6 +38,7 @@ use crate::lane::Reset;
 use crate::propagation::Propagators;
 use crate::session;
 use tracer_core::hex::put_hex;
+use tracer_core::lock::lock;
 
 /// Pause when no connection can be accepted.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
@@ -67,6 +68,7 @@ pub(super) enum Order {
     Lane { replica: ReplicaIndex, name: Arc<str>, socket: OwnedFd, claims: OwnedFd, done: Arc<Countdown> },
     Caller(CallerIndex, Arc<OwnedFd>),
     Refresh,
+    Tell(Arc<Telling>),
     Gone(ReplicaIndex),
     Connection(OwnedFd),
     Drain(Duration),
@@ -81,6 +83,26 @@ pub(super) struct Countdown {
 impl Drop for Countdown {
     fn drop(&mut self) {
         self.reports.send(&self.report);
+    }
+}
+
+/// Says how the proxy is when the last of its threads has said what it has.
+pub(super) struct Telling {
+    pub(super) reports: Arc<Reports>,
+    pub(super) tracing: String,
+    pub(super) hook_failure: Option<String>,
+    /// Of each thread that has said it, the revision of its settings and the replicas to which it has lanes.
+    pub(super) lanes: Mutex<Vec<(u64, Vec<u32>)>>,
+}
+
+impl Drop for Telling {
+    fn drop(&mut self) {
+        let threads = std::mem::take(&mut *lock(&self.lanes));
+        let revision = threads.iter().map(|(revision, _)| *revision).min().unwrap_or(0);
+        let mut lanes = threads.first().map(|(_, lanes)| lanes.clone()).unwrap_or_default();
+        lanes.retain(|replica| threads.iter().all(|(_, lanes)| lanes.contains(replica)));
+        let (tracing, hook_failure) = (std::mem::take(&mut self.tracing), self.hook_failure.take());
+        self.reports.send(&ProxyReport::Told { tracing, hook_failure, revision, lanes });
     }
 }
 
@@ -318,6 +340,14 @@ impl ProxyThread {
         lost.into_iter().flatten().for_each(|exchange| exchange.end(End::Lost));
     }
 
+    /// Says which settings and lanes it has.
+    fn tell(&self, telling: &Telling) {
+        let revision = self.settings.borrow().as_ref().map_or(0, |settings| settings.revision);
+        let lanes = self.lanes.borrow();
+        let open = lanes.iter().flatten().filter(|lane| lane.is_open()).map(|lane| lane.replica.get() as u32);
+        lock(&telling.lanes).push((revision, open.collect()));
+    }
+
     fn refresh(&self) {
         let settings = self.settings.borrow().clone();
         settings.iter().flat_map(|settings| &settings.all).for_each(|route| self.admission.refresh(route.deployment));
@@ -392,6 +422,7 @@ async fn follow(begin: Begin, mut orders: UnboundedReceiver<Order>) -> std::io::
             }
             Order::Caller(caller, wake) => thread.admission.add_caller(caller, wake),
             Order::Refresh => thread.refresh(),
+            Order::Tell(telling) => thread.tell(&telling),
             Order::Gone(replica) => {
                 thread.gone(replica);
                 thread.refresh();
@@ -427,6 +458,7 @@ async fn drain(thread: &Rc<ProxyThread>, orders: &mut UnboundedReceiver<Order>, 
         match order.await {
             Some(Order::Gone(replica)) => thread.gone(replica),
             Some(Order::Refresh) => thread.refresh(),
+            Some(Order::Tell(telling)) => thread.tell(&telling),
             Some(Order::Lane { replica, name, socket, claims, done }) => {
                 thread.take_lane(replica, &name, socket, &claims);
                 drop(done);

@@ -11,6 +11,7 @@ use rustc_hash::FxHashMap;
 use rustix::event::{Timespec, epoll};
 use rustix::time::{Itimerspec, TimerfdTimerFlags, timerfd_settime};
 use tracer_core::clock::now_unix_nano;
+use tracer_core::lock::lock;
 
 use super::lane::{Lane, send_unsent};
 use super::request::{Gone, Request, number};
@@ -150,6 +151,12 @@ impl Replica {
                             let failure = Some(format!("the settings cannot be read: {reason}"));
                             self.report(&ReplicaReport::Answered { order, failure });
                         }
+                    }
+                }
+                ReplicaOrder::Tell => {
+                    let said = lock(&self.said).clone();
+                    if let Some(said) = said {
+                        self.report(&said);
                     }
                 }
                 ReplicaOrder::Drain { timeout } => self.drain(timeout),

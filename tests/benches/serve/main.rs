@@ -22,6 +22,7 @@
 //! | `batch` | batches of a handler of fixed cost, beside the ideal |
 //! | `metrics` | hello with metrics and without |
 //! | `call` | calls of a deployment inside a handler, beside those of an actor |
+//! | `head` | the second in which the head is killed, beside the second before |
 //!
 //! The load is wrk's (one thread) and h2load's, on the same cores as everything else. Floors: one hyper process; hyper with a pool of
 //! connections to a second hyper process, over a Unix socket; hyper with one lane to a second process, without spans. Peers, where they are
@@ -50,6 +51,7 @@ mod scale;
 mod service;
 mod streams;
 mod system_calls;
+mod without_head;
 
 use std::error::Error;
 use std::process::ExitCode;
@@ -98,11 +100,12 @@ const LOADS: [(&str, Load); 5] = [
 type Measurement = fn(u32, usize) -> Result<(), Failure>;
 
 /// The others, by the names that `--only` takes.
-const OTHERS: [(&str, Measurement); 13] = [
+const OTHERS: [(&str, Measurement); 14] = [
     ("otlp", otlp::measure),
     ("batch", batches::measure),
     ("metrics", counting::measure),
     ("call", calls::measure),
+    ("head", without_head::measure),
     ("paced", paced::measure),
     ("streams", streams::measure),
     ("replicas", scale::replicas),
