@@ -71,6 +71,7 @@ mod serving_deaths;
 mod serving_hostile;
 mod serving_smuggling;
 mod serving_tasks;
+mod serving_tls;
 mod several_hooks;
 mod soak;
 mod spans;

@@ -7,7 +7,7 @@ use super::scale::Scale;
 use crate::state::{Now, task::DriverId};
 use tracer_core::task::WorkerId;
 use tracer_ipc::protocol::{ServiceEvent, ServiceNews};
-use tracer_ipc::serving::{Application, Deployment, Service, ServiceTracing};
+use tracer_ipc::serving::{Application, CertificateReport, Deployment, Service, ServiceTracing};
 
 /// Replicas that a service may have at a time, those of a version on its way included: so many have room in its table.
 pub const PLACES: u32 = 4096;
@@ -218,6 +218,8 @@ pub(super) struct Proxy {
     pub(super) uses: u64,
     /// Reason why it does not use those that it was given.
     pub(super) failure: Option<String>,
+    /// What it has said of its certificates.
+    pub(super) certificates: CertificateReport,
     /// Time at which it is killed, if it is still there.
     pub(super) kill_at_ns: Option<u64>,
 }
