@@ -70,6 +70,7 @@ mod serving_clients;
 mod serving_deaths;
 mod serving_hostile;
 mod serving_smuggling;
+mod serving_soak;
 mod serving_tasks;
 mod serving_tls;
 mod several_hooks;

@@ -135,7 +135,7 @@ impl Client {
         let reader = self.connect()?;
         reader.get_mut().write_all(format!("GET {path} HTTP/1.1\r\nHost: {name}\r\n\r\n").as_bytes())?;
         let answer = read_answer(reader, false);
-        if answer.as_ref().map_or(true, |answer| answer.header("connection") == "close") {
+        if !answer.as_ref().is_ok_and(|answer| answer.header("connection") != "close") {
             self.connection = None;
         }
         answer
