@@ -75,6 +75,12 @@ pub const KEPT: &[Metric] = &[
         "Time that calls of deployments by handlers, tasks and programs took.",
     ),
     metric("rpc.server.call.duration", "s", MetricKind::Histogram, "Time that calls of gRPC to services took."),
+    metric(
+        "tracer.serve.handshakes.failed",
+        "{handshake}",
+        MetricKind::Counter,
+        "Handshakes of TLS that were not completed, by reason.",
+    ),
 ];
 
 /// Requests in a batch. Measured by the library of whoever has a function with `#[batch]`, in its own process.
@@ -106,11 +112,12 @@ pub const RESPONSE_BODIES: usize = 6;
 pub const SERVE_SHED: usize = 7;
 /// Position of the counter of attempts that were followed by another in [`KEPT`].
 pub const SERVE_RETRIES: usize = 8;
-
 /// Position of the duration of calls of deployments in [`KEPT`].
 pub const CALL_DURATION: usize = 9;
 /// Position of the duration of calls of gRPC in [`KEPT`].
 pub const RPC_DURATION: usize = 10;
+/// Position of the counter of handshakes of TLS that have failed in [`KEPT`].
+pub const SERVE_HANDSHAKE_FAILURES: usize = 11;
 
 /// Tasks by state.
 pub const TASKS: Metric = metric("tracer.tasks", "{task}", MetricKind::Gauge, "Tasks that have not ended, by state.");
@@ -266,6 +273,7 @@ mod tests {
         assert_eq!(KEPT[RESPONSE_BODIES].name, "tracer.serve.response.body");
         assert_eq!(KEPT[SERVE_SHED].name, "tracer.serve.requests.shed");
         assert_eq!(KEPT[SERVE_RETRIES].name, "tracer.serve.requests.retried");
+        assert_eq!(KEPT[SERVE_HANDSHAKE_FAILURES].name, "tracer.serve.handshakes.failed");
         assert_eq!(KEPT[CALL_DURATION].name, "tracer.serve.call.duration");
         assert_eq!(KEPT[RPC_DURATION].name, "rpc.server.call.duration");
     }

@@ -191,6 +191,8 @@
 //!
 //! - A proxy that is replaced cuts connections that clients keep open beyond the drain timeout.
 //! - Kept by `serving_deaths::clients_see_nothing_of_changes_of_counts_and_settings`,
+//!   `serving_tls::proxies_that_are_replaced_lose_no_request_of_connections_with_tls`,
+//!   `serving_tls::certificates_that_change_are_those_of_the_next_handshake_and_broken_ones_change_nothing`,
 //!   `services::a_new_version_is_rolled_out_and_rolled_back_without_a_failed_request` and
 //!   `services::a_version_whose_replica_fails_is_not_served_and_the_one_before_it_is`.
 //!

@@ -27,6 +27,8 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 use tracer_core::SamplingRatio;
+use tracer_core::clock::utc;
+use tracer_core::count::Count;
 use tracer_core::task::WorkerId;
 
 use crate::protocol::TracingSettings;
@@ -40,7 +42,7 @@ pub struct Service {
     pub http: Http,
     /// Tracing settings.
     pub tracing: ServiceTracing,
-    /// Applications, in the order of the file; no two with one prefix.
+    /// Applications, in the order of the file; no two with one prefix at one host.
     pub applications: Vec<Application>,
 }
 
@@ -59,16 +61,55 @@ pub struct Http {
     pub request_timeout: Option<Duration>,
     /// The longest body of a request, in bytes.
     pub max_body: Option<u64>,
+    /// Certificates, if clients speak TLS.
+    #[serde(default)]
+    pub tls: Option<Tls>,
+}
+
+/// Certificates of a service, as files in PEM.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Tls {
+    /// The certificate for every name that no other one is for, followed by those that have signed it.
+    pub certificate: PathBuf,
+    /// Its key.
+    pub key: PathBuf,
+    /// Certificates for names that clients ask for.
+    pub names: Vec<TlsName>,
+}
+
+/// A certificate for some names of hosts.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TlsName {
+    /// The hosts, each a name or `*.` and a name.
+    pub hosts: Vec<String>,
+    /// The certificate, followed by those that have signed it.
+    pub certificate: PathBuf,
+    /// Its key.
+    pub key: PathBuf,
 }
 
 impl Http {
     /// Returns a note for people on an address that other machines reach; none on another.
     pub fn public_note(&self) -> Option<String> {
-        let Http { address, .. } = self;
+        let Http { address, tls, .. } = self;
         let is_public = !address.ip().is_loopback();
+        let on_the_way = match tls {
+            Some(_) => "",
+            None => {
+                ", without TLS: whoever is on the way reads and changes every request and answer, passwords and cookies too\n\
+                 (hint: `[http.tls]` with `certificate` and `key`, or a server in front that speaks TLS)"
+            }
+        };
         is_public.then(|| {
-            format!("whoever reaches this machine reaches it at {address}, since its file says `public = true`")
+            format!(
+                "whoever reaches this machine reaches it at {address}, since its file says `public = true`{on_the_way}"
+            )
         })
+    }
+
+    /// Returns the scheme of its URLs.
+    pub fn scheme(&self) -> &'static str {
+        if self.tls.is_some() { "https" } else { "http" }
     }
 }
 
@@ -101,6 +142,9 @@ pub struct Application {
     pub name: String,
     /// Route prefix: the beginning of the paths of its requests.
     pub route_prefix: String,
+    /// Hosts of its requests, each a name or `*.` and a name; every host, if there is none.
+    #[serde(default)]
+    pub hosts: Vec<String>,
     /// Index of the deployment that answers requests.
     pub ingress: usize,
     /// Its deployments, no two of one name.
@@ -298,6 +342,8 @@ pub struct ProxySettings {
 pub struct ProxyRoute {
     /// Route prefix: the beginning of the paths of its requests.
     pub route_prefix: String,
+    /// Hosts of its requests; every host, if there is none.
+    pub hosts: Vec<String>,
     /// Its name.
     pub application: String,
     /// The deployment that answers its requests.
@@ -347,6 +393,8 @@ pub enum ProxyOrder {
     Drain {
         /// Limit of time.
         timeout: Duration,
+        /// True if another proxy is in its place, so that connections that cannot be handed over are kept until they are asked once more.
+        has_heir: bool,
     },
 }
 
@@ -395,10 +443,53 @@ pub enum ProxyReport {
         /// Violation, in words.
         reason: String,
     },
+    /// Its certificates were read, or have changed and cannot be.
+    Certificates(CertificateReport),
     /// It drains, and this connection of a client has nothing to do: another proxy may have it. The connection is a file.
     Connection,
     /// It has no connection any more, and ends.
     Drained,
+}
+
+/// What a proxy says of its certificates.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CertificateReport {
+    /// Reason why those that it uses are older than the files, if they are.
+    pub failure: Option<String>,
+    /// Path of each, and the times from which and until which it is valid, in nanoseconds since the Unix epoch.
+    pub validity: Vec<(String, (u64, u64))>,
+    /// Further notes for people.
+    pub warnings: Vec<String>,
+}
+
+/// Days before the end of a certificate from which people are told of it.
+const EXPIRY_DAYS: u64 = 14;
+const DAY_NS: u64 = 86_400_000_000_000;
+
+impl CertificateReport {
+    /// Returns notes for people at this time.
+    pub fn notes(&self, now_unix_nano: u64) -> Vec<String> {
+        let failure = self.failure.as_ref().map(|reason| {
+            format!(
+                "its certificates have changed and cannot be used, so that it goes on with those that it had: {reason}"
+            )
+        });
+        let validity = self.validity.iter().filter_map(|(path, times)| validity_note(path, *times, now_unix_nano));
+        failure.into_iter().chain(validity).chain(self.warnings.iter().cloned()).collect()
+    }
+}
+
+/// Returns a note on the time in which a certificate is valid; none while all is well.
+fn validity_note(path: &str, (from, until): (u64, u64), now_unix_nano: u64) -> Option<String> {
+    if until <= now_unix_nano {
+        return Some(format!("the certificate `{path}` has expired at {}: clients refuse it", utc(until)));
+    }
+    if from > now_unix_nano {
+        return Some(format!("the certificate `{path}` is valid from {} on: clients refuse it until then", utc(from)));
+    }
+    let days = (until - now_unix_nano) / DAY_NS;
+    let is_soon = days < EXPIRY_DAYS;
+    is_soon.then(|| format!("the certificate `{path}` expires in {}, at {}", Count(days, "day"), utc(until)))
 }
 
 /// First order of a replica.
@@ -484,4 +575,44 @@ pub enum ReplicaReport {
     },
     /// It has no request any more, and ends.
     Drained,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn people_are_told_in_time_that_a_certificate_expires() {
+        let now = 1_800_000_000_000_000_000;
+        let note = |from, until| validity_note("a.pem", (from, until), now);
+        assert_eq!((note(0, now + 15 * DAY_NS), note(0, u64::MAX)), (None, None));
+        let soon = note(0, now + 3 * DAY_NS + 1).unwrap();
+        assert!(soon.starts_with("the certificate `a.pem` expires in 3 days, at 2027-01-18T"), "{soon}");
+        assert!(note(0, now).unwrap().contains("has expired at 2027-01-15T08:00:00.000Z"));
+        assert!(note(now + 1, u64::MAX).unwrap().contains("is valid from 2027-01-15T"));
+    }
+
+    #[test]
+    fn an_address_that_others_reach_is_told_of_and_what_it_means_without_tls() {
+        let tls = Tls { certificate: "a".into(), key: "b".into(), names: Vec::new() };
+        let note = |address: &str, tls: Option<&Tls>| {
+            let http = Http {
+                address: address.parse().unwrap(),
+                is_public: true,
+                trusted_proxies: Vec::new(),
+                hosts: Vec::new(),
+                request_timeout: None,
+                max_body: None,
+                tls: tls.cloned(),
+            };
+            http.public_note()
+        };
+        assert_eq!((note("127.0.0.1:1", None), note("[::1]:1", None)), (None, None));
+        assert!(note("0.0.0.0:1", None).unwrap().contains("without TLS: whoever is on the way reads"));
+        let with = note("0.0.0.0:1", Some(&tls)).unwrap();
+        assert!(
+            with.contains("whoever reaches this machine reaches it at 0.0.0.0:1") && !with.contains("TLS"),
+            "{with}"
+        );
+    }
 }

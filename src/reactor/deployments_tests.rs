@@ -155,7 +155,8 @@ fn service(deployments: &[(&str, &str, u32)]) -> Service {
         ..Deployment::new(import_path)
     };
     let deployments = deployments.iter().map(deployment).collect();
-    let application = Application { name: "app".into(), route_prefix: "/".into(), ingress: 0, deployments };
+    let application =
+        Application { name: "app".into(), route_prefix: "/".into(), hosts: Vec::new(), ingress: 0, deployments };
     Service {
         name: "shop".into(),
         http: Http {
@@ -165,6 +166,7 @@ fn service(deployments: &[(&str, &str, u32)]) -> Service {
             hosts: Vec::new(),
             request_timeout: None,
             max_body: None,
+            tls: None,
         },
         tracing: ServiceTracing { is_enabled: true, sampling_ratio: None, exporters: Vec::new(), detail: Detail::Hops },
         applications: vec![application],

@@ -18,6 +18,7 @@
 //! |---|---|
 //! | `thread` | orders, lanes and connections of one thread |
 //! | `connection`, `socket`, `activity`, `limits` | a client: scanned bytes, time limits, refusals below HTTP |
+//! | `tls`, `stream` | certificates that are read again when their files change, handshakes, a client with TLS or without |
 //! | `request`, `upload`, `answer` | a request: route, place, attempts; its body in, its answer out |
 //! | `admission` | the router, with those who wait in it |
 //! | `lanes`, `exchange`, `outbox` | frames: a lane, one attempt in it, what is to be written |
@@ -46,7 +47,9 @@ mod refusals;
 mod request;
 mod settings;
 mod socket;
+mod stream;
 mod thread;
+mod tls;
 mod tunnel;
 mod upload;
 mod websocket;
@@ -75,6 +78,7 @@ use crate::spool::{Spool, SpoolError};
 use limits::Room;
 use settings::Settings;
 use thread::{Begin, Countdown, Order, Telling};
+use tls::Certified;
 
 /// Limit of time for a hook to deliver what it has queued when the process ends.
 const SHUTDOWN_LIMIT: Duration = Duration::from_secs(2);
@@ -186,6 +190,8 @@ struct Started {
     recorder: Option<&'static Recorder>,
     orders: Vec<UnboundedSender<Order>>,
     threads: Vec<JoinHandle<io::Result<()>>>,
+    /// The certificates of the settings that it has.
+    certified: Option<Arc<Certified>>,
     /// Reason why its hook failed, if it did.
     hook_failure: Option<String>,
 }
@@ -239,8 +245,8 @@ impl Proxy {
             let received = control::receive(&self.control).map_err(io_error("take an order"))?;
             let Some((order, files)) = received else { return Ok(()) };
             match order {
-                ProxyOrder::Drain { timeout } => {
-                    self.tell(|| Order::Drain(timeout));
+                ProxyOrder::Drain { timeout, has_heir } => {
+                    self.tell(|| Order::Drain { timeout, has_heir });
                     return self.drain(timeout);
                 }
                 order => self.take_order(order, files.into())?,
@@ -280,14 +286,24 @@ impl Proxy {
                 let file = files.pop_front().ok_or_else(|| missing("settings"))?;
                 let settings: ProxySettings = control::receive_long(file).map_err(io_error("read its settings"))?;
                 let settings = Arc::new(settings);
-                let failure = Settings::new(&settings, &started.table).err();
-                let report = ProxyReport::Configured { revision: settings.revision, failure: failure.clone() };
-                if failure.is_some() {
-                    self.reports.send(&report);
-                    return Ok(());
+                let wanted = settings.http.tls.as_ref();
+                let certified = wanted.map(|tls| Certified::read(tls, started.certified.as_ref(), &self.reports));
+                let certified = certified.transpose().and_then(|certified| {
+                    Settings::new(&settings, certified.clone(), &started.table).map(|_| certified)
+                });
+                let report = |failure| ProxyReport::Configured { revision: settings.revision, failure };
+                match certified {
+                    Err(failure) => {
+                        eprintln!("tracer: the proxy cannot use its settings: {failure}");
+                        self.reports.send(&report(Some(failure)));
+                    }
+                    Ok(certified) => {
+                        let done = self.countdown(report(None));
+                        let order = || Order::Settings(Arc::clone(&settings), certified.clone(), Arc::clone(&done));
+                        self.tell(order);
+                        self.keep_certified(certified.clone());
+                    }
                 }
-                let done = self.countdown(report);
-                self.tell(|| Order::Settings(Arc::clone(&settings), Arc::clone(&done)));
                 Ok(())
             }
             (ProxyOrder::Lanes { replica: number, name }, Some(started)) => {
@@ -364,6 +380,7 @@ impl Proxy {
             recorder,
             orders: Vec::with_capacity(count),
             threads: Vec::new(),
+            certified: None,
             hook_failure: hook_failure.clone(),
         };
         for ((listener, wake), &caller) in files.into_iter().zip(&wakes).zip(&callers) {
@@ -407,6 +424,12 @@ impl Proxy {
         Arc::new(Countdown { reports: Arc::clone(&self.reports), report })
     }
 
+    fn keep_certified(&mut self, certified: Option<Arc<Certified>>) {
+        if let Some(started) = &mut self.started {
+            started.certified = certified;
+        }
+    }
+
     /// Gives all threads an order.
     fn tell(&self, order: impl Fn() -> Order) {
         for orders in self.started.iter().flat_map(|started| &started.orders) {
@@ -431,7 +454,7 @@ impl Proxy {
             }
             match control::receive(&self.control).map_err(io_error("take an order"))? {
                 None => return Ok(()),
-                Some((ProxyOrder::Drain { .. }, _)) => {}
+                Some((ProxyOrder::Drain { timeout, has_heir }, _)) => self.tell(|| Order::Drain { timeout, has_heir }),
                 Some((order, files)) => self.take_order(order, files.into())?,
             }
         }

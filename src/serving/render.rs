@@ -24,6 +24,17 @@ pub fn render(service: &Service) -> String {
     if let Some(bytes) = http.max_body {
         line(&mut text, "max_body", &string(&format!("{bytes}B")));
     }
+    if let Some(tls) = &http.tls {
+        text.push_str("\n[http.tls]\n");
+        line(&mut text, "certificate", &string(&tls.certificate.display().to_string()));
+        line(&mut text, "key", &string(&tls.key.display().to_string()));
+        for name in &tls.names {
+            text.push_str("\n[[http.tls.names]]\n");
+            strings(&mut text, "host", &name.hosts);
+            line(&mut text, "certificate", &string(&name.certificate.display().to_string()));
+            line(&mut text, "key", &string(&name.key.display().to_string()));
+        }
+    }
     let tracing = &service.tracing;
     let mut of_tracing = String::new();
     if !tracing.is_enabled {
@@ -46,6 +57,7 @@ pub fn render(service: &Service) -> String {
 fn render_application(text: &mut String, application: &Application) {
     text.push_str("\n[[applications]]\n");
     line(text, "name", &string(&application.name));
+    strings(text, "host", &application.hosts);
     line(text, "route_prefix", &string(&application.route_prefix));
     let ingress = &application.deployments[application.ingress];
     if ingress.program().is_none() {

@@ -5,24 +5,27 @@
 
 use std::collections::HashMap;
 use std::net::SocketAddr;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use toml::de::{DeTable, DeValue};
 
+use super::hosts::HostPattern;
 use super::routes::RoutePrefix;
 use crate::config::file::{FileError, Reader, Tables, Value};
 use crate::http_api::{AddressError, LoopbackAddress};
 use crate::suggestion;
 pub use tracer_ipc::serving::{
-    Application, Autoscaling, Deployment, Detail, Http, Retry, Service, ServiceTracing, attribute_of,
+    Application, Autoscaling, Deployment, Detail, Http, Retry, Service, ServiceTracing, Tls, TlsName, attribute_of,
 };
 use tracer_ipc::serving::{PORT, SOCKET};
 
 const TOP_KEYS: &[&str] = &["name", "http", "tracing", "applications"];
-const HTTP_KEYS: &[&str] = &["address", "public", "trusted_proxies", "host", "request_timeout", "max_body"];
+const HTTP_KEYS: &[&str] = &["address", "public", "trusted_proxies", "host", "request_timeout", "max_body", "tls"];
+const TLS_KEYS: &[&str] = &["certificate", "key", "names"];
+const TLS_NAME_KEYS: &[&str] = &["host", "certificate", "key"];
 const TRACING_KEYS: &[&str] = &["enabled", "sampling_ratio", "exporter", "detail"];
-const APPLICATION_KEYS: &[&str] = &["name", "route_prefix", "import_path", "deployments"];
+const APPLICATION_KEYS: &[&str] = &["name", "host", "route_prefix", "import_path", "deployments"];
 const DEPLOYMENT_KEYS: &[&str] = &[
     "name",
     "import_path",
@@ -49,6 +52,8 @@ const AUTOSCALING_KEYS: &[&str] = &["min", "max", "target_ongoing_requests", "up
 const TABLES: Tables = &[
     ("", TOP_KEYS, "at the top of the file, above every table"),
     ("http.", HTTP_KEYS, "in the table `[http]`"),
+    ("http.tls.", TLS_KEYS, "in the table `[http.tls]`"),
+    ("http.tls.names.", TLS_NAME_KEYS, "in a table `[[http.tls.names]]`"),
     ("tracing.", TRACING_KEYS, "in the table `[tracing]`"),
     ("applications.deployments.autoscaling.", AUTOSCALING_KEYS, "in the table `autoscaling` of a deployment"),
     ("applications.deployments.", DEPLOYMENT_KEYS, "in a table `[[applications.deployments]]`"),
@@ -74,6 +79,7 @@ pub fn parse(text: &str, folder: &Path) -> Result<Service, FileError> {
         hosts: Vec::new(),
         request_timeout: None,
         max_body: None,
+        tls: None,
     };
     let mut tracing =
         ServiceTracing { is_enabled: true, sampling_ratio: None, exporters: Vec::new(), detail: Detail::Hops };
@@ -86,6 +92,9 @@ pub fn parse(text: &str, folder: &Path) -> Result<Service, FileError> {
             "applications" => applications = self::applications(&reader, value)?,
             unknown => return Err(reader.unknown_key("", unknown, key.span().start)),
         }
+    }
+    if let Some(value) = document.get_ref().get("applications") {
+        check_hosts(&reader, value, &http, &applications)?;
     }
     let missing = |key, expected| reader.missing(key, expected, 0);
     let name = name.ok_or_else(|| missing("name", "a name for the service such as `name = \"shop\"`"))?;
@@ -102,6 +111,13 @@ pub enum Subject {
     Address,
     /// Its exporters.
     Exporters,
+    /// A certificate or a key.
+    Certificate {
+        /// The `[[http.tls.names]]` that it is in; none for `[http.tls]` itself.
+        name: Option<usize>,
+        /// The key.
+        key: &'static str,
+    },
     /// A key of a deployment.
     Deployment {
         /// Name of its application.
@@ -125,6 +141,17 @@ pub fn place_of(text: &str, subject: &Subject) -> Option<(usize, String)> {
     match subject {
         Subject::Address => of_table("http", "address"),
         Subject::Exporters => of_table("tracing", "exporter"),
+        Subject::Certificate { name, key } => {
+            let tls = document.get("http")?.get_ref().as_table()?.get("tls")?.get_ref().as_table()?;
+            let (table, of) = match name {
+                None => (tls, "http.tls"),
+                Some(index) => {
+                    let names = tls.get("names")?.get_ref().as_array()?;
+                    (names.get(*index)?.get_ref().as_table()?, "http.tls.names")
+                }
+            };
+            Some((reader.line_of(table.get(*key)?), format!("{of}.{key}")))
+        }
         Subject::Deployment { application, name, key } => {
             let tables = document.get("applications")?.get_ref().as_array()?.iter();
             let table =
@@ -184,7 +211,8 @@ fn http(reader: &Reader<'_>, value: &Value<'_>, mut http: Http) -> Result<Http, 
                     reader.invalid("http.trusted_proxies", &reason, value)
                 })?;
             }
-            "host" => http.hosts = reader.names("http.host", value)?,
+            "host" => http.hosts = hosts(reader, "http.host", value)?,
+            "tls" => http.tls = Some(tls(reader, value)?),
             "request_timeout" => http.request_timeout = Some(time(reader, "http.request_timeout", value)?),
             "max_body" => http.max_body = Some(reader.size("http.max_body", "a size such as `64MiB`", value)?),
             unknown => return Err(reader.unknown_key("http.", unknown, key.span().start)),
@@ -204,6 +232,103 @@ fn http(reader: &Reader<'_>, value: &Value<'_>, mut http: Http) -> Result<Http, 
         http.address = address.map_err(|reason| reader.invalid("http.address", &reason, value))?;
     }
     Ok(http)
+}
+
+/// Returns the hosts that a key names, in lower case.
+fn hosts(reader: &Reader<'_>, key: &str, value: &Value<'_>) -> Result<Vec<String>, FileError> {
+    let invalid = |reason: &str| reader.invalid(key, reason, value);
+    let mut hosts = Vec::new();
+    for name in reader.names(key, value)? {
+        let host = name.parse::<HostPattern>().map_err(|error| invalid(&error.to_string()))?.to_string();
+        if hosts.contains(&host) {
+            return Err(invalid(&format!("expected each host once, found `{host}` twice")));
+        }
+        hosts.push(host);
+    }
+    if hosts.is_empty() {
+        return Err(invalid("expected a host or more, found none\n(hint: without the key it is every host)"));
+    }
+    Ok(hosts)
+}
+
+fn tls(reader: &Reader<'_>, value: &Value<'_>) -> Result<Tls, FileError> {
+    let (mut certificate, mut key_file, mut names) = (None, None, Vec::new());
+    for (key, value) in table(reader, "http.tls", value)? {
+        match key.get_ref().as_ref() {
+            "certificate" => certificate = Some(reader.path("http.tls.certificate", value)?),
+            "key" => key_file = Some(reader.path("http.tls.key", value)?),
+            "names" => names = tls_names(reader, value)?,
+            unknown => return Err(reader.unknown_key("http.tls.", unknown, key.span().start)),
+        }
+    }
+    let (certificate, key) = pair(reader, "http.tls", (certificate, key_file), value)?;
+    Ok(Tls { certificate, key, names })
+}
+
+fn tls_names(reader: &Reader<'_>, value: &Value<'_>) -> Result<Vec<TlsName>, FileError> {
+    let (mut names, mut lines) = (Vec::new(), HashMap::new());
+    for value in tables(reader, "http.tls.names", value)? {
+        let (mut own_hosts, mut certificate, mut key_file) = (Vec::new(), None, None);
+        for (key, value) in table(reader, "http.tls.names", value)? {
+            match key.get_ref().as_ref() {
+                "host" => own_hosts = hosts(reader, "http.tls.names.host", value)?,
+                "certificate" => certificate = Some(reader.path("http.tls.names.certificate", value)?),
+                "key" => key_file = Some(reader.path("http.tls.names.key", value)?),
+                unknown => return Err(reader.unknown_key("http.tls.names.", unknown, key.span().start)),
+            }
+        }
+        if own_hosts.is_empty() {
+            let expected = "the host or hosts that the certificate is for, such as `host = \"api.example.com\"`";
+            return Err(reader.missing("http.tls.names.host", expected, value.span().start));
+        }
+        let line = reader.line_of(value);
+        for host in &own_hosts {
+            if let Some(other) = lines.insert(host.clone(), line) {
+                let reason = format!("expected one certificate for each host, found `{host}` in line {other} too");
+                return Err(reader.invalid("http.tls.names.host", &reason, value));
+            }
+        }
+        let (certificate, key) = pair(reader, "http.tls.names", (certificate, key_file), value)?;
+        names.push(TlsName { hosts: own_hosts, certificate, key });
+    }
+    Ok(names)
+}
+
+/// Returns the files of a certificate and its key, which belong together.
+fn pair(
+    reader: &Reader<'_>,
+    table: &str,
+    (certificate, key): (Option<PathBuf>, Option<PathBuf>),
+    value: &Value<'_>,
+) -> Result<(PathBuf, PathBuf), FileError> {
+    let missing = |name: &str, expected: &str| reader.missing(&format!("{table}.{name}"), expected, value.span().start);
+    let certificate = certificate.ok_or_else(|| {
+        missing("certificate", "a file with the certificate in PEM, followed by those that have signed it")
+    })?;
+    let key = key.ok_or_else(|| missing("key", "a file with the key of the certificate, in PEM"))?;
+    Ok((certificate, key))
+}
+
+/// Checks that requests of every host that an application names are let in.
+fn check_hosts(
+    reader: &Reader<'_>,
+    value: &Value<'_>,
+    http: &Http,
+    applications: &[Application],
+) -> Result<(), FileError> {
+    let is_let_in = |host: &String| {
+        let plain = host.strip_prefix("*.").map_or(host.clone(), |rest| format!("any-name.{rest}"));
+        let mut known = http.hosts.iter().filter_map(|known| known.parse::<HostPattern>().ok());
+        http.hosts.is_empty() || http.hosts.contains(host) || known.any(|known| known.matches(&plain))
+    };
+    for (application, value) in applications.iter().zip(tables(reader, "applications", value)?) {
+        if let Some(host) = application.hosts.iter().find(|host| !is_let_in(host)) {
+            let all = http.hosts.join("`, `");
+            let reason = format!("expected one of the hosts that `host` in `[http]` lets in, `{all}`, found `{host}`");
+            return Err(reader.invalid("applications.host", &reason, value));
+        }
+    }
+    Ok(())
 }
 
 /// Reads an address that no other machine reaches. `hint` says what to do about one that others do.
@@ -245,12 +370,18 @@ fn applications(reader: &Reader<'_>, value: &Value<'_>) -> Result<Vec<Applicatio
     for value in tables(reader, "applications", value)? {
         let application = application(reader, value)?;
         let line = reader.line_of(value);
-        if let Some(other) = prefixes.insert(application.route_prefix.clone(), line) {
-            let reason = format!(
-                "expected a prefix that no other application has, found `{}`, which the one in line {other} has",
-                application.route_prefix
-            );
-            return Err(reader.invalid("applications.route_prefix", &reason, value));
+        let every_host = [String::new()];
+        let own = if application.hosts.is_empty() { &every_host[..] } else { &application.hosts };
+        for host in own {
+            if let Some(other) = prefixes.insert((host.clone(), application.route_prefix.clone()), line) {
+                let at = if host.is_empty() { String::new() } else { format!(" at `{host}`") };
+                let reason = format!(
+                    "expected a prefix that no other application has{at}, found `{}`, which the one in line {other} has\n\
+                     (hint: `host = \"…\"` tells applications with one prefix apart)",
+                    application.route_prefix
+                );
+                return Err(reader.invalid("applications.route_prefix", &reason, value));
+            }
         }
         if let Some(other) = names.insert(application.name.clone(), line) {
             let reason = format!(
@@ -268,6 +399,7 @@ fn applications(reader: &Reader<'_>, value: &Value<'_>) -> Result<Vec<Applicatio
 fn application(reader: &Reader<'_>, value: &Value<'_>) -> Result<Application, FileError> {
     let (mut name, mut route_prefix, mut import_path, mut deployments) =
         (None, RoutePrefix::root().to_string(), None, Vec::new());
+    let mut hosts = Vec::new();
     for (key, value) in table(reader, "applications", value)? {
         match key.get_ref().as_ref() {
             "name" => name = Some(self::name(reader, "applications.name", value)?),
@@ -277,6 +409,7 @@ fn application(reader: &Reader<'_>, value: &Value<'_>) -> Result<Application, Fi
                 route_prefix = text.parse::<RoutePrefix>().map_err(invalid)?.to_string();
             }
             "import_path" => import_path = Some(self::import_path(reader, "applications.import_path", value)?),
+            "host" => hosts = self::hosts(reader, "applications.host", value)?,
             "deployments" => {
                 let mut lines: HashMap<String, usize> = HashMap::new();
                 for value in tables(reader, "applications.deployments", value)? {
@@ -300,7 +433,7 @@ fn application(reader: &Reader<'_>, value: &Value<'_>) -> Result<Application, Fi
     let program = deployments.iter().position(|deployment| deployment.program().is_some());
     if let (None, Some(ingress)) = (&import_path, program) {
         let name = name.unwrap_or_else(|| deployments[ingress].name.clone());
-        return Ok(Application { name, route_prefix, ingress, deployments });
+        return Ok(Application { name, route_prefix, hosts, ingress, deployments });
     }
     let import_path = import_path.ok_or_else(|| reader.missing("applications.import_path", expected, at))?;
     let of_ingress = |deployment: &Deployment| deployment.import_path == import_path;
@@ -318,7 +451,7 @@ fn application(reader: &Reader<'_>, value: &Value<'_>) -> Result<Application, Fi
         deployments.push(deployment);
     }
     let name = name.unwrap_or_else(|| attribute_of(&import_path).to_owned());
-    Ok(Application { name, route_prefix, ingress, deployments })
+    Ok(Application { name, route_prefix, hosts, ingress, deployments })
 }
 
 fn deployment(reader: &Reader<'_>, value: &Value<'_>) -> Result<Deployment, FileError> {

@@ -65,6 +65,7 @@ fn all_that_a_file_can_say_is_read() {
         hosts: vec!["shop.example".into()],
         request_timeout: Some(Duration::from_secs(30)),
         max_body: Some(64 << 20),
+        tls: None,
     };
     assert_eq!(file.http, http);
     let tracing = ServiceTracing {
@@ -326,6 +327,31 @@ fn what_is_missing_and_what_is_there_twice_is_told_with_its_place() {
             "name = 'a'\n[[applications]]\nimport_path = 'a:b'\n[[applications.deployments]]\nimport_path = 'c:b'",
             "2: `applications.import_path`: the handler of the requests and another deployment are both named `b`\n(hint: ",
         ),
+        ("name = 'a'\n[http]\nhost = 'http://a'", "3: `http.host`: expected a host without scheme, port and path"),
+        ("name = 'a'\n[http]\nhost = []", "3: `http.host`: expected a host or more, found none"),
+        ("name = 'a'\n[http.tls]\nkey = 'k'", "2: `http.tls.certificate`: expected a file with the certificate in PEM"),
+        (
+            "name = 'a'\n[http.tls]\ncertificate = 'c'",
+            "2: `http.tls.key`: expected a file with the key of the certificate",
+        ),
+        ("name = 'a'\n[http.tls]\ncertificat = 'c'", "3: unknown key `http.tls.certificat`\n(hint: "),
+        (
+            "name = 'a'\n[http.tls]\ncertificate = 'c'\nkey = 'k'\n[[http.tls.names]]\ncertificate = 'c'\nkey = 'k'",
+            "5: `http.tls.names.host`: expected the host or hosts that the certificate is for",
+        ),
+        (
+            "name = 'a'\n[http.tls]\ncertificate = 'c'\nkey = 'k'\n[[http.tls.names]]\nhost = 'a.b'\ncertificate = 'c'\nkey = 'k'\n\
+             [[http.tls.names]]\nhost = ['c.d', 'A.b']\ncertificate = 'c'\nkey = 'k'",
+            "9: `http.tls.names.host`: expected one certificate for each host, found `a.b` in line 5 too",
+        ),
+        (
+            "name = 'a'\n[[applications]]\nhost = ['a.b', 'c.d']\nimport_path = 'a:b'\n[[applications]]\nhost = 'c.d'\nimport_path = 'c:d'",
+            "5: `applications.route_prefix`: expected a prefix that no other application has at `c.d`, found `/`, which the one in line 2 has",
+        ),
+        (
+            "name = 'a'\n[http]\nhost = ['*.b', 'c']\n[[applications]]\nhost = 'x.c'\nimport_path = 'a:b'",
+            "4: `applications.host`: expected one of the hosts that `host` in `[http]` lets in, `*.b`, `c`, found `x.c`",
+        ),
         ("name = 'a'\nname = 'b'", "2: duplicate key"),
         ("name = ", "1: "),
     ] {
@@ -347,6 +373,49 @@ proptest! {
             let line = error.split(':').next().and_then(|line| line.parse::<usize>().ok());
             prop_assert!(line.is_some_and(|line| (1..=text.lines().count() + 1).contains(&line)), "{}", error);
         }
+    }
+}
+
+const WITH_TLS: &str = r#"
+name = "shop"
+[http]
+host = ["shop.example", "*.example.com"]
+[http.tls]
+certificate = "shop.pem"
+key = "/etc/shop.key"
+[[http.tls.names]]
+host = "API.example.com"
+certificate = "api.pem"
+key = "api.key"
+[[applications]]
+host = "api.example.com"
+import_path = "shop:app"
+[[applications]]
+name = "rest"
+import_path = "shop:app"
+"#;
+
+#[test]
+fn certificates_and_hosts_are_read_and_written_again() {
+    let file = read(WITH_TLS).unwrap();
+    let tls = Tls {
+        certificate: "/srv/shop/shop.pem".into(),
+        key: "/etc/shop.key".into(),
+        names: vec![TlsName {
+            hosts: vec!["api.example.com".into()],
+            certificate: "/srv/shop/api.pem".into(),
+            key: "/srv/shop/api.key".into(),
+        }],
+    };
+    assert_eq!((file.http.tls.as_ref(), file.http.scheme()), (Some(&tls), "https"));
+    let hosts: Vec<_> = file.applications.iter().map(|application| application.hosts.clone()).collect();
+    assert_eq!(hosts, [vec!["api.example.com".to_owned()], Vec::new()]);
+    assert_eq!(read(&crate::serving::render::render(&file)).unwrap(), file);
+    for (subject, place) in [
+        (Subject::Certificate { name: None, key: "key" }, (7, "http.tls.key")),
+        (Subject::Certificate { name: Some(0), key: "certificate" }, (10, "http.tls.names.certificate")),
+    ] {
+        assert_eq!(place_of(WITH_TLS, &subject), Some((place.0, place.1.to_owned())));
     }
 }
 

@@ -194,12 +194,63 @@ fn a_program_in_node_is_served() {
     if service.cluster.program("node").arg("--version").status().is_err() {
         return skip("node clients", "there is no node");
     }
-    service.deploy(&["node", &fixture("node/http_program.js"), "{socket}"], "num_replicas = 2").success();
-    let body = vec![7; 300_000];
-    let asked = told(&service.ask("POST", "/cart").body(body).send());
-    assert_eq!((&asked["method"], &asked["bytes"]), (&json!("POST"), &json!(300_000)));
-    assert!(asked["headers"]["traceparent"].is_string(), "{asked}");
+    for place in ["{socket}", "{port}"] {
+        service.deploy(&["node", &fixture("node/http_program.js"), place], "num_replicas = 2").success();
+        let body = vec![7; 300_000];
+        let asked = told(&service.ask("POST", "/cart").body(body).send());
+        assert_eq!((&asked["method"], &asked["bytes"]), (&json!("POST"), &json!(300_000)));
+        assert!(asked["headers"]["traceparent"].is_string(), "{asked}");
+    }
     service.cluster.tracer(&["serve", "shutdown"]).success();
+}
+
+#[test]
+fn a_program_that_knows_nothing_of_tracer_is_served_from_a_port() {
+    let service = Service::start();
+    fs::write(service.cluster.file("page.html"), "<p>hello").expect("the folder is ours");
+    let folder = service.cluster.folder().display().to_string();
+    let command = ["python3", "-m", "http.server", "--bind", "127.0.0.1", "--directory", &folder, "{port}"];
+    service.deploy(&command, "health = \"/page.html\"\nnum_replicas = 2").success();
+    for _ in 0..20 {
+        // It closes each connection after its answer.
+        let answer = service.get("/page.html");
+        assert_eq!((answer.status, answer.text().as_str()), (200, "<p>hello"));
+    }
+    assert_eq!(service.get("/none").status, 404);
+    assert_eq!(service.ask("DELETE", "/page.html").send().status, 501, "the program's own answer");
+    service.cluster.stop().success();
+    service.cluster.assert_nothing_runs();
+}
+
+#[test]
+fn what_a_program_has_started_ends_with_its_replica_and_counts_for_its_memory() {
+    let cluster = Cluster::builder().workers(1).hook(HOOK).arg("--worker-memory=256MiB").start();
+    let port = TcpListener::bind(("127.0.0.1", 0)).and_then(|listener| listener.local_addr());
+    let service = Service { cluster, api: Api { address: port.expect("there is a free port"), token: String::new() } };
+    // A shell between the replica and the server, and a child beside it that has a session of its own.
+    let program = fixture("python/http_program.py");
+    let script = "setsid sleep 100000 & python3 \"$0\" \"$1\" & wait $!";
+    let command = ["sh", "-c", script, &program, "{socket}"];
+    service.deploy(&command, "").success();
+    let sleeps =
+        || service.cluster.processes().iter().filter(|process| process.command.starts_with("sleep 100000")).count();
+    assert_eq!(sleeps(), 1);
+    let before = told(&service.get("/"))["pid"].clone();
+    let replicas = service.cluster.tracer(&["list", "replicas", "--format", "json"]).success().json();
+    let replica = replicas["replicas"][0]["pid"].as_u64().expect("it has a pid");
+    kill(u32::try_from(replica).expect("a pid"), Signal::KILL);
+    wait_until("another program answers, and what the first has started is gone", || {
+        let answer = service.get("/");
+        (answer.status == 200 && told(&answer)["pid"] != before && sleeps() == 1).then_some(())
+    });
+    // The server takes more memory than the replica and all of its processes may have.
+    let answer = service.get("/eat");
+    assert_eq!(answer.status, 502);
+    wait_until("another program answers", || (service.get("/").status == 200).then_some(()));
+    let log = service.cluster.head_log();
+    assert!(log.contains("replica Shop#2") && log.contains("256 MiB"), "{log}");
+    service.cluster.stop().success();
+    service.cluster.assert_nothing_runs();
 }
 
 #[test]

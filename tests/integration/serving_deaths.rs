@@ -127,7 +127,7 @@ impl Service {
 
 /// Expects that each span has ended, is there once, and has a parent that is there or the client's.
 #[track_caller]
-pub(super) fn assert_closed(exchanges: &[Exchange], traces: &HashMap<String, Vec<Span>>) {
+pub(crate) fn assert_closed(exchanges: &[Exchange], traces: &HashMap<String, Vec<Span>>) {
     let clients: HashMap<_, _> = exchanges.iter().map(|exchange| (&exchange.trace_id, &*exchange.span_id)).collect();
     for (id, trace) in traces.iter().filter(|(id, _)| clients.contains_key(id)) {
         let ids: HashSet<_> = trace.iter().map(Span::span_id).collect();
@@ -146,7 +146,7 @@ fn named<'a>(trace: &'a [Span], name: &str) -> Vec<&'a Span> {
 
 /// Expects the spans of a request of which a client has the whole answer.
 #[track_caller]
-pub(super) fn assert_whole(exchange: &Exchange, status: u16, traces: &HashMap<String, Vec<Span>>) {
+pub(crate) fn assert_whole(exchange: &Exchange, status: u16, traces: &HashMap<String, Vec<Span>>) {
     let trace = traces.get(&exchange.trace_id).unwrap_or_else(|| panic!("no spans of {exchange:?}"));
     let [proxy] = named(trace, "proxy_http_request")[..] else {
         panic!("not one proxy's span of {exchange:?}: {trace:?}")

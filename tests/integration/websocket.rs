@@ -138,6 +138,128 @@ fn the_client_in_node_talks_and_closes_with_a_code_of_its_own() {
 }
 
 #[test]
+fn the_client_wsproto_talks_and_closes_with_a_code_of_its_own() {
+    if python_with("wsproto, websockets").is_none() {
+        return;
+    }
+    let Some(service) = Service::deploy() else { return };
+    assert_eq!(service.run(&["wsproto", "hello"]), by_wsproto("1: hello"));
+    assert_eq!(service.spans_of_connection().0.attribute("tracer.websocket.close_code"), &json!(4002));
+}
+
+/// What the client says, if all is well.
+fn by_wsproto(answer: &str) -> [Value; 4] {
+    [json!({"answer": answer}), json!({"pong": "there"}), json!({"length": 1_000_000}), json!({"code": 4002})]
+}
+
+/// A server of others as a program: uvicorn, with one of the libraries for WebSockets that it takes.
+fn deploy_program(library: &str) -> Option<(Service, Vec<String>)> {
+    let python = python_with(&format!("uvicorn, websockets, {library}"))?;
+    let cluster = Cluster::builder().workers(1).hook(HOOK).start();
+    let port = TcpListener::bind(("127.0.0.1", 0)).and_then(|listener| listener.local_addr());
+    let service = Service { cluster, address: port.expect("there is a free port"), python };
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/python").display().to_string();
+    let python = service.python.display().to_string();
+    let words = [&python, "-m", "uvicorn", "--app-dir", &folder, "--ws", library, "websocket_program:app"];
+    let command: Vec<String> = words.iter().map(|word| (*word).to_owned()).collect();
+    service.deploy_command(&command, "").success();
+    Some((service, command))
+}
+
+impl Service {
+    fn deploy_command(&self, command: &[String], further: &str) -> crate::support::Run {
+        let mut words = command.to_vec();
+        words.extend(["--uds".into(), "{socket}".into()]);
+        let text = format!(
+            "name = \"chat\"\n[http]\naddress = \"{}\"\n[[applications]]\n[[applications.deployments]]\n\
+             name = \"Chat\"\nhealth = \"/\"\ncommand = {}\n{further}\n",
+            self.address,
+            json!(words)
+        );
+        let file = self.cluster.file("service.toml");
+        std::fs::write(&file, text).expect("the folder is ours");
+        self.cluster.tracer(&["serve", "deploy", file.to_str().expect("a plain name")])
+    }
+}
+
+#[test]
+fn frames_and_closes_of_a_program_are_those_of_the_program_without_a_proxy() {
+    for library in ["websockets", "wsproto"] {
+        let Some((service, command)) = deploy_program(library) else { return };
+        let port = TcpListener::bind(("127.0.0.1", 0)).and_then(|listener| listener.local_addr()).unwrap();
+        let mut bare = service.cluster.program(&command[0]);
+        bare.args(&command[1..]).args(["--port", &port.port().to_string()]);
+        let bare = service.cluster.spawn(bare);
+        wait_until("the program listens", || std::net::TcpStream::connect(port).ok());
+        let at = |address: SocketAddr| {
+            let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/python/websocket_client.py");
+            let mut client = service.cluster.program(&service.python);
+            client.arg(script).arg(address.to_string()).arg("cases");
+            said(&service.cluster.run(client).success().stdout_text())
+        };
+        // Whether a failed connection ends with a close frame or without one depends on what the network has done with it.
+        let outcome = |case: &Value| {
+            let found = case["found"].to_string();
+            let is_failed = [r#"["end"]"#, r#"["close 1002"]"#, r#"["close 1007"]"#].contains(&&*found);
+            (case["case"].clone(), if is_failed { "failed".to_owned() } else { found })
+        };
+        let [expected, found] =
+            [port, service.address].map(|address| at(address).iter().map(outcome).collect::<Vec<_>>());
+        assert!(expected.len() > 70, "{expected:?}");
+        for (expected, found) in expected.iter().zip(&found) {
+            assert_eq!(found, expected, "{library}: through the proxy, and without");
+        }
+        assert_eq!(expected.len(), found.len());
+        drop(bare);
+    }
+}
+
+#[test]
+fn a_program_speaks_websocket_with_clients_that_nobody_here_wrote() {
+    let Some((service, command)) = deploy_program("wsproto") else { return };
+    assert_eq!(service.run(&["wsproto", "hello"]), by_wsproto("hello"));
+    let (proxy, replica) = service.spans_of_connection();
+    assert!(!is_error(&proxy) && !is_error(&replica));
+    assert_eq!(proxy.attribute("http.response.status_code"), &json!(101));
+    assert_eq!(proxy.attribute("tracer.websocket.close_code"), &json!(4002));
+    assert!(proxy.attribute("tracer.request_body_bytes").as_u64().is_some_and(|bytes| bytes > 1_000_000));
+    // The program is told the span that it continues.
+    let client = service.cluster.spawn(service.client(&["hold", "parent"]));
+    client.wait_for_stdout("answer");
+    assert!(client.stdout_text().contains("\"answer\": \"00-"), "{}", client.stdout_text());
+    service.deploy_command(&command, "env = { COLOUR = \"blue\" }").success();
+    assert_eq!(code(client), json!(1001), "who is connected to a version that ends is told to come again");
+    let client = service.hold();
+    let mut curl = service.cluster.program("curl");
+    curl.arg("-s").arg(format!("http://{}/", service.address));
+    let pid = service.cluster.run(curl).success().stdout_text();
+    kill(pid.trim().parse().expect("a process id"), Signal::KILL);
+    assert_eq!(code(client), json!(1011), "its program was killed");
+    if let Some(tools) = node_clients() {
+        let url = format!("ws://{}/rooms/lobby/talk", service.address);
+        let said_by_node = wait_until("another program answers", || {
+            let node = node_client(&service.cluster, &tools, "websocket_client.js", &[&url, "hello"]);
+            let run = service.cluster.run(node);
+            (run.output.status.success()).then(|| said(&run.stdout_text()))
+        });
+        assert_eq!(said_by_node.last(), Some(&json!({"code": 4001, "reason": "enough"})));
+    }
+    service.cluster.stop().success();
+    service.cluster.assert_nothing_runs();
+}
+
+#[test]
+fn an_upgrade_that_a_program_refuses_is_answered() {
+    let Some((service, _)) = deploy_program("websockets") else { return };
+    let mut curl = service.cluster.program("curl");
+    let key = "sec-websocket-key: dGhlIHNhbXBsZSBub25jZQ==";
+    let headers = ["connection: upgrade", "upgrade: websocket", "sec-websocket-version: 13", key];
+    curl.args(["-s", "-o", "/dev/null", "-w", "%{http_code}"]).args(headers.iter().flat_map(|header| ["-H", header]));
+    curl.arg(format!("http://{}/refused", service.address));
+    service.cluster.run(curl).success().stdout("403");
+}
+
+#[test]
 fn an_upgrade_that_the_handler_refuses_is_answered() {
     let Some(service) = Service::deploy() else { return };
     let mut curl = service.cluster.program("curl");

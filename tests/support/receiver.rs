@@ -131,6 +131,16 @@ impl Certificates {
         Some(made)
     }
 
+    /// Makes a certificate `NAME.pem` with its key `NAME.key` for these hosts, signed by the authority, or replaces them.
+    #[track_caller]
+    pub fn make_for(&self, name: &str, hosts: &[&str]) {
+        let by = [self.path("authority.pem"), self.path("authority.key")].map(|path| path.display().to_string());
+        let names: Vec<_> = hosts.iter().map(|host| format!("DNS:{host}")).collect();
+        let names = format!("subjectAltName=IP:127.0.0.1,{}", names.join(","));
+        let constraints = "basicConstraints=critical,CA:FALSE";
+        self.certificate(name, &["-CA", &by[0], "-CAkey", &by[1], "-addext", &names, "-addext", constraints]);
+    }
+
     #[track_caller]
     fn certificate(&self, name: &str, further: &[&str]) {
         let mut openssl = Command::new("openssl");

@@ -87,6 +87,13 @@ impl Connections {
         }
     }
 
+    /// Sends a request on a connection of its own, which may change its protocol with the answer.
+    pub(crate) async fn send_alone(&self, request: Request<Body>) -> Result<Response<Incoming>, String> {
+        let at = |error: &dyn fmt::Display| format!("{}: {error}", self.address);
+        let mut connection = self.open().await.map_err(|error| at(&error))?;
+        connection.send_request(request).await.map_err(|error| at(&error))
+    }
+
     fn take(&self) -> Option<SendRequest<Body>> {
         let mut idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner);
         // One whose response is still on its way is not ready, and stays.
@@ -106,7 +113,7 @@ impl Connections {
 async fn drive(stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static) -> io::Result<SendRequest<Body>> {
     let (sender, connection) = http1::handshake(TokioIo::new(stream)).await.map_err(io::Error::other)?;
     // Its errors are those of its requests.
-    tokio::spawn(async move { drop(connection.await) });
+    tokio::spawn(async move { drop(connection.with_upgrades().await) });
     Ok(sender)
 }
 

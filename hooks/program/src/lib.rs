@@ -11,13 +11,17 @@
 mod connections;
 mod process;
 
+use std::future::{Future, poll_fn};
+use std::pin::pin;
 use std::time::{Duration, Instant};
 
+use hyper_util::rt::TokioIo;
+use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt, copy, split};
 use tracer_sdk::serve::http::header::{CONNECTION, HeaderName, PROXY_AUTHENTICATE, TE, TRANSFER_ENCODING, UPGRADE};
-use tracer_sdk::serve::{Body, HeaderMap, Method, Request, Response, StatusCode, Uri, deployment};
+use tracer_sdk::serve::{Body, HeaderMap, HeaderValue, Method, Request, Response, StatusCode, Uri, deployment};
 
 use connections::{Address, Connections};
-use process::Process;
+use process::{End, Process};
 
 /// Pauses between two looks at whether the program answers.
 const PAUSES: [Duration; 2] = [Duration::from_millis(5), Duration::from_millis(100)];
@@ -25,6 +29,8 @@ const PAUSES: [Duration; 2] = [Duration::from_millis(5), Duration::from_millis(1
 const REPORTING: Duration = Duration::from_millis(250);
 /// Time in which the end of a program is noticed after its connections have broken.
 const DYING: Duration = Duration::from_millis(250);
+/// The same after it has closed a connection that speaks another protocol, which it may do in good order.
+const CLOSING: Duration = Duration::from_millis(50);
 /// The most bytes of an answer about health that are read.
 const HEALTH_BODY: usize = 64 << 10;
 /// The name of a header that HTTP/1.1 clients of old send, and that is about a connection alone.
@@ -60,7 +66,7 @@ impl Program {
     /// Forwards a request. A program that does not answer is a 502.
     pub async fn handle(&self, request: Request<Body>) -> Response<Body> {
         if request.headers().contains_key(UPGRADE) {
-            return refusal(StatusCode::NOT_IMPLEMENTED, "programs cannot change the protocol of a connection\n");
+            return self.change_protocol(request).await;
         }
         let (mut head, body) = request.into_parts();
         remove_hop_headers(&mut head.headers);
@@ -69,11 +75,7 @@ impl Program {
                 remove_hop_headers(response.headers_mut());
                 response.map(Body::new)
             }
-            Err(error) => {
-                self.end_with_program().await;
-                process::say(&format!("tracer: {} did not answer a request: {error}", self.process.name()));
-                refusal(StatusCode::BAD_GATEWAY, "the program did not answer\n")
-            }
+            Err(error) => self.refuse(&error).await,
         }
     }
 
@@ -101,15 +103,37 @@ impl Program {
         }
     }
 
-    /// Returns if the program still runs a moment after it has broken a connection. If it has ended, the replica is about to end in the same
-    /// way, and so do its requests.
-    async fn end_with_program(&self) {
-        for _ in 0..DYING.as_millis() / PAUSES[0].as_millis() {
-            if self.process.is_over() {
-                std::future::pending::<()>().await;
-            }
-            tokio::time::sleep(PAUSES[0]).await;
+    /// Answers a request that the program has not answered, if it still runs.
+    async fn refuse(&self, error: &str) -> Response<Body> {
+        self.process.end().wait_if_it_has_come(DYING).await;
+        process::say(&format!("tracer: {} did not answer a request: {error}", self.process.name()));
+        refusal(StatusCode::BAD_GATEWAY, "the program did not answer\n")
+    }
+
+    /// Forwards a request for another protocol, such as a WebSocket, and then the bytes of both sides until both have ended.
+    async fn change_protocol(&self, mut request: Request<Body>) -> Response<Body> {
+        let client = hyper::upgrade::on(&mut request);
+        let (mut head, _) = request.into_parts();
+        let asked = head.headers.get(UPGRADE).cloned();
+        remove_hop_headers(&mut head.headers);
+        head.headers.insert(CONNECTION, HeaderValue::from_static("upgrade"));
+        head.headers.extend(asked.map(|protocol| (UPGRADE, protocol)));
+        let mut response = match self.connections.send_alone(Request::from_parts(head, Body::empty())).await {
+            Ok(response) => response,
+            Err(error) => return self.refuse(&error).await,
+        };
+        if response.status() != StatusCode::SWITCHING_PROTOCOLS {
+            remove_hop_headers(response.headers_mut());
+            return response.map(Body::new);
         }
+        let (program, end) = (hyper::upgrade::on(&mut response), self.process.end());
+        // It ends with the connection, and that with the request.
+        tokio::spawn(async move {
+            if let (Ok(client), Ok(program)) = (client.await, program.await) {
+                join(TokioIo::new(client), TokioIo::new(program), end).await;
+            }
+        });
+        response.map(|_| Body::empty())
     }
 
     /// Connects, and asks for the path of health if there is one.
@@ -126,7 +150,7 @@ impl Program {
         let mut request = Request::new(Body::empty());
         *request.method_mut() = Method::GET;
         *request.uri_mut() = path.clone();
-        request.headers_mut().insert("host", tracer_sdk::serve::HeaderValue::from_static("localhost"));
+        request.headers_mut().insert("host", HeaderValue::from_static("localhost"));
         let answer = self.connections.send(request).await;
         let status = match answer {
             Ok(answer) => {
@@ -145,6 +169,30 @@ impl Program {
             Err(error) => Err(format!("`GET {path}` at {address}: {error}")),
         }
     }
+}
+
+/// Passes bytes on in both directions, each until its end. When the program has closed its side because it has died, the client's is left to the
+/// end of the replica, which says how.
+async fn join(client: impl AsyncRead + AsyncWrite, program: impl AsyncRead + AsyncWrite, end: End) {
+    let (mut from_client, mut to_client) = split(client);
+    let (mut from_program, mut to_program) = split(program);
+    let forth = async {
+        let _ = copy(&mut from_client, &mut to_program).await;
+        let _ = to_program.shutdown().await;
+    };
+    let back = async {
+        let _ = copy(&mut from_program, &mut to_client).await;
+        end.wait_if_it_has_come(CLOSING).await;
+        let _ = to_client.shutdown().await;
+    };
+    let (mut forth, mut back) = (Some(pin!(forth)), pin!(back));
+    poll_fn(|context| {
+        if forth.as_mut().is_some_and(|forth| forth.as_mut().poll(context).is_ready()) {
+            forth = None;
+        }
+        back.as_mut().poll(context)
+    })
+    .await;
 }
 
 /// Removes the headers that are about one connection: each side of the replica has its own.

@@ -12,6 +12,8 @@ use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, getpid, kill_process, 
 
 /// Time between SIGTERM and SIGKILL.
 const GRACE: Duration = Duration::from_secs(5);
+/// Pause between two looks at whether it has ended.
+const LOOK: Duration = Duration::from_millis(5);
 /// Lines of its errors that a refusal shows.
 const LINES: usize = 10;
 /// Bytes of a line that are passed on at once.
@@ -24,6 +26,21 @@ pub(crate) struct Process {
     name: String,
     pid: Pid,
     shared: Arc<Shared>,
+}
+
+/// The end of a program, for whoever has seen that a connection to it has broken.
+pub(crate) struct End(Arc<Shared>);
+
+impl End {
+    /// Returns if the program still runs after this time. If it has ended, the replica is about to end in the same way, and so does whatever waits.
+    pub(crate) async fn wait_if_it_has_come(&self, limit: Duration) {
+        for _ in 0..limit.as_millis() / LOOK.as_millis() {
+            if self.0.state().end.is_some() {
+                std::future::pending::<()>().await;
+            }
+            tokio::time::sleep(LOOK).await;
+        }
+    }
 }
 
 #[derive(Default)]
@@ -85,9 +102,9 @@ impl Process {
         self.shared.change(|state| state.serves = true);
     }
 
-    /// Returns whether it has ended.
-    pub(crate) fn is_over(&self) -> bool {
-        self.shared.state().end.is_some()
+    /// Returns what waits for its end.
+    pub(crate) fn end(&self) -> End {
+        End(Arc::clone(&self.shared))
     }
 
     /// Returns how it ended, with the last lines of its errors, if it did.

@@ -9,6 +9,7 @@ use crate::driver::Driver;
 use crate::exit;
 use crate::hook::{HookContract, LoadedDeployment, Located, Module, ParameterDescription, SearchPath};
 use crate::module_store::ModuleStore;
+use crate::serving::certificates::{Certificates, PairError};
 use crate::serving::service_file::{Deployment, Service, Subject, check_import_path, place_of};
 
 /// Mistake in a service that its file alone does not tell.
@@ -32,7 +33,7 @@ impl fmt::Display for Mistake {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.subject {
             Subject::Deployment { name, .. } => write!(f, "deployment `{name}`: {}", self.reason),
-            Subject::Exporters | Subject::Address => f.write_str(&self.reason),
+            Subject::Exporters | Subject::Address | Subject::Certificate { .. } => f.write_str(&self.reason),
         }
     }
 }
@@ -43,12 +44,18 @@ impl From<Mistake> for CommandError {
     }
 }
 
-/// Checks the modules of a service where the head looks for them, and notes which versions they have now.
+/// Checks the certificates of a service, and its modules where the head looks for them, and notes which versions those have now.
 pub(super) fn modules(driver: &Driver, service: &mut Service, folder: &Path) -> Result<(), Mistake> {
     let welcome = driver.welcome();
     let search = SearchPath { module_path: welcome.module_folders.clone(), is_complete: true };
     for exporter in &service.tracing.exporters {
         check_exporter(&search, exporter).map_err(|reason| Mistake { subject: Subject::Exporters, reason })?;
+    }
+    if let Some(tls) = &service.http.tls {
+        Certificates::read(tls).map_err(|PairError { file, name, reason }| Mistake {
+            subject: Subject::Certificate { name, key: file.key() },
+            reason,
+        })?;
     }
     let store = ModuleStore::of_session(&welcome.session_dir);
     for application in &mut service.applications {

@@ -207,7 +207,8 @@ fn serve(driver: &mut Driver, service: &mut Service, args: &Args, signals: UnixS
 }
 
 fn address_of(url: &str) -> Option<SocketAddr> {
-    url.strip_prefix("http://")?.strip_suffix('/')?.parse().ok()
+    let address = url.strip_prefix("http://").or_else(|| url.strip_prefix("https://"))?;
+    address.strip_suffix('/')?.parse().ok()
 }
 
 /// Shuts the service down at the first signal, and ends this command at once at the second one.

@@ -409,9 +409,15 @@ pub fn on_proxy_report(
         ProxyReport::Configured { revision, failure } => {
             if revision == proxy.given {
                 proxy.uses = if failure.is_none() { revision } else { proxy.uses };
+                let is_useless = failure.is_some() && proxy.uses == 0 && served.rollout.is_none();
                 proxy.failure = failure;
+                if is_useless {
+                    // Such as one in the place of another that has died, while a certificate cannot be read. The next one may do better.
+                    effects.kill(process);
+                }
             }
         }
+        ProxyReport::Certificates(report) => proxy.certificates = report,
         ProxyReport::LanesTaken { replica } => {
             let joined = served.replicas.values_mut().find(|joined| joined.place == replica);
             if let Some(joined) = joined.filter(|joined| joined.joined.contains(&process)) {

@@ -6,7 +6,9 @@ use super::service::{Proxy, ProxyStage, Served, Services, Version, find};
 use crate::state::Now;
 use tracer_core::task::WorkerId;
 use tracer_ipc::protocol::ServiceNews;
-use tracer_ipc::serving::{Application, Deployment, ProxyOrder, ProxyRoute, ProxySettings, ReplicaOrder, Service};
+use tracer_ipc::serving::{
+    Application, CertificateReport, Deployment, ProxyOrder, ProxyRoute, ProxySettings, ReplicaOrder, Service,
+};
 
 /// Limit of time for a process to end beyond that of its requests, in nanoseconds.
 const END_ALLOWANCE_NS: u64 = 5_000_000_000;
@@ -81,6 +83,7 @@ pub(super) fn start_proxy(
                 uses: 0,
                 is_silent: false,
                 failure: None,
+                certificates: CertificateReport::default(),
                 kill_at_ns: None,
             };
             served.proxies.insert(process, proxy);
@@ -189,18 +192,22 @@ pub(super) fn give_up_replica(
     refresh(served, effects);
 }
 
-/// Lets a proxy end what it has, and then end.
+/// Lets a proxy end what it has, and then end. `has_heir` says whether another one is in its place.
 pub(super) fn drain_proxy(
     served: &mut Served,
     effects: &mut impl ServiceEffects,
     process: WorkerId,
-    timeout: std::time::Duration,
+    (timeout, has_heir): (std::time::Duration, bool),
     now: Now,
 ) {
     let Some(proxy) = served.proxies.get_mut(&process) else { return };
     match proxy.stage {
         ProxyStage::Starting => effects.kill(process),
-        ProxyStage::Up => effects.order_proxy(process, ProxyOrder::Drain { timeout }),
+        ProxyStage::Up => effects.order_proxy(process, ProxyOrder::Drain { timeout, has_heir }),
+        // Its service ends too, so that it need not wait for clients that may ask once more.
+        ProxyStage::Draining if !has_heir => {
+            return effects.order_proxy(process, ProxyOrder::Drain { timeout, has_heir });
+        }
         ProxyStage::Draining => return,
     }
     proxy.stage = ProxyStage::Draining;
@@ -220,6 +227,7 @@ pub(super) fn settings(served: &mut Served, service: &Service) -> ProxySettings 
         let ingress = &application.deployments[application.ingress];
         ProxyRoute {
             route_prefix: application.route_prefix.clone(),
+            hosts: application.hosts.clone(),
             application: application.name.clone(),
             deployment: ingress.name.clone(),
             index: served.index(&application.name, &ingress.name),

@@ -38,7 +38,9 @@ fn report(name: &str, served: &Served, effects: &impl ServiceEffects, now: Now) 
         version: served.serving.as_ref().map(|version| version.number),
         rolling_out: served.rollout.as_ref().map(|rollout| rollout.version.number),
         state,
-        url: version.map(|version| format!("http://{}/", version.service.http.address)).unwrap_or_default(),
+        url: version
+            .map(|version| format!("{}://{}/", version.service.http.scheme(), version.service.http.address))
+            .unwrap_or_default(),
         deployments,
         replicas: served.replicas.iter().map(|(id, replica)| of_replica(name, *id, replica, effects, now)).collect(),
         proxies: served.proxies.values().map(|proxy| of_proxy(proxy, now)).collect(),
@@ -80,6 +82,9 @@ fn warnings(served: &Served, now: Now) -> Vec<String> {
     }
     if let Some(reason) = served.proxies.values().find_map(|proxy| proxy.said.hook_failure.as_ref()) {
         warnings.push(format!("the hook failed in the proxy, whose spans tracer writes itself: {reason}"));
+    }
+    for proxy in served.proxies.values().filter(|proxy| proxy.stage == ProxyStage::Up) {
+        warnings.extend(proxy.certificates.notes(now.unix_nano));
     }
     warnings.extend(served.serving.as_ref().and_then(|serving| serving.service.http.public_note()));
     warnings

@@ -239,7 +239,7 @@ fn commit(served: &mut Served, effects: &mut impl ServiceEffects, now: Now) {
     let address = service.http.address;
     let others: Vec<_> = served.proxies.iter().filter(|(_, proxy)| !proxy.fits(service)).map(|(id, _)| *id).collect();
     for id in others {
-        drain_proxy(served, effects, id, longest_drain(service), now);
+        drain_proxy(served, effects, id, (longest_drain(service), true), now);
     }
     effects.listen_only(&service.name, address);
     served.unheard = None;

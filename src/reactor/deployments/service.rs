@@ -7,7 +7,7 @@ use super::scale::Scale;
 use crate::state::{Now, task::DriverId};
 use tracer_core::task::WorkerId;
 use tracer_ipc::protocol::{ServiceEvent, ServiceNews};
-use tracer_ipc::serving::{Application, Deployment, Service, ServiceTracing};
+use tracer_ipc::serving::{Application, CertificateReport, Deployment, Service, ServiceTracing};
 
 /// Replicas that a service may have at a time, those of a version on its way included: so many have room in its table.
 pub const PLACES: u32 = 4096;
@@ -171,7 +171,8 @@ pub struct Served {
     pub(super) indices: BTreeMap<(String, String), u32>,
     /// The number of the last replica, by the name of its deployment.
     pub(super) numbers: BTreeMap<String, u64>,
-    /// The recent load of deployments that are scaled, by application and name.
+    /// The recent load of deployments that are scaled, by application and name. The next head begins to look anew, with the replicas that there are.
+    #[serde(skip)]
     pub(super) scales: BTreeMap<(String, String), Scale>,
     /// Replicas that have died, by their deployment's number in the table.
     pub(super) deaths: BTreeMap<u32, Deaths>,
@@ -227,6 +228,8 @@ pub(super) struct Proxy {
     pub(super) is_silent: bool,
     /// Reason why it does not use those that it was given.
     pub(super) failure: Option<String>,
+    /// What it has said of its certificates.
+    pub(super) certificates: CertificateReport,
     /// Time at which it is killed, if it is still there.
     pub(super) kill_at_ns: Option<u64>,
 }

@@ -75,9 +75,10 @@ fn go_on(services: &mut Services, effects: &mut impl ServiceEffects, name: &str,
         }
     }
     let drain = served.serving.as_ref().map(|serving| longest_drain(&serving.service)).unwrap_or_default();
+    let has_heir = served.ending.is_none();
     for (id, proxy) in &mut served.proxies {
         if proxy.stage == ProxyStage::Draining {
-            effects.order_proxy(*id, ProxyOrder::Drain { timeout: drain });
+            effects.order_proxy(*id, ProxyOrder::Drain { timeout: drain, has_heir });
             continue;
         }
         proxy.is_silent = true;

@@ -254,7 +254,7 @@ pub(super) fn begin_end(
         is_shut_down: is_shut_down || before.is_some_and(|before| before.is_shut_down),
     });
     for id in served.proxies.keys().copied().collect::<Vec<_>>() {
-        drain_proxy(served, effects, id, timeout, now);
+        drain_proxy(served, effects, id, (timeout, false), now);
     }
 }
 

@@ -7,6 +7,8 @@ use super::limits::{HEAD_LOOKS, IDLE_LOOKS, STALL_LOOKS};
 /// Part of HTTP/1 that came last. With HTTP/2 it is always the first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Stage {
+    /// A handshake of TLS that is not complete.
+    Handshake,
     /// Nothing, or the end of a request.
     Idle,
     /// A part of a head.
@@ -57,6 +59,11 @@ impl Activity {
         }
     }
 
+    /// Notes that a handshake begins.
+    pub(super) fn begins_handshake(&mut self) {
+        self.stage = Stage::Handshake;
+    }
+
     /// Notes that something has come, after which HTTP/1 is at this stage.
     pub(super) fn came(&mut self, stage: Stage, is_new_head: bool, now: u32) {
         // The time of a head runs from its first byte.
@@ -98,7 +105,7 @@ impl Activity {
 
     /// Returns for how many looks it has had nothing to do; none if it has.
     pub(super) fn idle_for(&self, now: u32) -> Option<u32> {
-        let is_idle = self.serving == 0 && self.stage == Stage::Idle;
+        let is_idle = self.serving == 0 && matches!(self.stage, Stage::Idle | Stage::Handshake);
         is_idle.then(|| now.wrapping_sub(self.since_served).min(now.wrapping_sub(self.since_read)))
     }
 
@@ -112,7 +119,7 @@ impl Activity {
             return Verdict::Idle(looks);
         }
         let limit = match self.stage {
-            Stage::Head => HEAD_LOOKS,
+            Stage::Head | Stage::Handshake => HEAD_LOOKS,
             Stage::Body if self.is_reading => STALL_LOOKS,
             Stage::Body | Stage::Idle => return Verdict::Fine,
         };

@@ -5,6 +5,7 @@ use std::future::{Future, poll_fn};
 use std::net::{IpAddr, SocketAddr};
 use std::pin::Pin;
 use std::rc::Rc;
+use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
 use http::HeaderMap;
@@ -21,10 +22,16 @@ use super::refusals::{self, Refused};
 use super::request;
 use super::settings::Settings;
 use super::socket::{Opening, Socket};
+use super::stream::ClientStream;
 use super::thread::ProxyThread;
+use super::tls::{self, Certified, Failed};
 use super::tunnel::Tunnel;
 use crate::http_api::problem::Problem;
 use crate::serving::request_head::{self, HEAD_BYTES, HEADERS};
+
+/// Schemes of URLs.
+const HTTP: &str = "http";
+pub(super) const HTTPS: &str = "https";
 
 /// The other end of a connection.
 pub(super) struct Peer {
@@ -54,6 +61,8 @@ pub(super) struct Connection {
     paces: RefCell<Vec<Rc<Pace>>>,
     /// True once a client of HTTP/2 is told to go.
     is_leaving: Cell<bool>,
+    /// True if the client speaks TLS.
+    is_secure: Cell<bool>,
     /// True once the client has sent something.
     has_opened: Cell<bool>,
     refusing: Cell<Option<Refusing>>,
@@ -109,6 +118,7 @@ impl Connection {
             is_2: Cell::new(false),
             paces: RefCell::default(),
             is_leaving: Cell::new(false),
+            is_secure: Cell::new(false),
             has_opened: Cell::new(false),
             refusing: Cell::new(None),
             is_cut: Cell::new(false),
@@ -125,6 +135,32 @@ impl Connection {
     /// Says that something has come, and what it was the end of.
     pub(super) fn came(&self, stage: Stage, is_new_head: bool) {
         self.activity.borrow_mut().came(stage, is_new_head, self.thread.look());
+    }
+
+    /// Says that a handshake of TLS is under way.
+    pub(super) fn begins_handshake(&self) {
+        self.is_secure.set(true);
+        self.activity.borrow_mut().begins_handshake();
+    }
+
+    /// Says that it is complete.
+    pub(super) fn ends_handshake(&self) {
+        self.came(Stage::Idle, false);
+    }
+
+    /// Returns the scheme that the peer speaks.
+    pub(super) fn own_scheme(&self) -> &'static str {
+        if self.is_secure.get() { HTTPS } else { HTTP }
+    }
+
+    /// Returns the scheme of the URL that the client has asked for: what a trusted peer says of it, else what the peer speaks.
+    pub(super) fn scheme(&self, headers: &HeaderMap, settings: &Settings) -> &'static str {
+        let said = || headers.get("x-forwarded-proto").map(|value| value.as_bytes().trim_ascii());
+        match said().filter(|_| self.is_trusted(settings)) {
+            Some(said) if said.eq_ignore_ascii_case(HTTPS.as_bytes()) => HTTPS,
+            Some(said) if said.eq_ignore_ascii_case(HTTP.as_bytes()) => HTTP,
+            _ => self.own_scheme(),
+        }
     }
 
     /// Says that the first bytes of the client have come.
@@ -246,9 +282,11 @@ impl Connection {
         self.activity.borrow().is_done()
     }
 
-    /// Returns whether another proxy may have it: this one ends, and no byte of a request has come that is not answered.
+    /// Returns whether it may end here: this proxy ends, and no byte of a request has come that is not answered. Another proxy cannot have a connection
+    /// with TLS, whose client may be asking at this moment; so that one is closed after one more answer, if its service goes on.
     fn may_leave(&self) -> bool {
-        self.thread.is_draining() && self.is_done() && self.stage() == Stage::Idle && !self.is_refusing()
+        let is_kept = self.is_secure.get() && self.thread.has_heir();
+        self.thread.is_draining() && !is_kept && self.is_done() && self.stage() == Stage::Idle && !self.is_refusing()
     }
 
     /// Returns true when the connection is to be dropped as it is.
@@ -279,8 +317,20 @@ impl<F: Future<Output: 'static> + 'static> hyper::rt::Executor<F> for Streams {
     }
 }
 
-/// Serves a connection to its end, or until another proxy has it.
-pub(super) async fn converse(thread: Rc<ProxyThread>, mut stream: TcpStream, connection: Rc<Connection>) {
+/// Serves a connection to its end, or until another proxy has it. With certificates its client speaks TLS.
+pub(super) async fn converse(
+    thread: Rc<ProxyThread>,
+    stream: TcpStream,
+    connection: Rc<Connection>,
+    certified: Option<Arc<Certified>>,
+) {
+    let mut stream = match certified {
+        None => ClientStream::Plain(stream),
+        Some(certified) => match Box::pin(tls::shake_hands(&certified, stream, &connection)).await {
+            Ok(stream) => stream,
+            Err((why, stream)) => return Box::pin(refuse_handshake(&thread, why, stream)).await,
+        },
+    };
     let opened = {
         let mut opening = std::pin::pin!(Opening::read(&mut stream, &connection));
         poll_fn(|context| match (connection.poll_cut(context), opening.as_mut().poll(context)) {
@@ -297,8 +347,28 @@ pub(super) async fn converse(thread: Rc<ProxyThread>, mut stream: TcpStream, con
             (false, socket) => Box::pin(converse_1(thread, socket, connection)).await,
             (true, socket) => Box::pin(converse_2(thread, socket, connection)).await,
         },
-        Some(Err(())) => thread.hand_over(stream),
+        Some(Err(())) => leave(&thread, stream).await,
         None => {}
+    }
+}
+
+/// Counts a handshake that has failed, and tells a client that speaks plain HTTP that it has to speak TLS.
+async fn refuse_handshake(thread: &ProxyThread, why: Failed, stream: Option<ClientStream>) {
+    thread.figures.count_handshake_failure(why.error_type());
+    if let Some(stream) = stream {
+        let problem = Problem::new(
+            refusals::MALFORMED,
+            "expected TLS, found something else: this address is asked with `https://`",
+        );
+        turn_away(stream, problem, thread.new_request_id().to_str().unwrap_or_default()).await;
+    }
+}
+
+/// Gives a connection that has nothing to do to another proxy, or ends it if nobody else can have it.
+async fn leave(thread: &ProxyThread, stream: ClientStream) {
+    match stream {
+        ClientStream::Plain(stream) => thread.hand_over(stream),
+        mut stream @ ClientStream::Tls(_) => drop(tokio::time::timeout(limits::LINGER, stream.shutdown()).await),
     }
 }
 
@@ -357,7 +427,7 @@ async fn converse_1(thread: Rc<ProxyThread>, socket: Socket, connection: Rc<Conn
             let stream = serving.into_parts().io.into_inner().into_stream();
             turn_away(stream, problem, request_id.to_str().unwrap_or_default()).await;
         }
-        Left::Idle => thread.hand_over(serving.into_parts().io.into_inner().into_stream()),
+        Left::Idle => leave(&thread, serving.into_parts().io.into_inner().into_stream()).await,
     }
     // Of a connection that was cut before the head of the answer was written.
     drop(connection.tunnel.borrow_mut().take());
@@ -397,7 +467,7 @@ async fn converse_2(thread: Rc<ProxyThread>, socket: Socket, connection: Rc<Conn
 
 /// Tells a client that it is refused, and closes the connection. What the client still sends is taken for a moment: if it were not, the answer
 /// could be lost on its way.
-pub(super) async fn turn_away(mut stream: TcpStream, problem: Problem, request_id: &str) {
+pub(super) async fn turn_away(mut stream: ClientStream, problem: Problem, request_id: &str) {
     let problem = problem.header(http::header::CONNECTION, "close").header(super::headers::X_REQUEST_ID, request_id);
     let response = problem.into_response(|json| json);
     let status = response.status();

@@ -8,8 +8,8 @@ use std::path::Path;
 
 use rustc_hash::FxHashMap;
 use tracer_core::metric_names::{
-    ERROR_TYPE, HTTP_DURATION, REQUEST_BODIES, RESPONSE_BODIES, RPC_DURATION, SERVE_QUEUE_DURATION, SERVE_RETRIES,
-    SERVE_SHED, SERVICE,
+    ERROR_TYPE, HTTP_DURATION, REQUEST_BODIES, RESPONSE_BODIES, RPC_DURATION, SERVE_HANDSHAKE_FAILURES,
+    SERVE_QUEUE_DURATION, SERVE_RETRIES, SERVE_SHED, SERVICE,
 };
 use tracer_core::request_names as names;
 use tracer_ipc::metrics::{Exemplar, SeriesFile, SeriesIndex};
@@ -208,6 +208,15 @@ impl Figures {
         self.with_series(SERVE_QUEUE_DURATION, route, "", |file, series| {
             file.observe(series, waited_ns as f64 / 1e9);
         });
+    }
+
+    /// Counts a handshake of TLS that has failed, with the value of `error.type`.
+    pub(super) fn count_handshake_failure(&self, error_type: &'static str) {
+        let Some(Counting { file, .. }) = &mut *self.counting.borrow_mut() else { return };
+        let mut attributes = self.attributes(None);
+        attributes.push((ERROR_TYPE, error_type));
+        let series = file.series(SERVE_HANDSHAKE_FAILURES, &attributes);
+        file.count(series, 1);
     }
 
     fn with_series(

@@ -74,6 +74,8 @@ pub(super) struct Told<'a> {
     pub(super) forwarded_for: &'a str,
     /// The protocol that the client asks for in place of HTTP; empty for none.
     pub(super) upgrade: &'a str,
+    /// `https` if the peer speaks TLS, else `http`.
+    pub(super) scheme: &'a str,
 }
 
 /// Returns the protocol that a request asks for in place of HTTP, if it is one that is passed on: a WebSocket over HTTP/1.1 (RFC 6455, section 4.1).
@@ -109,7 +111,7 @@ pub(super) fn to_replica<'a>(headers: &'a HeaderMap, told: &'a Told<'a>) -> impl
         ("tracestate", told.trace_state),
         ("baggage", told.baggage),
         ("x-forwarded-for", forwarded_for),
-        ("x-forwarded-proto", if is_said("x-forwarded-proto") { "http" } else { "" }),
+        ("x-forwarded-proto", if is_said("x-forwarded-proto") { told.scheme } else { "" }),
         ("x-forwarded-host", if is_said("x-forwarded-host") { told.authority } else { "" }),
         ("connection", if told.upgrade.is_empty() { "" } else { "upgrade" }),
         ("upgrade", told.upgrade),
@@ -183,12 +185,25 @@ mod tests {
             is_peer_trusted: false,
             forwarded_for: "",
             upgrade: "",
+            scheme: "http",
         }
     }
 
     fn shown(headers: &HeaderMap, told: &Told<'_>) -> Vec<String> {
         let shown = |(name, value): (&str, &[u8])| format!("{name}: {}", String::from_utf8_lossy(value));
         to_replica(headers, told).map(shown).collect()
+    }
+
+    #[test]
+    fn a_replica_is_told_that_the_client_speaks_tls_unless_a_trusted_peer_says_otherwise() {
+        let headers = map(&[("x-forwarded-proto", "http")]);
+        let told = |is_peer_trusted| Told { scheme: "https", is_peer_trusted, ..told() };
+        let of = |is_peer_trusted| {
+            let shown = shown(&headers, &told(is_peer_trusted)).into_iter();
+            shown.filter(|line| line.starts_with("x-forwarded-proto")).collect::<Vec<_>>()
+        };
+        assert_eq!(of(false), ["x-forwarded-proto: https"]);
+        assert_eq!(of(true), ["x-forwarded-proto: http"]);
     }
 
     #[test]

@@ -7,7 +7,7 @@ use http::{HeaderMap, HeaderValue, Method, StatusCode, Uri, Version};
 use tracer_abi as abi;
 
 use super::access_log::Line;
-use super::connection::Peer;
+use super::connection::{HTTPS, Peer};
 use super::exchange::Exchange;
 use super::figures::Ended;
 use super::headers::X_MODEL_ID;
@@ -55,6 +55,8 @@ pub(super) struct Progress {
     pub(super) timeout: Option<Duration>,
     /// True for a request of gRPC.
     pub(super) is_grpc: bool,
+    /// Scheme of the URL that the client has asked for.
+    pub(super) scheme: &'static str,
     /// Status with which one has ended, if its answer says so.
     pub(super) grpc_status: Option<Status>,
     is_finished: bool,
@@ -73,6 +75,8 @@ pub(super) struct Arrived<'a> {
     pub(super) request_id: HeaderValue,
     pub(super) carrier: Carrier,
     pub(super) is_grpc: bool,
+    /// Scheme of the URL that the client has asked for.
+    pub(super) scheme: &'static str,
 }
 
 impl Progress {
@@ -104,6 +108,7 @@ impl Progress {
             replica: None,
             timeout: None,
             is_grpc: arrived.is_grpc,
+            scheme: arrived.scheme,
             grpc_status: None,
             is_finished: false,
         }
@@ -413,7 +418,7 @@ fn start_server(thread: &Rc<ProxyThread>, arrived: &Arrived<'_>, now: u64) -> Op
         baggage: &arrived.carrier.baggage,
         start_time_unix_nano: now,
         prefix: AttributePrefix {
-            id: if arrived.is_grpc { 0 } else { known.id },
+            id: if arrived.is_grpc { 0 } else { known.id + u64::from(arrived.scheme == HTTPS) },
             attributes: &|put| put_first(thread, arrived, known, put),
         },
         attributes,
@@ -438,7 +443,7 @@ fn put_first(thread: &ProxyThread, arrived: &Arrived<'_>, known: &SpanName, put:
     put(names::IS_GRPC_REQUEST, Attribute::Bool(arrived.is_grpc));
     put(names::REQUEST_METHOD, Attribute::Str(known.method));
     put(names::HTTP_REQUEST_METHOD, Attribute::Str(known.method));
-    put(names::URL_SCHEME, Attribute::Str("http"));
+    put(names::URL_SCHEME, Attribute::Str(arrived.scheme));
     put(names::SERVER_ADDRESS, Attribute::Str(&arrived.settings.server_address));
     put(names::SERVER_PORT, u32::from(arrived.settings.http.address.port()).into());
     if thread.old_names.http {

@@ -13,7 +13,7 @@ use hyper::body::Incoming;
 
 use super::admission::NoPlace;
 use super::answer::{Answer, Cut, Stream};
-use super::connection::{Connection, Serving};
+use super::connection::{Connection, HTTPS, Serving};
 use super::exchange::{End, Exchange, Piece};
 use super::grpc;
 use super::headers::{self, TRACE_RESPONSE, Told, X_REQUEST_ID};
@@ -28,6 +28,7 @@ use crate::fault;
 use crate::lane::{HEADER_LIMIT, Opening, Reset};
 use crate::propagation::Carrier;
 use crate::request_names as names;
+use crate::serving::hosts::Found;
 use tracer_ipc::serving::Retry;
 
 /// Attempts at replicas that have not begun a request, and at those that have.
@@ -91,7 +92,10 @@ pub(super) async fn serve(
 
 /// Begins a request: its name, its trace, its span.
 fn begin(thread: &Rc<ProxyThread>, connection: &Connection, settings: &Rc<Settings>, parts: &Parts) -> Progress {
-    let route = settings.routes.find(parts.uri.path()).map(|(_, route)| Rc::clone(route));
+    let route = match settings.routes.find(authority(parts), parts.uri.path()) {
+        Found::Route(_, route) => Some(Rc::clone(route)),
+        Found::NoPath | Found::NoHost => None,
+    };
     let request_id = headers::request_id(&parts.headers).cloned().unwrap_or_else(|| thread.new_request_id());
     let client = connection.client(&parts.headers, settings);
     let is_grpc = grpc::is_grpc(parts.version, &parts.headers);
@@ -107,6 +111,7 @@ fn begin(thread: &Rc<ProxyThread>, connection: &Connection, settings: &Rc<Settin
         request_id,
         carrier: carrier(thread, &parts.headers),
         is_grpc,
+        scheme: connection.scheme(&parts.headers, settings),
     };
     let mut progress = Progress::begin(thread, arrived);
     let asked = if is_grpc { grpc::timeout(&parts.headers) } else { None };
@@ -140,8 +145,10 @@ fn check(progress: &Progress, parts: &Parts) -> Result<Rc<Route>, Refused> {
     if !authority.bytes().chain(target.bytes()).all(|byte| byte.is_ascii_graphic()) {
         return Err(Refused::bad(refusals::MALFORMED, "the target or the host has characters that none may have"));
     }
-    let hosts = &settings.http.hosts;
-    if !hosts.is_empty() && !hosts.iter().any(|host| is_host(authority, host)) {
+    let hosts = &settings.hosts;
+    let is_other = !hosts.is_empty() && !hosts.iter().any(|host| host.matches(authority));
+    let is_nobodys = || matches!(settings.routes.find(authority, parts.uri.path()), Found::NoHost);
+    if is_other || (progress.route.is_none() && is_nobodys()) {
         return Err(Refused::bad(refusals::OTHER_HOST, format!("`{authority}` is not a host of this service")));
     }
     let Some(route) = &progress.route else {
@@ -157,13 +164,6 @@ fn check(progress: &Progress, parts: &Parts) -> Result<Rc<Route>, Refused> {
 
 fn too_large(limit: u64) -> Refused {
     Refused::bad(refusals::BODY_TOO_LARGE, format!("the body has more than the {limit} bytes that it may have"))
-}
-
-/// Returns whether an authority has this host, whatever its port.
-fn is_host(authority: &str, host: &str) -> bool {
-    let (name, port) = authority.rsplit_once(':').unwrap_or((authority, ""));
-    let has_port = !port.is_empty() && port.bytes().all(|byte| byte.is_ascii_digit());
-    authority.eq_ignore_ascii_case(host) || (has_port && name.eq_ignore_ascii_case(host))
 }
 
 /// Returns the host that a request is for: that of its URL, if it has one, else what `Host` says.
@@ -300,6 +300,7 @@ async fn send(
         is_peer_trusted: is_trusted,
         forwarded_for: &forwarded_for,
         upgrade: upgrade.unwrap_or_default(),
+        scheme: connection.own_scheme(),
     };
     let headers = || headers::to_replica(&parts.headers, &told);
     if parts.headers.len() > HEADER_LIMIT - headers::TOLD && headers().count() > HEADER_LIMIT {
@@ -313,7 +314,7 @@ async fn send(
         deadline_unix_nano: progress.timeout.map_or(0, |timeout| {
             progress.begun_unix_nano().saturating_add(u64::try_from(timeout.as_nanos()).unwrap_or(u64::MAX))
         }),
-        is_secure: false,
+        is_secure: progress.scheme == HTTPS,
         version: match parts.version {
             Version::HTTP_10 => 10,
             Version::HTTP_2 => 20,
@@ -476,12 +477,6 @@ fn refuse(mut progress: Progress, refused: Refused, connection: &Connection, ser
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_host_is_compared_without_its_port_and_its_case() {
-        assert!(is_host("Shop.example:8000", "shop.example") && is_host("a:1", "a:1") && is_host("[::1]:80", "[::1]"));
-        assert!(!is_host("shop.example.evil", "shop.example") && !is_host("", "a") && !is_host("a:x", "a"));
-    }
 
     #[test]
     fn an_answer_has_one_length_at_most_and_it_is_a_number() {

@@ -8,8 +8,10 @@ use http::Method;
 use tracer_ipc::replica_table::{DeploymentIndex, ReplicaTable};
 use tracer_ipc::serving::{Detail, Http, ProxyRoute, ProxySettings, ServiceTracing};
 
+use super::tls::Certified;
 use crate::request_names as names;
-use crate::serving::routes::{RoutePrefix, Routes};
+use crate::serving::hosts::{HostPattern, HostRoute, HostRoutes};
+use crate::serving::routes::RoutePrefix;
 
 /// The methods that spans are named by; the last one stands for all others, as in OpenTelemetry's conventions.
 const METHODS: [&str; 9] = ["GET", "POST", "PUT", "DELETE", "PATCH", "HEAD", "OPTIONS", "TRACE", "_OTHER"];
@@ -19,7 +21,11 @@ pub(super) struct Settings {
     pub(super) revision: u64,
     pub(super) http: Http,
     pub(super) tracing: ServiceTracing,
-    pub(super) routes: Routes<Rc<Route>>,
+    /// Certificates, if clients speak TLS.
+    pub(super) certified: Option<Arc<Certified>>,
+    /// The hosts that are let in; all, if there is none.
+    pub(super) hosts: Vec<HostPattern>,
+    pub(super) routes: HostRoutes<Rc<Route>>,
     /// All of them.
     pub(super) all: Vec<Rc<Route>>,
     /// The address that it listens on, as spans say it.
@@ -39,7 +45,8 @@ pub(super) struct Route {
     pub(super) hop: SpanName,
 }
 
-/// The name of spans that begin with the same attributes, and the number that says so.
+/// The name of spans that begin with the same attributes but for the scheme of their URL, and the number that says so; the next number says
+/// the same of those with `https`.
 pub(super) struct SpanName {
     pub(super) id: u64,
     pub(super) name: String,
@@ -50,8 +57,12 @@ pub(super) struct SpanName {
 impl SpanName {
     fn new(name: String, method: &'static str) -> SpanName {
         static NEXT: AtomicU64 = AtomicU64::new(1);
-        SpanName { id: NEXT.fetch_add(1, Relaxed), name, method }
+        SpanName { id: NEXT.fetch_add(2, Relaxed), name, method }
     }
+}
+
+fn patterns(hosts: &[String]) -> Result<Vec<HostPattern>, String> {
+    hosts.iter().map(|host| host.parse().map_err(|error| format!("a host: {error}"))).collect()
 }
 
 impl Settings {
@@ -60,7 +71,11 @@ impl Settings {
     /// # Errors
     ///
     /// Why they cannot be used.
-    pub(super) fn new(settings: &Arc<ProxySettings>, table: &ReplicaTable) -> Result<Settings, String> {
+    pub(super) fn new(
+        settings: &Arc<ProxySettings>,
+        certified: Option<Arc<Certified>>,
+        table: &ReplicaTable,
+    ) -> Result<Settings, String> {
         let mut all = Vec::with_capacity(settings.routes.len());
         let mut routes = Vec::with_capacity(settings.routes.len());
         for route in &settings.routes {
@@ -82,13 +97,18 @@ impl Settings {
                 of: route.clone(),
             });
             all.push(Rc::clone(&route));
-            routes.push((prefix, route));
+            routes.push(HostRoute { hosts: patterns(&route.of.hosts)?, prefix, target: route });
         }
-        let routes = Routes::new(routes).map_err(|prefix| format!("the route prefix `{prefix}` is there twice"))?;
+        let routes = HostRoutes::new(&routes).map_err(|(prefix, host)| {
+            let at = host.map_or(String::new(), |host| format!(" at the host `{host}`"));
+            format!("the route prefix `{prefix}` is there twice{at}")
+        })?;
         Ok(Settings {
             revision: settings.revision,
             http: settings.http.clone(),
             tracing: settings.tracing.clone(),
+            certified,
+            hosts: patterns(&settings.http.hosts)?,
             routes,
             all,
             server_address: settings.http.address.ip().to_string(),

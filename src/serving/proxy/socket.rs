@@ -7,10 +7,10 @@ use std::rc::Rc;
 use std::task::{Context, Poll, ready};
 
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, ReadBuf};
-use tokio::net::TcpStream;
 
 use super::activity::Stage;
 use super::connection::{Connection, Refusing};
+use super::stream::ClientStream;
 use crate::fault;
 use crate::serving::request_head::Scanner;
 
@@ -19,7 +19,7 @@ const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
 /// A client's socket, as hyper reads and writes it.
 pub(super) struct Socket {
-    stream: TcpStream,
+    stream: ClientStream,
     connection: Rc<Connection>,
     /// Read to tell the versions of HTTP from each other, and not looked at yet.
     ahead: Vec<u8>,
@@ -40,7 +40,7 @@ pub(super) struct Opening {
 
 impl Opening {
     /// Reads until it is known which version of HTTP comes. None when the client goes before that.
-    pub(super) async fn read(stream: &mut TcpStream, connection: &Connection) -> io::Result<Option<Opening>> {
+    pub(super) async fn read(stream: &mut ClientStream, connection: &Connection) -> io::Result<Option<Opening>> {
         let mut ahead = Vec::with_capacity(PREFACE.len());
         let is_2 = loop {
             let known = ahead.len().min(PREFACE.len());
@@ -64,7 +64,7 @@ impl Opening {
 
 impl Socket {
     /// Makes the socket of a client that has sent this, with whether that is HTTP/2.
-    pub(super) fn new(stream: TcpStream, connection: Rc<Connection>, opening: Opening) -> (bool, Socket) {
+    pub(super) fn new(stream: ClientStream, connection: Rc<Connection>, opening: Opening) -> (bool, Socket) {
         let scanner = (!opening.is_2).then(Scanner::default);
         let socket =
             Socket { stream, connection, ahead: opening.ahead, held: Vec::new(), released: VecDeque::new(), scanner };
@@ -72,7 +72,7 @@ impl Socket {
     }
 
     /// Returns the socket itself.
-    pub(super) fn into_stream(self) -> TcpStream {
+    pub(super) fn into_stream(self) -> ClientStream {
         self.stream
     }
 
@@ -144,7 +144,7 @@ impl AsyncRead for Socket {
             return match this.connection.stage() {
                 Stage::Body => Poll::Ready(Err(ErrorKind::InvalidData.into())),
                 // Whoever has the connection refuses it when what was asked before is answered.
-                Stage::Idle | Stage::Head => Poll::Pending,
+                Stage::Idle | Stage::Head | Stage::Handshake => Poll::Pending,
             };
         }
         if this.connection.is_upgrading() {
@@ -203,7 +203,11 @@ impl AsyncWrite for Socket {
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_flush(context)
+        let flushed = Pin::new(&mut self.stream).poll_flush(context);
+        if self.stream.is_buffered() {
+            self.connection.set_writing(flushed.is_pending());
+        }
+        flushed
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {

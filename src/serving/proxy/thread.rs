@@ -31,6 +31,8 @@ use super::limits::{self, Room};
 use super::looking::Looking;
 use super::refusals;
 use super::settings::Settings;
+use super::stream::ClientStream;
+use super::tls::Certified;
 use super::{Commits, Reports};
 use crate::hook::Recorder;
 use crate::http_api::problem::Problem;
@@ -64,14 +66,14 @@ pub(super) struct Begin {
 
 /// An order to a thread. What is counted down says that it was followed.
 pub(super) enum Order {
-    Settings(Arc<ProxySettings>, Arc<Countdown>),
+    Settings(Arc<ProxySettings>, Option<Arc<Certified>>, Arc<Countdown>),
     Lane { replica: ReplicaIndex, name: Arc<str>, socket: OwnedFd, claims: OwnedFd, done: Arc<Countdown> },
     Caller(CallerIndex, Arc<OwnedFd>),
     Refresh,
     Tell(Arc<Telling>),
     Gone(ReplicaIndex),
     Connection(OwnedFd),
-    Drain(Duration),
+    Drain { timeout: Duration, has_heir: bool },
 }
 
 /// Sends a report when the last of several threads has done something.
@@ -128,6 +130,8 @@ pub(super) struct ProxyThread {
     /// Counts the times that connections were looked at.
     look: Cell<u32>,
     is_draining: Cell<bool>,
+    /// True while it drains for another proxy that is in its place.
+    has_heir: Cell<bool>,
     random: Cell<u64>,
     reports: Arc<Reports>,
     commits: Arc<Commits>,
@@ -197,6 +201,11 @@ impl ProxyThread {
 
     pub(super) fn is_draining(&self) -> bool {
         self.is_draining.get()
+    }
+
+    /// Returns whether another proxy is in the place of this one, which drains.
+    pub(super) fn has_heir(&self) -> bool {
+        self.has_heir.get()
     }
 
     /// Returns the number of the last look at connections.
@@ -353,9 +362,9 @@ impl ProxyThread {
         settings.iter().flat_map(|settings| &settings.all).for_each(|route| self.admission.refresh(route.deployment));
     }
 
-    fn configure(&self, settings: &Arc<ProxySettings>) {
+    fn configure(&self, settings: &Arc<ProxySettings>, certified: Option<Arc<Certified>>) {
         // It was checked before it was sent here.
-        if let Ok(settings) = Settings::new(settings, &self.table) {
+        if let Ok(settings) = Settings::new(settings, certified, &self.table) {
             *self.settings.borrow_mut() = Some(Rc::new(settings));
             self.figures.forget_routes();
             self.refresh();
@@ -391,6 +400,7 @@ async fn follow(begin: Begin, mut orders: UnboundedReceiver<Order>) -> std::io::
         next_connection: Cell::new(0),
         look: Cell::new(0),
         is_draining: Cell::new(false),
+        has_heir: Cell::new(false),
         random: Cell::new(begin.seed),
         reports: begin.reports,
         commits: begin.commits,
@@ -408,8 +418,8 @@ async fn follow(begin: Begin, mut orders: UnboundedReceiver<Order>) -> std::io::
     let mut accepting: Option<AbortHandle> = None;
     while let Some(order) = orders.recv().await {
         match order {
-            Order::Settings(settings, done) => {
-                thread.configure(&settings);
+            Order::Settings(settings, certified, done) => {
+                thread.configure(&settings, certified);
                 if let Some(listener) = listener.take() {
                     let listener = tokio::net::TcpListener::from_std(listener)?;
                     accepting = Some(tokio::task::spawn_local(accept(Rc::clone(&thread), listener)).abort_handle());
@@ -428,7 +438,8 @@ async fn follow(begin: Begin, mut orders: UnboundedReceiver<Order>) -> std::io::
                 thread.refresh();
             }
             Order::Connection(socket) => thread.take_over(socket),
-            Order::Drain(timeout) => {
+            Order::Drain { timeout, has_heir } => {
+                thread.has_heir.set(has_heir);
                 if let Some(accepting) = accepting.take() {
                     accepting.abort();
                 }
@@ -462,6 +473,10 @@ async fn drain(thread: &Rc<ProxyThread>, orders: &mut UnboundedReceiver<Order>, 
             Some(Order::Lane { replica, name, socket, claims, done }) => {
                 thread.take_lane(replica, &name, socket, &claims);
                 drop(done);
+            }
+            Some(Order::Drain { has_heir: false, .. }) => {
+                thread.has_heir.set(false);
+                thread.connections.borrow().values().for_each(|connection| connection.wake());
             }
             _ => {}
         }
@@ -498,20 +513,26 @@ async fn accept(thread: Rc<ProxyThread>, listener: tokio::net::TcpListener) {
             tokio::time::sleep(ACCEPT_PAUSE).await;
             continue;
         };
-        thread.converse(stream, address);
+        let certified = thread.settings().certified.clone();
+        thread.converse(stream, address, certified);
     }
 }
 
 impl ProxyThread {
-    /// Serves a connection that was accepted, if there is room for it.
-    fn converse(self: &Rc<Self>, stream: TcpStream, address: SocketAddr) {
+    /// Serves a connection that was accepted, if there is room for it; with certificates, if its client speaks TLS.
+    fn converse(self: &Rc<Self>, stream: TcpStream, address: SocketAddr, certified: Option<Arc<Certified>>) {
         // Answers are written whole, and nobody waits for a second one.
         let _ = stream.set_nodelay(true);
         if !self.make_room() {
+            if certified.is_some() {
+                // To say why takes a handshake, which is what there is no room for.
+                return;
+            }
             let text = "the limit on connections is reached, and all of them are busy";
             let problem = Problem::new(refusals::UNAVAILABLE, text).header(http::header::RETRY_AFTER, "1");
             let request_id = self.new_request_id();
             drop(tokio::task::spawn_local(async move {
+                let stream = ClientStream::Plain(stream);
                 connection::turn_away(stream, problem, request_id.to_str().unwrap_or_default()).await;
             }));
             return;
@@ -524,13 +545,13 @@ impl ProxyThread {
         self.has_connections.notify_one();
         let own = Rc::clone(self);
         drop(tokio::task::spawn_local(async move {
-            connection::converse(Rc::clone(&own), stream, known).await;
+            connection::converse(Rc::clone(&own), stream, known, certified).await;
             own.connections.borrow_mut().remove(&number);
             own.room.give_back();
         }));
     }
 
-    /// Gives a connection that has nothing to do to another proxy. What its client sends meanwhile waits in the socket.
+    /// Gives a connection without TLS that has nothing to do to another proxy. What its client sends meanwhile waits in the socket.
     pub(super) fn hand_over(&self, stream: TcpStream) {
         if let Ok(stream) = stream.into_std() {
             self.reports.send_with(&ProxyReport::Connection, &[stream.as_fd()]);
@@ -544,7 +565,8 @@ impl ProxyThread {
         if let Ok(address) = stream.peer_addr()
             && let Ok(stream) = TcpStream::from_std(stream)
         {
-            self.converse(stream, address);
+            // With TLS it would have stayed where its keys are.
+            self.converse(stream, address, None);
         }
     }
 

@@ -13,11 +13,11 @@ use std::task::{Context, Poll};
 
 use bytes::{Buf, Bytes};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
-use tokio::net::TcpStream;
 
 use super::connection::{Connection, Serving};
 use super::exchange::{End, Exchange, Piece};
 use super::progress::Progress;
+use super::stream::ClientStream;
 use super::thread::ProxyThread;
 use super::websocket::{Frames, GOING_AWAY, INTERNAL_ERROR, close_frame};
 use crate::lane::Reset;
@@ -70,7 +70,7 @@ impl Tunnel {
     }
 
     /// Passes bytes on in both directions until both have ended.
-    pub(super) async fn run(mut self, thread: &Rc<ProxyThread>, connection: &Rc<Connection>, mut stream: TcpStream) {
+    pub(super) async fn run(mut self, thread: &Rc<ProxyThread>, connection: &Rc<Connection>, mut stream: ClientStream) {
         let over = poll_fn(|context| {
             if connection.poll_cut(context) {
                 return Poll::Ready(Over::ClientGone);
@@ -88,7 +88,7 @@ impl Tunnel {
         &mut self,
         thread: &ProxyThread,
         connection: &Connection,
-        stream: &mut TcpStream,
+        stream: &mut ClientStream,
         context: &mut Context<'_>,
     ) -> Poll<Over> {
         if self.poll_client(stream, context).is_err() {
@@ -113,7 +113,7 @@ impl Tunnel {
     }
 
     /// Reads from the client and sends to the replica, as far as there is room.
-    fn poll_client(&mut self, stream: &mut TcpStream, context: &mut Context<'_>) -> io::Result<()> {
+    fn poll_client(&mut self, stream: &mut ClientStream, context: &mut Context<'_>) -> io::Result<()> {
         let (exchange, lane) = (Rc::clone(&self.exchange), Rc::clone(&self.exchange.lane));
         while self.end.is_none() {
             if !self.to_send.is_empty() {
@@ -166,7 +166,7 @@ impl Tunnel {
         self.to_write.push_back(Bytes::copy_from_slice(&frame));
     }
 
-    fn poll_write(&mut self, stream: &mut TcpStream, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+    fn poll_write(&mut self, stream: &mut ClientStream, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         while let Some(first) = self.to_write.front_mut() {
             match Pin::new(&mut *stream).poll_write(context, first) {
                 Poll::Pending => return Poll::Pending,
@@ -181,6 +181,9 @@ impl Tunnel {
                 // There may be more.
                 context.waker().wake_by_ref();
             }
+        }
+        if stream.is_buffered() {
+            return Pin::new(stream).poll_flush(context);
         }
         Poll::Ready(Ok(()))
     }

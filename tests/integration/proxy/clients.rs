@@ -297,7 +297,7 @@ fn a_proxy_that_drains_tells_clients_of_http_2_to_go() {
     let mut client = head.connect();
     client.send([PREFACE, &frame(SETTINGS, 0, 0, &[]), &frame(HEADERS, 5, 1, &asked("/", "GET"))].concat());
     let (request, _, _) = replica.take();
-    head.order(&tracer_ipc::serving::ProxyOrder::Drain { timeout: Duration::from_secs(20) }, &[]);
+    head.order(&tracer_ipc::serving::ProxyOrder::Drain { timeout: Duration::from_secs(20), has_heir: true }, &[]);
     next_of(&mut client, GOAWAY);
     replica.answer(request, 200, "last");
     assert_eq!(next_of(&mut client, DATA).2, b"last");

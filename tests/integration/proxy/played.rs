@@ -330,10 +330,12 @@ fn settings(address: SocketAddr) -> ProxySettings {
             hosts: Vec::new(),
             request_timeout: None,
             max_body: None,
+            tls: None,
         },
         tracing: ServiceTracing { is_enabled: true, sampling_ratio: None, exporters: Vec::new(), detail: Detail::Hops },
         routes: vec![ProxyRoute {
             route_prefix: "/".into(),
+            hosts: Vec::new(),
             application: "default".into(),
             deployment: "hello".into(),
             index: 0,

@@ -1,0 +1,268 @@
+//! A service of everything under load, for as long as one likes, while its processes are killed at random and it is deployed again and again: no
+//! request fails that may not, each has its spans, and nothing grows.
+//!
+//! `TRACER_SERVE_SOAK_SECONDS` says how long; without it, not long. `TRACER_TEST_SEED` repeats the choices of a run, which says its seed when it fails.
+
+use std::collections::HashMap;
+use std::fs;
+use std::net::{SocketAddr, TcpListener};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use rustix::process::Signal;
+use serde_json::Value;
+
+use super::serving_deaths::{assert_closed, assert_whole};
+use crate::support::{
+    Background, Clients, Cluster, Exchange, HOOK, Outcome, Random, Span, kill, python_with, wait_until,
+};
+
+/// The variable that says how many seconds it takes.
+const SECONDS: &str = "TRACER_SERVE_SOAK_SECONDS";
+/// Seconds in a run of all tests.
+const FEW: u64 = 6;
+/// Clients of HTTP for each path, and calls and connections that the storms have under way at a time.
+const CLIENTS: usize = 3;
+const STORM: usize = 6;
+
+/// Everything that is served, on one port.
+struct Soak {
+    cluster: Cluster,
+    address: SocketAddr,
+    python: PathBuf,
+    deploys: u64,
+    killed_replicas: u64,
+    killed_proxies: u64,
+}
+
+/// Clients that others wrote, until their standard input is closed.
+struct Storm(Background);
+
+impl Storm {
+    fn start(soak: &Soak, mut client: Command) -> Storm {
+        client.stdin(Stdio::piped());
+        Storm(soak.cluster.spawn(client))
+    }
+
+    fn ended(&self) -> usize {
+        self.0.stdout_text().lines().count()
+    }
+
+    #[track_caller]
+    fn stop(mut self) -> Vec<Value> {
+        drop(self.0.take_stdin());
+        let text = self.0.wait().success().stdout_text();
+        text.lines().map(|line| serde_json::from_str(line).expect("a line is an object")).collect()
+    }
+}
+
+/// Files, threads and memory of a process.
+#[derive(Clone, Copy, Debug)]
+struct Size {
+    files: usize,
+    threads: usize,
+    memory_kib: u64,
+}
+
+fn size_of(pid: u32) -> Size {
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).expect("it runs");
+    let number = |name: &str| {
+        let line = status.lines().find_map(|line| line.strip_prefix(name)).expect("it is there");
+        line.trim_start_matches(':').trim().trim_end_matches(" kB").parse().expect("a number")
+    };
+    let files = fs::read_dir(format!("/proc/{pid}/fd")).expect("it runs").count();
+    Size { files, threads: number("Threads") as usize, memory_kib: number("VmRSS") }
+}
+
+impl Soak {
+    /// None, which skips the test, without a Python that has the clients.
+    fn start() -> Option<Soak> {
+        let python = python_with("grpc, google.protobuf, websockets")?;
+        let cluster = Cluster::builder().workers(1).hook(HOOK).start();
+        let port = TcpListener::bind(("127.0.0.1", 0)).and_then(|listener| listener.local_addr());
+        let address = port.expect("there is a free port");
+        let mut soak = Soak { cluster, address, python, deploys: 0, killed_replicas: 0, killed_proxies: 0 };
+        soak.deploy();
+        Some(soak)
+    }
+
+    /// Deploys it with other settings than before: another environment, other counts, other limits, or another proxy.
+    fn deploy(&mut self) {
+        let number = self.deploys;
+        self.deploys += 1;
+        let replicas = 2 + number % 2;
+        // All of them sample everything. A ratio that is said makes another proxy than one that is not.
+        let tracing = if number % 4 == 3 { "[tracing]\nsampling_ratio = 1.0\n" } else { "" };
+        let deployment = |path: &str, further: &str| {
+            format!("[[applications.deployments]]\nimport_path = \"{path}\"\nnum_replicas = {replicas}\n{further}\n")
+        };
+        let colour = format!("env = {{ COLOUR = \"{}\" }}", number / 2);
+        let gate = self.cluster.file("gate");
+        let text = format!(
+            "name = \"soak\"\n[http]\naddress = \"{}\"\n{tracing}\
+             [[applications]]\nimport_path = \"shop:hello\"\n{}\
+             [[applications]]\nroute_prefix = \"/timed\"\nimport_path = \"handlers:Batches\"\n{}\
+             [[applications]]\nroute_prefix = \"/grpc.testing.TestService\"\nimport_path = \"interop:test_service\"\n{}\
+             [[applications]]\nroute_prefix = \"/rooms\"\nimport_path = \"axum_chat:chat\"\n{}",
+            self.address,
+            deployment("shop:hello", &colour),
+            deployment("handlers:Batches", &format!("arguments = [{:?}]", gate.display().to_string())),
+            deployment("interop:test_service", &format!("max_ongoing_requests = {}", 50 + number % 3)),
+            deployment("axum_chat:chat", &colour),
+        );
+        let file = self.cluster.file("service.toml");
+        fs::write(&file, text).expect("the folder is ours");
+        self.cluster.tracer(&["serve", "deploy", file.to_str().expect("a plain name")]).success();
+    }
+
+    fn pids(&self, role: &str) -> Vec<u32> {
+        let is_it = |command: &str| command.split(' ').nth(1) == Some(role);
+        self.cluster.processes().iter().filter(|process| is_it(&process.command)).map(|process| process.pid).collect()
+    }
+
+    /// Kills a process of a role. Another one comes in its place by itself.
+    fn kill_one(&mut self, role: &str, random: &mut Random) {
+        let Some(victim) = random.choose(&self.pids(role)).copied() else { return };
+        kill(victim, Signal::KILL);
+        let count = if role == "proxy" { &mut self.killed_proxies } else { &mut self.killed_replicas };
+        *count += 1;
+        self.wait_until_whole();
+    }
+
+    /// Waits until every process that is wanted is there and serves.
+    fn wait_until_whole(&self) {
+        wait_until("the service is whole", || {
+            let status = self.cluster.tracer(&["serve", "status", "--format", "json"]).success().json();
+            let service = &status["services"][0];
+            let proxies = service["proxies"].as_array().map_or(0, Vec::len);
+            (service["state"] == "running" && proxies == 1).then_some(())
+        });
+    }
+
+    fn script(&self, name: &str) -> Command {
+        let mut client = self.cluster.program(&self.python);
+        client.arg(fixture(&format!("python/{name}"))).arg(self.address.to_string());
+        client
+    }
+}
+
+fn fixture(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures").join(name)
+}
+
+/// Expects that requests of HTTP have failed only where a process was killed that had them. Returns how many have.
+#[track_caller]
+fn check_http(kind: &str, exchanges: &[Exchange], soak: &Soak, traces: &HashMap<String, Vec<Span>>) {
+    let (mut lost, mut broken) = (0, 0);
+    for exchange in exchanges {
+        match &exchange.outcome {
+            Outcome::Whole(answer) if matches!(answer.status, 200 | 502) => {
+                lost += u64::from(answer.status == 502);
+                if kind == "hello" {
+                    assert_whole(exchange, answer.status, traces);
+                } else {
+                    assert!(traces.contains_key(&exchange.trace_id), "{kind}: no spans of {exchange:?}");
+                }
+            }
+            Outcome::Broken(_) => broken += 1,
+            other => panic!("{kind}: {other:?}"),
+        }
+    }
+    assert_closed(exchanges, traces);
+    assert!(lost <= soak.killed_replicas * CLIENTS as u64, "{kind}: {lost} requests of killed replicas");
+    assert!(broken <= soak.killed_proxies * CLIENTS as u64, "{kind}: {broken} requests of killed proxies");
+    eprintln!("{kind}: {} requests, {lost} lost with their replica, {broken} broken with their proxy", exchanges.len());
+}
+
+#[test]
+fn everything_at_once_under_kills_and_deploys_fails_nothing_that_it_may_not_and_grows_in_nothing() {
+    let Some(mut soak) = Soak::start() else { return };
+    let mut random = Random::of_test(&soak.cluster);
+    let seconds = std::env::var(SECONDS).map_or(FEW, |seconds| seconds.parse().expect("a number of seconds"));
+    let hello = Clients::start(soak.address, CLIENTS, "/", 50);
+    let batches = Clients::start(soak.address, CLIENTS, "/timed?1", 50);
+    let mut grpc = soak.script("grpc_client.py");
+    grpc.arg(fixture("interop/test.proto")).arg("storm");
+    let grpc = Storm::start(&soak, grpc);
+    let mut websockets = soak.script("websocket_client.py");
+    websockets.arg("storm");
+    let websockets = Storm::start(&soak, websockets);
+    // Everything has begun before anything is killed, and what grows only once has.
+    wait_until("all clients have their first answers", || (grpc.ended() > 10 && websockets.ended() > 2).then_some(()));
+    hello.wait_for(100);
+    soak.deploy();
+    soak.kill_one("replica", &mut random);
+    let head = soak.cluster.head_pid();
+    let before = size_of(head);
+    let end = Instant::now() + Duration::from_secs(seconds);
+    let mut round = 0;
+    while Instant::now() < end {
+        hello.wait_for(50 + random.below(100));
+        batches.wait_for(10);
+        // The first rounds have one of each kind; later ones are what comes.
+        let choice = if round < 3 { round } else { random.below(3) };
+        match choice {
+            0 => soak.deploy(),
+            1 => soak.kill_one("replica", &mut random),
+            _ => soak.kill_one("proxy", &mut random),
+        }
+        round += 1;
+    }
+    let calls_before = (grpc.ended(), websockets.ended());
+    wait_until("all clients go on", || {
+        (grpc.ended() > calls_before.0 + STORM && websockets.ended() > calls_before.1 + 3).then_some(())
+    });
+    hello.wait_for(100);
+    let (hello, batches) = (hello.stop(), batches.stop());
+    let (calls, talks) = (grpc.stop(), websockets.stop());
+    soak.deploy();
+    soak.wait_until_whole();
+    let after = wait_until("the head has as many files and threads as before", || {
+        let after = size_of(head);
+        // One deploy may have another number of replicas than another, with a few files each.
+        (after.files <= before.files + 40 && after.threads <= before.threads).then_some(after)
+    });
+    assert!(after.memory_kib < before.memory_kib + (32 << 10), "the head has grown: {before:?}, {after:?}");
+    let processes = soak.cluster.processes().len();
+    soak.cluster.stop().success();
+    soak.cluster.assert_nothing_runs();
+    let spans = soak.cluster.spans();
+    assert!(spans.torn_lines.is_empty(), "lines that are no spans: {:?}", spans.torn_lines);
+    let mut traces: HashMap<String, Vec<Span>> = HashMap::new();
+    for span in spans.spans {
+        traces.entry(span.trace_id().to_owned()).or_default().push(span);
+    }
+    check_http("hello", &hello, &soak, &traces);
+    check_http("batches", &batches, &soak, &traces);
+    let failed: Vec<_> = calls.iter().filter(|call| call["status"] != "OK").collect();
+    let most = (soak.killed_replicas + soak.killed_proxies) as usize * STORM;
+    assert!(failed.len() <= most, "{} of {} calls have failed: {failed:?}", failed.len(), calls.len());
+    for call in &failed {
+        assert_eq!(call["status"], "UNAVAILABLE", "{call}");
+    }
+    for call in calls.iter().filter(|call| call["status"] == "OK") {
+        let trace = traces.get(&format!("0x{}", call["trace"].as_str().expect("it has a trace")));
+        let names = |name: &str| trace.is_some_and(|trace| trace.iter().any(|span| span.name().starts_with(name)));
+        assert!(names("proxy_grpc_request") && names("replica_handle_request"), "{call}: {trace:?}");
+    }
+    // Its own close, that of a version that ends, that of a replica or a proxy that was killed.
+    let broken = talks.iter().filter(|talk| talk["outcome"] == "broken").count();
+    for talk in &talks {
+        let code = talk["code"].as_u64();
+        let is_expected = matches!(code, Some(1000 | 1001 | 1011)) || (talk["outcome"] == "broken" && code.is_none());
+        let is_lost = talk["outcome"].as_str().is_some_and(|outcome| outcome.contains("HTTP 502"));
+        assert!(is_expected || (is_lost && soak.killed_replicas > 0), "{talk}");
+    }
+    assert!(broken <= soak.killed_proxies as usize * 3, "{broken} of {} connections broke", talks.len());
+    eprintln!(
+        "{round} rounds, {} deploys, {} replicas and {} proxies killed; {} calls of which {} have failed, {} connections of which {broken} broke; \
+         {processes} processes, head {before:?} and then {after:?}",
+        soak.deploys,
+        soak.killed_replicas,
+        soak.killed_proxies,
+        calls.len(),
+        failed.len(),
+        talks.len(),
+    );
+}
