@@ -22,7 +22,7 @@ pub(crate) fn measure(_seconds: u32, runs: usize) -> Result<(), Failure> {
         let mut deploying = deploy.stdout(Stdio::null()).spawn()?;
         let mut client = Client::connect(service.address())?;
         // A proxy that is replaced says so, and closes the connection.
-        while client.get("/").map(|(body, _)| body == answer)? == false {}
+        while !client.get("/").map(|(body, _)| body == answer)? {}
         let answered = begun.elapsed();
         if !deploying.wait()?.success() {
             return Err("a deploy has failed".into());
