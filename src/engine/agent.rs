@@ -1,4 +1,4 @@
-//! What the agent decides: functions over its state that return effects. It reads no clock and knows no socket.
+//! Decisions of the agent: functions over its state that return effects. It reads no clock and knows no socket.
 //!
 //! It has two sides. As *origin* it puts tasks of its head into queues, and tells the head how they ended. As *holder* it pulls tasks for the head's free
 //! slots, claims them, and brings their outcomes into their records. Both change records in one way: an [`Event`] is brought about by reading the record
@@ -54,7 +54,7 @@ pub struct Import {
     pub envelope: Vec<u8>,
 }
 
-/// What an agent has to know of a task that its head runs.
+/// Everything that an agent has to know of a task that its head runs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Token {
     /// The task.
@@ -99,7 +99,7 @@ pub enum Effect {
     Tell(ToHead),
 }
 
-/// What the agent tells its head.
+/// A message of the agent to its head.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ToHead {
     /// The engine has this task: it is accepted.
@@ -135,7 +135,7 @@ struct Share {
     queue: String,
     message: Vec<u8>,
     terms: Terms,
-    /// When it came, in nanoseconds of the monotonic clock.
+    /// Time at which it came, in nanoseconds of the monotonic clock.
     since_ns: u64,
     /// True once a request to put it may have reached the engine.
     is_sent: bool,
@@ -147,7 +147,7 @@ struct Share {
     was_tried: bool,
     /// True while a request to put it, or to read its record, is on the way.
     is_asked: bool,
-    /// When it was looked at last, in nanoseconds of the monotonic clock.
+    /// Time at which it was looked at last, in nanoseconds of the monotonic clock.
     looked_ns: u64,
     /// The outcome that it is to have if nobody has begun it, and whether it is to end also where it runs, if its origin wants to end it.
     withdrawn: Option<(Vec<u8>, bool)>,
@@ -189,13 +189,13 @@ fn share_queue(shares: &BTreeMap<TaskId, Share>, task: TaskId) -> String {
     shares.get(&task).map(|share| share.queue.clone()).unwrap_or_default()
 }
 
-/// What a request was for.
+/// Purpose of a request.
 #[derive(Debug)]
 enum Asked {
     Put(TaskId),
     /// The record of a share that may be in the engine.
     Look(TaskId),
-    /// Whether the message is there of a share that must not be started twice and has no record.
+    /// Presence of the message of a share that must not be started twice and has no record.
     Has(TaskId),
     /// The record once more, of one that has no message either.
     LookAgain(TaskId),

@@ -36,13 +36,13 @@ impl Random {
 struct Message {
     id: ClusterTaskId,
     bytes: Vec<u8>,
-    /// When it is delivered again, if it was delivered.
+    /// Time at which it is delivered again, if it was delivered.
     again_ns: Option<u64>,
     deliveries: u32,
     is_done: bool,
 }
 
-/// What the engine keeps.
+/// Contents of the engine.
 #[derive(Clone, Debug, Default)]
 struct Kept {
     messages: Vec<Message>,
@@ -54,7 +54,7 @@ struct Kept {
 #[derive(Default)]
 struct Engine {
     kept: Kept,
-    /// What was on its disk last: a restart may fall back to that.
+    /// Contents of its disk: a restart may fall back to that.
     synced: Kept,
     /// Ends of records, which never change.
     ends: BTreeMap<ClusterTaskId, Vec<u8>>,
@@ -151,7 +151,7 @@ struct Running {
     is_to_stop: bool,
 }
 
-/// What the head of a node remembers. It outlives agents; `runs` does not outlive the head.
+/// Memory of the head of a node. It outlives agents; `runs` does not outlive the head.
 struct Head {
     life: u64,
     /// Tasks that it has accepted, and whether they are known to be stored, each with its end.
@@ -587,7 +587,7 @@ impl World {
     }
 }
 
-/// What a run has come to, so that a test can say that the interesting things happen at all.
+/// Counts of what a run has come to, so that a test can say that the interesting things happen at all.
 #[derive(Debug, Default)]
 struct Seen {
     succeeded: u32,

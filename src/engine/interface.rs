@@ -1,4 +1,4 @@
-//! What the agent needs of an engine, and nothing of any particular one.
+//! Needs of the agent, as an interface that says nothing of any particular engine.
 //!
 //! The agent's core returns [`Request`]s; whoever runs it carries them out, in any order and several at a time, and hands the [`Answer`] back under the
 //! number of the request. Each may be answered with [`Answer::Unreachable`], after which nothing is known: it may have been done, it may still be done,
@@ -76,7 +76,7 @@ pub enum Request {
     Tell(PlaceId, Vec<u8>),
 }
 
-/// Why a message is not in its queue.
+/// Reason why a message is not in its queue.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum PutError {
     /// There is no such queue.
@@ -94,7 +94,7 @@ pub struct Entry {
     pub revision: u64,
     /// Time of that write, in nanoseconds of the engine's clock.
     pub stamp_ns: u64,
-    /// What was written.
+    /// Bytes that were written.
     pub value: Vec<u8>,
 }
 
@@ -105,7 +105,7 @@ pub enum Answer {
     Unreachable,
     /// The message is in the queue, or was there already; or it is not.
     Put(Result<(), PutError>),
-    /// Whether the message is in the queue.
+    /// True if the message is in the queue.
     Has(bool),
     /// No more will come of a pull.
     Pulled,

@@ -64,7 +64,7 @@ impl Terms {
     }
 }
 
-/// What a node writes every few seconds.
+/// A heartbeat of a node, which it writes every few seconds.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Heartbeat {
     /// The number of the start of its head.
@@ -103,7 +103,7 @@ impl Heartbeat {
     }
 }
 
-/// What nodes tell each other. All of it may be lost, and is said again.
+/// A message from node to node. It may be lost, and is said again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Told {
     /// The origin of a task wants its attempt to end.

@@ -36,14 +36,14 @@ pub struct PastAttempt {
     pub number: u32,
     /// The node that had it.
     pub holder: Holder,
-    /// Why it failed, encoded as the head does; none if its node was lost.
+    /// Report of its failure, encoded as the head does; none if its node was lost.
     pub report: Option<Vec<u8>>,
 }
 
 /// The attempt that is going on, and what was before it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Claim {
-    /// Who has it.
+    /// Node that has it.
     pub holder: Holder,
     /// Number of the attempt, from 1.
     pub attempt: u32,
@@ -62,7 +62,7 @@ pub enum End {
     Outcome {
         /// Number of the attempt; 0 if none had begun.
         attempt: u32,
-        /// Who ran it; none if nobody did.
+        /// Node that ran it; none if nobody did.
         holder: Option<Holder>,
         /// The outcome, with attempts before it.
         outcome: Vec<u8>,
@@ -82,12 +82,12 @@ pub enum Record {
     Suspected {
         /// The claim that stands.
         claim: Claim,
-        /// Who suspects.
+        /// Node that suspects.
         by: Holder,
     },
     /// A node had it and has let go of it.
     GivenBack {
-        /// What was claimed.
+        /// Claim that was given up.
         claim: Claim,
         /// True if the attempt had begun, and counts.
         has_begun: bool,
@@ -116,14 +116,14 @@ pub struct Terms {
     pub crash_limit: u32,
 }
 
-/// What happens to a shared task.
+/// An event of a shared task.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Event {
     /// Its message is delivered.
     Delivered {
         /// To whom.
         to: Holder,
-        /// What that node sees of the holder.
+        /// View that this node has of the holder.
         sight: Sight,
         /// See [`Terms`].
         terms: Terms,
@@ -140,7 +140,7 @@ pub enum Event {
     },
     /// An attempt failed, and its holder goes on with the next one.
     AttemptFailed {
-        /// Who says so.
+        /// Node that says so.
         by: Holder,
         /// The attempt that failed.
         attempt: u32,
@@ -151,7 +151,7 @@ pub enum Event {
     },
     /// The task has an outcome.
     Outcome {
-        /// Who says so.
+        /// Node that says so.
         by: Holder,
         /// The attempt that it counts for.
         attempt: u32,
@@ -160,7 +160,7 @@ pub enum Event {
     },
     /// Its holder lets go of it.
     GivenBack {
-        /// Who says so.
+        /// Node that says so.
         by: Holder,
         /// The attempt that is given up.
         attempt: u32,
@@ -169,7 +169,7 @@ pub enum Event {
     },
     /// Its holder was asked, and does not run it: it lived through the claim, and its agent did not.
     NotRun {
-        /// Who says so.
+        /// Node that says so.
         by: Holder,
     },
 }
