@@ -20,7 +20,7 @@ use super::metrics::Collected;
 use super::otlp::Form;
 use super::output::Next;
 use super::problem::{self, Problem};
-use super::reports::{self, Head, Services, TasksAsked, json_answer, json_bytes, task_id, unexpected, with_trace_id};
+use super::reports::{self, Head, ServiceList, TasksAsked, json_answer, json_bytes, task_id, unexpected, with_trace_id};
 use super::routes::{self, Found, Operation, Route};
 use super::submission::{Submission, idempotency_key};
 use super::trace::{self, Asked, ServerSpan};
@@ -348,9 +348,9 @@ impl App {
                 match operation {
                     Operation::ListWorkers => reports::workers(self).await,
                     Operation::ListActors => reports::actors(self).await,
-                    Operation::ListServices => reports::services(self, Services::Services).await,
-                    Operation::ListDeployments => reports::services(self, Services::Deployments).await,
-                    Operation::ListReplicas => reports::services(self, Services::Replicas).await,
+                    Operation::ListServices => reports::services(self, ServiceList::Services).await,
+                    Operation::ListDeployments => reports::services(self, ServiceList::Deployments).await,
+                    Operation::ListReplicas => reports::services(self, ServiceList::Replicas).await,
                     Operation::Summary => {
                         let listed = 2 * limits::LIST / limits::LISTED_PER_REQUEST;
                         self.take(&self.rate, u32::try_from(listed).unwrap_or(u32::MAX)).await?;

@@ -202,27 +202,27 @@ pub(crate) async fn actors(head: &impl Head) -> Answer {
 
 /// A list of what belongs to services.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Services {
+pub(crate) enum ServiceList {
     Services,
     Deployments,
     Replicas,
 }
 
 /// Lists services, or all their deployments or replicas.
-pub(crate) async fn services(head: &impl Head, which: Services) -> Answer {
+pub(crate) async fn services(head: &impl Head, which: ServiceList) -> Answer {
     let Reply::Service(ServiceReply::Services(services)) = head.ask(Query::Service(ServiceQuery::List)).await? else {
         return Err(unexpected());
     };
     let report = match which {
-        Services::Deployments => {
+        ServiceList::Deployments => {
             let rows: Vec<_> = services.into_iter().flat_map(|service| service.deployments).collect();
             json!({ "deployments": rows })
         }
-        Services::Replicas => {
+        ServiceList::Replicas => {
             let rows: Vec<_> = services.into_iter().flat_map(|service| service.replicas).collect();
             json!({ "replicas": rows })
         }
-        Services::Services => json!({ "services": services }),
+        ServiceList::Services => json!({ "services": services }),
     };
     Ok(json_answer(StatusCode::OK, &json::with_times(&report)))
 }

@@ -27,7 +27,7 @@ use crate::http_api::body::Body;
 use crate::http_api::connection::Socket;
 use crate::http_api::parameters;
 use crate::http_api::problem::{self, Problem};
-use crate::http_api::reports::{self, Head, Services, TasksAsked};
+use crate::http_api::reports::{self, Head, ServiceList, TasksAsked};
 use crate::http_api::{limits, reports::task_id};
 use crate::protocol::{Query, Reply};
 
@@ -271,9 +271,9 @@ impl Server {
             },
             ["workers"] => reports::workers(head).await,
             ["actors"] => reports::actors(head).await,
-            ["services"] => reports::services(head, Services::Services).await,
-            ["deployments"] => reports::services(head, Services::Deployments).await,
-            ["replicas"] => reports::services(head, Services::Replicas).await,
+            ["services"] => reports::services(head, ServiceList::Services).await,
+            ["deployments"] => reports::services(head, ServiceList::Deployments).await,
+            ["replicas"] => reports::services(head, ServiceList::Replicas).await,
             ["status"] => reports::status(head).await,
             _ => reports::summary(head).await,
         })

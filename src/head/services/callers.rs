@@ -49,12 +49,15 @@ struct Caller {
     is_watched_for_room: bool,
 }
 
+/// Question of a caller for a deployment: its name, the application and deployment that ask, and the last answer.
+type Asked = (String, Option<(String, String)>, CallRoute);
+
 /// Facts about a caller that the guard keeps.
 #[derive(Debug, serde::Serialize, serde::Deserialize)]
 pub(super) struct CallerFacts {
     numbers: BTreeMap<String, u32>,
     lanes: BTreeSet<(String, u32)>,
-    known: Vec<(String, Option<(String, String)>, CallRoute)>,
+    known: Vec<Asked>,
 }
 
 /// A question for a deployment, and the last answer.
