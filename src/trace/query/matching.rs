@@ -28,8 +28,8 @@ impl Query {
     }
 }
 
-/// Test of a name.
-pub(in crate::trace) type NameTest<'a> = dyn Fn(&str) -> bool + 'a;
+/// Answer to whether a name that a test fits may be among those of a trace.
+pub(in crate::trace) type MayHaveName<'a> = dyn Fn(&dyn Fn(&str) -> bool) -> bool + 'a;
 
 /// Facts about a trace that are known without its spans.
 pub(in crate::trace) struct Outline<'a> {
@@ -40,7 +40,7 @@ pub(in crate::trace) struct Outline<'a> {
     /// True if a span of it is open.
     pub(in crate::trace) is_running: bool,
     /// Returns whether a span may have a name that fits; it may say yes of one that does not.
-    pub(in crate::trace) may_have_name: &'a dyn Fn(&NameTest<'_>) -> bool,
+    pub(in crate::trace) may_have_name: &'a MayHaveName<'a>,
 }
 
 /// Answer of an outline to one test.
