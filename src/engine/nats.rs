@@ -43,7 +43,7 @@ const AGAIN: Duration = Duration::from_secs(2);
 /// The cluster, which keeps several apart in one account.
 const CLUSTER: &str = "default";
 
-/// What the engine says of itself.
+/// An event of the engine.
 #[derive(Debug)]
 pub(crate) enum FromEngine {
     /// The answer to a request.
@@ -67,7 +67,7 @@ pub enum EngineError {
     Address {
         /// The address.
         address: String,
-        /// What is wrong with it.
+        /// Problem with it, as a clause.
         problem: &'static str,
     },
     /// Nobody can be connected to there.

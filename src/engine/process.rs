@@ -165,7 +165,7 @@ async fn serve(
     }
 }
 
-/// What is to be told to the head.
+/// Messages that are to be told to the head.
 struct Out {
     bytes: Vec<u8>,
     address: String,

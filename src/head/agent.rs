@@ -31,16 +31,16 @@ pub(super) struct AgentLink {
     pub(super) connection: Option<u64>,
     /// Frames for it that are to be written with the next turn.
     pub(super) outbox: Vec<u8>,
-    /// What it was told last of free slots.
+    /// Last message about free slots that it was sent.
     pub(super) told_free: Option<ToAgent>,
-    /// Whether the engine can be reached, and what it says of itself or why not.
+    /// True if the engine can be reached, with what it says of itself; else the reason why not.
     pub(super) state: (bool, String),
     start_at: Option<Instant>,
     restarts: u64,
     last_end: Option<String>,
-    /// When the head gives up that ends are settled; set once it ends.
+    /// Time at which the head gives up that ends are settled; set once it ends.
     give_up_at: Option<Instant>,
-    /// When it is killed; set once it was asked to end.
+    /// Time at which it is killed; set once it was asked to end.
     kill_at: Option<Instant>,
 }
 

@@ -11,7 +11,7 @@ use crate::{
     },
 };
 
-/// What of the head the end of an import depends on.
+/// State of the head that the end of an import depends on.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Here<'a> {
     /// The name of the node on spans.

@@ -142,7 +142,7 @@ fn end(state: &mut State, effects: &mut impl Effects, id: TaskId, attempt: u32, 
 pub struct Import {
     /// Its id in the cluster.
     pub id: ClusterTaskId,
-    /// What the agent has to know of it.
+    /// Everything that the agent has to know of it.
     pub token: Vec<u8>,
     /// The attempt to begin with, from 1.
     pub attempt: u32,

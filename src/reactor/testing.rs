@@ -59,7 +59,7 @@ pub(crate) struct Remember {
     pub(crate) log: Vec<String>,
     /// Answers that came later: the driver's tag, and the task or the code of the refusal.
     pub(crate) later: Vec<(u64, Result<u64, RefusalCode>)>,
-    /// What the agent was told.
+    /// Messages that the agent was told.
     pub(crate) to_agent: Vec<ToAgent>,
     /// True if there is no agent.
     pub(crate) has_no_agent: bool,

@@ -70,7 +70,7 @@ pub fn encode_report(report: &AttemptReport) -> Vec<u8> {
     out
 }
 
-/// What a head tells its agent.
+/// A message of a head to its agent.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ToAgent {
     /// First of all: who it is.
@@ -113,7 +113,7 @@ pub enum ToAgent {
         task: TaskId,
         /// True if it is to end also where it runs.
         stops: bool,
-        /// How it ends if nobody has begun it: an encoded [`SharedEnd`].
+        /// End that it has if nobody has begun it: an encoded [`SharedEnd`].
         end: Vec<u8>,
     },
     /// Slots for tasks of queues.
@@ -127,7 +127,7 @@ pub enum ToAgent {
     },
     /// A task of another node that this head runs since before this agent.
     Open {
-        /// What the agent said of it.
+        /// Token that the agent gave with it.
         token: Vec<u8>,
         /// The attempt that it began with here.
         attempt: u32,
@@ -165,7 +165,7 @@ pub enum ToAgent {
     Stopping,
 }
 
-/// What an agent tells its head.
+/// A message of an agent to its head.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum FromAgent {
     /// The engine has this task.
@@ -180,14 +180,14 @@ pub enum FromAgent {
         task: TaskId,
         /// Number of the attempt that was lost last; 0 if nobody knows.
         attempt: u32,
-        /// Why that is its end, as a clause.
+        /// Reason why that is its end, as a clause.
         why: String,
     },
     /// A task to run.
     Import {
         /// The task.
         id: ClusterTaskId,
-        /// What the agent has to know of it; it comes back in [`ToAgent::Open`].
+        /// Everything that the agent has to know of it; it comes back in [`ToAgent::Open`].
         token: Vec<u8>,
         /// The attempt to begin with, from 1.
         attempt: u32,

@@ -29,7 +29,7 @@ pub(crate) struct SharedTasks {
 /// A task of this head that the engine has or is to have.
 #[derive(Debug, Default)]
 pub(crate) struct Open {
-    /// Who waits for its acceptance, with the driver's own number for it.
+    /// Driver that waits for its acceptance, with its own number for it.
     pub unanswered: Option<(DriverId, u64)>,
     /// True once an agent was told of it.
     pub is_told: bool,
@@ -42,11 +42,11 @@ pub(crate) struct Open {
 /// The wish to have a shared task end.
 #[derive(Clone, Debug)]
 pub(crate) struct Withdrawn {
-    /// What it fails with if nobody has begun it.
+    /// Failure that it ends with if nobody has begun it.
     pub failure: Failure,
     /// True if it is to end also where it runs.
     pub stops: bool,
-    /// When it was said, in nanoseconds since the Unix epoch.
+    /// Time at which it was said, in nanoseconds since the Unix epoch.
     pub unix_nano: u64,
 }
 
@@ -55,11 +55,11 @@ pub(crate) struct Withdrawn {
 pub(crate) struct Imported {
     /// Its id in the cluster.
     pub id: ClusterTaskId,
-    /// What the agent has to know of it.
+    /// Everything that the agent has to know of it.
     pub token: Box<[u8]>,
     /// The attempt that it began with here.
     pub first_attempt: u32,
-    /// How it ended, once it has, until that is settled.
+    /// End of it, once it has ended, until that is settled.
     pub end: Option<ImportEnd>,
     /// Reports of attempts that failed here, encoded, with their numbers and whether they were crashes.
     pub failed: Vec<(u32, bool, Vec<u8>)>,
