@@ -61,7 +61,7 @@ fn a_task_of_a_queue_runs_on_another_node_and_its_trace_is_unbroken() {
     assert!([producer, consumer].iter().all(|span| shown.contains(span.span_id())), "{shown}");
     a.tracer(&["trace", "show", id, "--spans-dir", &folders[0], "--spans-dir", &folders[1]])
         .success()
-        .stdout_contains("demo.my_function tracer.remote_worker");
+        .stdout_contains("3 spans  2 processes");
     let engine = a.status()["engine"].clone();
     assert_eq!((&engine["is_reachable"], &engine["queues"], &engine["shared"]), (&json!(true), &json!({}), &json!(0)));
     assert_eq!(b.status()["engine"]["queues"], json!({"default": 2}));
@@ -219,7 +219,7 @@ fn a_node_that_stops_gives_back_what_it_runs_and_another_one_takes_it() {
     fs::remove_file(&started).unwrap();
     let c = holder(&broker);
     agent_pid(&c);
-    b.tracer(&["stop", "--grace", "0s"]).success();
+    b.tracer(&["stop", "--grace-period", "0s"]).success();
     c.wait_for_file(started.as_ref());
     fs::write(&go, "").unwrap();
     let task = a.wait_for_task(id);
