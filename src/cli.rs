@@ -112,6 +112,8 @@ enum Command {
     /// Print the version
     Version,
     #[command(hide = true)]
+    Agent(AgentArgs),
+    #[command(hide = true)]
     Head(HeadArgs),
     #[command(hide = true)]
     FinishPlace(FinishPlaceArgs),
@@ -123,6 +125,37 @@ enum Command {
     Replica(ReplicaArgs),
     #[command(hide = true)]
     Worker(WorkerArgs),
+}
+
+/// The agent, as the head runs it; or an engine tried out, as `start` does
+#[derive(clap::Args)]
+struct AgentArgs {
+    #[arg(long, requires = "head_pid", required_unless_present = "try_out")]
+    session: Option<PathBuf>,
+    #[arg(long)]
+    head_pid: Option<u32>,
+    #[arg(long = "try", value_name = "ADDRESS", conflicts_with = "session")]
+    try_out: Option<String>,
+    queues: Vec<String>,
+}
+
+impl AgentArgs {
+    fn run(&self) -> CommandResult {
+        let failed = |error: Box<dyn std::error::Error>| CommandError::new(exit::FAILED, error);
+        if let Some(address) = &self.try_out {
+            return match tracer_engine::process::try_out(address, &self.queues) {
+                Ok(_) => Ok(exit::OK),
+                Err(error) => Err(failed(error.into())),
+            };
+        }
+        let (Some(session), Some(head_pid)) = (&self.session, self.head_pid) else {
+            return Err(failed("the agent is started by a head only".into()));
+        };
+        if !crate::parent::die_with(head_pid)? {
+            return Err(failed("the agent is started by a head only, which is not this one's parent".into()));
+        }
+        tracer_engine::process::run(session).map(|()| exit::OK).map_err(|error| failed(error.into()))
+    }
 }
 
 /// The head itself, as `start` runs it in the background
@@ -170,7 +203,7 @@ struct WorkerArgs {
 /// the time that a short command needs.
 fn command_with_only(name: &str) -> Option<clap::Command> {
     type Augment = fn(clap::Command) -> clap::Command;
-    const SUBCOMMANDS: [(&str, Augment); 26] = [
+    const SUBCOMMANDS: [(&str, Augment); 27] = [
         ("start", start::Args::augment_args),
         ("stop", stop::Args::augment_args),
         ("status", status::Args::augment_args),
@@ -191,6 +224,7 @@ fn command_with_only(name: &str) -> Option<clap::Command> {
         ("prune", prune::Args::augment_args),
         ("completions", completions::Args::augment_args),
         ("man", man::Args::augment_args),
+        ("agent", AgentArgs::augment_args),
         ("head", HeadArgs::augment_args),
         ("finish-place", FinishPlaceArgs::augment_args),
         ("http", HttpArgs::augment_args),
@@ -378,6 +412,7 @@ pub fn main() -> ExitCode {
         Command::Prune(args) => prune::run(&args),
         Command::Completions(args) => completions::run(&args),
         Command::Man(args) => man::run(&args),
+        Command::Agent(args) => args.run(),
         Command::Head(HeadArgs {}) => start::run_head(),
         Command::FinishPlace(args) => start::run_finish(&args.temp_dir, args.spans_dir),
         Command::Http(args) => crate::http_api::run(&args.session_dir, args.head_pid, args.log_limit)
@@ -438,13 +473,18 @@ mod tests {
         let (plain, later) = ((422, "refused", exit::FAILED), (503, "unavailable", exit::FAILED));
         for code in RefusalCode::ALL {
             let (status, problem, exit_code) = match code {
-                RefusalCode::Stopping | RefusalCode::JournalFailed | RefusalCode::QueueFull => later,
+                RefusalCode::Stopping
+                | RefusalCode::JournalFailed
+                | RefusalCode::QueueFull
+                | RefusalCode::EngineUnreachable => later,
                 RefusalCode::KeyTaken => (422, "idempotency-key-taken", exit::FAILED),
                 RefusalCode::ProtocolVersion
                 | RefusalCode::UnknownWorker
                 | RefusalCode::ImpossibleDemand
                 | RefusalCode::UnknownSubmitter
                 | RefusalCode::NameTaken
+                | RefusalCode::NoEngine
+                | RefusalCode::QueueRefused
                 | RefusalCode::Other => plain,
             };
             let name = code.name();

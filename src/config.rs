@@ -17,6 +17,8 @@ use crate::memory_limit::{self, MemoryLimit};
 use crate::propagation::Propagators;
 use crate::spool::hooks::FURTHER_LIMIT;
 use crate::task::{parse_resource, sort_resources};
+use tracer_core::queue::check_queue_name;
+use tracer_engine::process::check_address;
 
 pub use file::FileError;
 pub use otel::{Exporters, OtelSettings};
@@ -42,6 +44,14 @@ pub const MAX_LOG_SIZE_VARIABLE: &str = "TRACER_MAX_LOG_SIZE";
 pub const WORKER_MEMORY_VARIABLE: &str = "TRACER_WORKER_MEMORY";
 /// The environment variable for [`Settings::resources`]: `name=amount`, separated by commas.
 pub const RESOURCES_VARIABLE: &str = "TRACER_RESOURCES";
+/// The environment variable for the address of [`Settings::engine`].
+pub const ADDRESS_VARIABLE: &str = "TRACER_ADDRESS";
+/// The environment variable for the queues of [`Settings::engine`]: `name` or `name=slots`, separated by commas.
+pub const QUEUE_VARIABLE: &str = "TRACER_QUEUE";
+/// The environment variable for the wait of [`Settings::engine`].
+pub const ENGINE_WAIT_VARIABLE: &str = "TRACER_ENGINE_WAIT";
+/// Time that a submission to a queue waits for an engine that cannot be reached, if nothing is said.
+pub const DEFAULT_ENGINE_WAIT: Duration = Duration::from_secs(5);
 /// The environment variable for [`Settings::tracing_startup_hooks`]: separated by commas.
 pub const TRACING_STARTUP_HOOK_VARIABLE: &str = "TRACER_TRACING_STARTUP_HOOK";
 /// The environment variable for [`Settings::tracing_exporters`]: separated by commas.
@@ -104,6 +114,12 @@ pub struct Overrides {
     pub worker_memory: Option<u64>,
     /// See [`Settings::resources`].
     pub resources: Option<Vec<(String, u64)>>,
+    /// See [`Engine::address`].
+    pub address: Option<String>,
+    /// See [`Engine::queues`].
+    pub queues: Option<Vec<(String, u32)>>,
+    /// See [`Engine::wait`].
+    pub engine_wait: Option<Duration>,
     /// See [`Settings::temp_dir`].
     pub temp_dir: Option<PathBuf>,
     /// See [`Settings::spans_dir`].
@@ -167,6 +183,8 @@ pub struct Settings {
     pub worker_memory: Option<u64>,
     /// Named resources that tasks may ask for, with their amounts, in the order of the names. By default none.
     pub resources: Vec<(String, u64)>,
+    /// The engine that it shares tasks over; none for a head that is alone.
+    pub engine: Option<Engine>,
     /// The place of the head: its lock, and the folder of each session with socket, spools and logs. By default [`default_temp_dir`].
     pub temp_dir: PathBuf,
     /// The folder of the span files. By default [`DEFAULT_SPANS_DIR`].
@@ -210,6 +228,17 @@ pub struct Settings {
     pub hook_reason: Option<String>,
     /// Warnings about the settings, for people.
     pub warnings: Vec<String>,
+}
+
+/// An engine that a head joins.
+#[derive(Clone, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+pub struct Engine {
+    /// Its address: `nats://` and a loopback address, with a port if it is not 4222.
+    pub address: String,
+    /// The queues whose tasks the head runs, each with the most at a time; 0 for as many as it has slots. None for a head that only submits.
+    pub queues: Vec<(String, u32)>,
+    /// Time that a submission to a queue waits for an engine that cannot be reached. By default [`DEFAULT_ENGINE_WAIT`].
+    pub wait: Duration,
 }
 
 /// Failure to make the settings.
@@ -268,6 +297,46 @@ pub(crate) fn parse_resources(text: &str) -> Result<Option<Vec<(String, u64)>>, 
     let resources = parts.map(parse_resource).collect::<Result<Vec<_>, _>>();
     let resources = resources.map_err(|reason| Error::Invalid { flag: "--resources", reason })?;
     Ok((!resources.is_empty()).then_some(resources))
+}
+
+/// Reads `name` or `name=slots`, as `--queue` takes it.
+pub(crate) fn parse_queue(text: &str) -> Result<(String, u32), String> {
+    let (name, slots) = match text.split_once('=') {
+        None => (text, 0),
+        Some((name, slots)) => {
+            let expected = || format!("expected a number of tasks at a time, from 1, found `{slots}` in `{text}`");
+            (name, slots.parse().ok().filter(|&slots| slots > 0).ok_or_else(expected)?)
+        }
+    };
+    check_queue_name(name).map_err(|problem| format!("the queue `{name}` {problem}"))?;
+    Ok((name.into(), slots))
+}
+
+/// Returns the engine that both sources name together.
+fn engine_of(
+    address: Option<String>,
+    queues: Option<Vec<(String, u32)>>,
+    wait: Option<Duration>,
+) -> Result<Option<Engine>, Error> {
+    let queues = queues.unwrap_or_default();
+    let Some(address) = address.filter(|address| !address.is_empty()) else {
+        let unneeded = match (queues.is_empty(), wait) {
+            (false, _) => Some("--queue"),
+            (true, Some(_)) => Some("--engine-wait"),
+            (true, None) => None,
+        };
+        let reason = "is of an engine, and --address names none\n(hint: `--address nats://127.0.0.1:4222`)".to_owned();
+        return unneeded.map_or(Ok(None), |flag| Err(Error::Invalid { flag, reason }));
+    };
+    check_address(&address).map_err(|error| Error::Invalid { flag: "--address", reason: error.to_string() })?;
+    if let Some((name, _)) = queues
+        .iter()
+        .enumerate()
+        .find_map(|(at, queue)| queues[..at].iter().any(|(name, _)| *name == queue.0).then_some(queue))
+    {
+        return Err(Error::Invalid { flag: "--queue", reason: format!("the queue `{name}` is named twice") });
+    }
+    Ok(Some(Engine { address, queues, wait: wait.unwrap_or(DEFAULT_ENGINE_WAIT) }))
 }
 
 /// Reads the configuration file that `overrides` names, if any, and merges both over the defaults.
@@ -351,6 +420,11 @@ fn merge(stronger: Overrides, weaker: Overrides) -> Result<Settings, Error> {
         worker_memory: stronger.worker_memory.or(weaker.worker_memory),
         resources: sort_resources(stronger.resources.or(weaker.resources).unwrap_or_default())
             .map_err(|reason| Error::Invalid { flag: "--resources", reason })?,
+        engine: engine_of(
+            stronger.address.filter(|address| !address.is_empty()).or(weaker.address),
+            stronger.queues.filter(|queues| !queues.is_empty()).or(weaker.queues),
+            stronger.engine_wait.or(weaker.engine_wait),
+        )?,
         temp_dir: path(stronger.temp_dir, weaker.temp_dir, &default_temp_dir),
         spans_dir: path(stronger.spans_dir, weaker.spans_dir, &|| DEFAULT_SPANS_DIR.into()),
         tracing_enabled,
@@ -394,7 +468,9 @@ fn merge(stronger: Overrides, weaker: Overrides) -> Result<Settings, Error> {
         return Err(Error::Invalid { flag: "--otlp", reason });
     }
     // What the file says was checked where its line number was at hand.
-    check_num_workers(settings.num_workers.into())
+    // A head that has joined an engine may only submit.
+    let only_submits = settings.num_workers == 0 && settings.engine.is_some();
+    check_num_workers(if only_submits { 1 } else { settings.num_workers.into() })
         .map_err(|reason| Error::Invalid { flag: "--num-workers", reason })?;
     check_max_processes(settings.max_processes.into())
         .and_then(|max_processes| {
@@ -511,6 +587,7 @@ mod tests {
                 journal_sync: false,
                 worker_memory: None,
                 resources: Vec::new(),
+                engine: None,
                 temp_dir: format!("/tmp/tracer-{}", rustix::process::getuid().as_raw()).into(),
                 spans_dir: "/tmp/spans".into(),
                 tracing_enabled: true,
@@ -567,6 +644,11 @@ level = "debug"
 [http]
 address = "localhost:8265"
 commands = true
+
+[engine]
+address = "nats://127.0.0.1:4222"
+queues = ["default=2"]
+wait = "7s"
 "#;
 
     #[test]
@@ -584,6 +666,11 @@ commands = true
                 journal_sync: true,
                 worker_memory: Some(2 << 30),
                 resources: vec![("gpu".into(), 2), ("license".into(), 5)],
+                engine: Some(Engine {
+                    address: "nats://127.0.0.1:4222".into(),
+                    queues: vec![("default".into(), 2)],
+                    wait: Duration::from_secs(7),
+                }),
                 temp_dir: "/var/tmp/tracer".into(),
                 spans_dir: "/etc/tracer/spans".into(),
                 tracing_enabled: false,
@@ -621,6 +708,9 @@ commands = true
             journal_sync: Some(false),
             worker_memory: Some(64 << 20),
             resources: Some(vec![("tpu".into(), 1)]),
+            address: Some("nats://localhost:1".into()),
+            queues: Some(vec![("gpu".into(), 0)]),
+            engine_wait: Some(Duration::from_secs(1)),
             temp_dir: Some("run".into()),
             spans_dir: Some("/spans".into()),
             tracing_enabled: Some(true),
@@ -658,6 +748,11 @@ commands = true
                 journal_sync: false,
                 worker_memory: Some(64 << 20),
                 resources: vec![("tpu".into(), 1)],
+                engine: Some(Engine {
+                    address: "nats://localhost:1".into(),
+                    queues: vec![("gpu".into(), 0)],
+                    wait: Duration::from_secs(1),
+                }),
                 temp_dir: "run".into(),
                 spans_dir: "/spans".into(),
                 tracing_enabled: true,
@@ -786,7 +881,7 @@ commands = true
             (
                 "port = 1",
                 "/etc/tracer/tracer.toml:1: unknown key `port`; \
-                 known are `block`, `num_workers`, `max_processes`, `queue_memory`, `max_log_size`, `journal_sync`, `worker_memory`, `resources`, `temp_dir`, `module_path`, `tracing`, `logs`, `http`, `metrics`, `otlp`",
+                 known are `block`, `num_workers`, `max_processes`, `queue_memory`, `max_log_size`, `journal_sync`, `worker_memory`, `resources`, `temp_dir`, `module_path`, `tracing`, `logs`, `http`, `metrics`, `otlp`, `engine`",
             ),
             (
                 "startup_hook = 'a:b'",

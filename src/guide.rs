@@ -11,6 +11,7 @@
 //! | [`serving`] | functions and types of libraries behind HTTP |
 //! | [`http`] | the HTTP API |
 //! | [`otlp`] | OTLP over HTTP from commands and other programs: variables, files, limits, answers |
+//! | [`many_machines`] | queues that several nodes share over a NATS server |
 //! | [`logs`] | log records of modules: `tracing`, `log` and C, files, settings |
 //! | [`metrics`] | `GET /metrics` for Prometheus: names, tokens, what survives, exemplars |
 //! | [`configuration`] | flags, variables and `tracer.toml`; OpenTelemetry's variables |
@@ -38,6 +39,8 @@ pub mod http {}
 pub mod json {}
 #[doc = include_str!("guide/logs.md")]
 pub mod logs {}
+#[doc = include_str!("guide/many_machines.md")]
+pub mod many_machines {}
 #[doc = include_str!("guide/otlp.md")]
 pub mod otlp {}
 #[doc = include_str!("guide/metrics.md")]

@@ -16,6 +16,7 @@
 
 pub use tracer_reactor::{self as reactor, state};
 
+mod agent;
 mod clients;
 mod connection;
 pub(crate) mod figures;

@@ -11,7 +11,7 @@ use crate::exit;
 const README: &str = include_str!("../../README.md");
 const COMMANDS: &str = include_str!("../guide/commands.md");
 const CONFIGURATION: &str = include_str!("../guide/configuration.md");
-const PAGES: [(&str, &str); 14] = [
+const PAGES: [(&str, &str); 15] = [
     ("README.md", README),
     ("CONTRIBUTING.md", include_str!("../../.github/CONTRIBUTING.md")),
     ("actors.md", include_str!("../guide/actors.md")),
@@ -21,6 +21,7 @@ const PAGES: [(&str, &str); 14] = [
     ("how_it_works.md", include_str!("../guide/how_it_works.md")),
     ("http.md", include_str!("../guide/http.md")),
     ("json.md", include_str!("../guide/json.md")),
+    ("many_machines.md", include_str!("../guide/many_machines.md")),
     ("programs.md", include_str!("../guide/programs.md")),
     ("running.md", include_str!("../guide/running.md")),
     ("spans.md", include_str!("../guide/spans.md")),

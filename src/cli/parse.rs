@@ -415,9 +415,6 @@ pub(super) fn tip_for_flag(path: &str, flag: &str) -> Option<String> {
         ("tracer start", "--port" | "--dashboard-port" | "--dashboard-host" | "--listen") => {
             "`--http 127.0.0.1:8265` serves the HTTP API"
         }
-        ("tracer start", "--address") => {
-            "`--http 127.0.0.1:8265` serves the HTTP API; joining a head on another machine is not possible yet"
-        }
         ("tracer start", "--foreground" | "-f" | "--no-daemon" | "--fg") => "`--block` stays in the foreground",
         ("tracer start", "--detach" | "-d" | "--background" | "--daemon") => "a head goes to the background by itself",
         ("tracer start", "--num-gpus") => "`--resources gpu=2` says how much there is of a named resource",

@@ -45,7 +45,8 @@ Example:
   tracer start --head --num-workers 2 --tracing-startup-hook \\
     local_tmp_tracing:setup_tracing,otlp:setup_tracing
   OTEL_TRACES_EXPORTER=console OTEL_SERVICE_NAME=shop tracer start --head
-  tracer start --head --http 127.0.0.1:8265")]
+  tracer start --head --http 127.0.0.1:8265
+  tracer start --address nats://127.0.0.1:4222 --queue default=2")]
 pub(super) struct Args {
     /// Start a head on this machine
     #[arg(long)]
@@ -84,6 +85,20 @@ pub(super) struct Args {
     /// Resources are counters: with `gpu=2` two tasks that ask for `gpu=1` run at a time; which device each uses is up to the task.
     #[arg(long, value_name = "NAME=AMOUNT,...", env = config::RESOURCES_VARIABLE)]
     resources: Option<String>,
+    /// Join the engine at this address, over which machines share the tasks of queues, such as nats://127.0.0.1:4222
+    ///
+    /// It is a nats-server with JetStream, which you run: `nats-server -a 127.0.0.1 -p 4222 -js -sd DIR`. Addresses of other machines are not
+    /// taken yet, because nothing is encrypted. With an address, --num-workers may be 0, for a node that only submits.
+    #[arg(long, value_name = "URL", env = config::ADDRESS_VARIABLE)]
+    address: Option<String>,
+    /// Run tasks of this queue, up to SLOTS at a time [default: as many as there are workers]; may be repeated
+    ///
+    /// Whoever may submit to a queue runs functions of this node's modules, as you.
+    #[arg(long, value_name = "NAME[=SLOTS]", value_delimiter = ',', value_parser = config::parse_queue, env = config::QUEUE_VARIABLE)]
+    queue: Vec<(String, u32)>,
+    /// Time that a submission to a queue waits for an engine that cannot be reached, before it is refused [default: 5s]
+    #[arg(long, value_name = "DURATION", value_parser = parse_duration, env = config::ENGINE_WAIT_VARIABLE)]
+    engine_wait: Option<Duration>,
     /// Switch for all tracing; false overrides any hook [default: true]
     #[arg(long, env = config::TRACING_ENABLED_VARIABLE, value_name = "BOOL", hide_possible_values = true, value_parser = clap::builder::BoolishValueParser::new(), num_args = 0..=1, require_equals = true, default_missing_value = "true")]
     tracing_enabled: Option<bool>,
@@ -180,9 +195,9 @@ pub(super) struct Args {
 const CHECK_ALLOWANCE: Duration = Duration::from_secs(10);
 
 pub(super) fn run(args: Args) -> CommandResult {
-    if !args.head {
+    if !args.head && args.address.is_none() {
         let text = "`tracer start` starts a head, and needs --head to say so\n\
-                    (hint: `tracer start --head`; joining a head on another machine is not possible yet)";
+                    (hint: `tracer start --head`; or `tracer start --address nats://127.0.0.1:4222` for one that shares tasks with others)";
         return Err(CommandError::new(exit::USAGE, text));
     }
     if args.embedded {
@@ -219,6 +234,9 @@ fn settings(args: Args) -> Result<Settings, CommandError> {
         worker_memory: args.worker_memory,
         resources: config::parse_resources(args.resources.as_deref().unwrap_or_default())
             .map_err(|error| CommandError::new(exit::USAGE, error))?,
+        address: args.address,
+        queues: Some(args.queue),
+        engine_wait: args.engine_wait,
         temp_dir: args.place.temp_dir,
         spans_dir: args.spans_dir,
         tracing_enabled: args.tracing_enabled,
@@ -295,6 +313,7 @@ fn head_settings(settings: Settings) -> Result<HeadSettings, CommandError> {
         journal_sync: settings.journal_sync,
         worker_memory: settings.worker_memory,
         resources: settings.resources,
+        engine: settings.engine,
         temp_dir: absolute(settings.temp_dir),
         module_path: settings.module_path.into_iter().map(absolute).collect(),
         tracing_off: settings.tracing_off,
@@ -326,6 +345,9 @@ fn head_settings(settings: Settings) -> Result<HeadSettings, CommandError> {
         hook_description: String::new(),
         fresh: None,
     };
+    if let Some(engine) = &settings.engine {
+        try_engine(engine)?;
+    }
     if let Some(hook) = settings.tracing.hook.clone() {
         let check = try_hook(&hook.import_string, &hook, &settings)?;
         warn_of_others(&mut settings, &hook.import_string, &check);
@@ -376,6 +398,23 @@ fn check_span_file_size() -> Result<(), CommandError> {
             Err(CommandError::new(exit::USAGE, text))
         }
     }
+}
+
+/// Tries an engine out in a process of its own, so that this one, which may become the head, has no runtime.
+fn try_engine(engine: &config::Engine) -> Result<(), CommandError> {
+    let queues = engine.queues.iter().map(|(queue, _)| queue.as_str());
+    let tried = Command::new(std::env::current_exe()?)
+        .args(["agent", "--try", &engine.address])
+        .args(queues)
+        .env("NO_COLOR", "1")
+        .stdin(Stdio::null())
+        .output()?;
+    if tried.status.success() {
+        return Ok(());
+    }
+    let text = String::from_utf8_lossy(&tried.stderr);
+    let text = text.trim_end();
+    Err(CommandError::new(exit::FAILED, text.strip_prefix("error: ").unwrap_or(text).to_owned()))
 }
 
 /// Loads a hook once in a process of its own, so that one that crashes or hangs cannot hurt. It has the contract and the settings of

@@ -4,7 +4,9 @@ use super::connect::{ask, unexpected_reply};
 use super::{CommandResult, FormatArgs, PlaceArgs, hints, report};
 use crate::count::{Count, Elapsed, Size};
 use crate::exit;
-use crate::protocol::{FurtherHook, Metrics, Query, Reply, ServiceState, ServiceSummary, StatusReport, WorkerCounts};
+use crate::protocol::{
+    EngineReport, FurtherHook, Metrics, Query, Reply, ServiceState, ServiceSummary, StatusReport, WorkerCounts,
+};
 
 /// Show the state of the head, its workers, its tasks and its tracing
 #[derive(clap::Args)]
@@ -71,6 +73,25 @@ fn service_line(service: &ServiceSummary) -> String {
     line
 }
 
+/// Describes the engine that the head has joined, and its queues.
+fn engine_lines(engine: &EngineReport) -> [(&'static str, String); 2] {
+    let state = match (engine.is_reachable, &*engine.text) {
+        (true, text) => format!(", {text}"),
+        (false, text) => format!(", cannot be reached: {text}"),
+    };
+    let queues = engine.queues.iter().map(|(name, slots)| match slots {
+        0 => name.clone(),
+        slots => format!("{name} (up to {slots})"),
+    });
+    let queues = queues.collect::<Vec<_>>().join(", ");
+    let serves = if queues.is_empty() { "serves none".to_owned() } else { format!("serves {queues}") };
+    let (shared, imports) = (Count(engine.shared, "task"), Count(engine.imports, "task"));
+    [
+        ("engine", format!("{}{state}, place {}", engine.address, engine.place_id)),
+        ("queues", format!("{serves}; {shared} of this node in queues, {imports} of queues here")),
+    ]
+}
+
 fn render(status: &StatusReport) -> String {
     let tracing = match &status.hook {
         None => match &status.tracing_off {
@@ -129,6 +150,9 @@ fn render(status: &StatusReport) -> String {
     }
     if let Some(http) = status.http.as_ref().filter(|http| http.receives_otlp) {
         fields.push(("otlp", format!("{}, token in {}", http.url, http.otlp_token_path.display())));
+    }
+    if let Some(engine) = &status.engine {
+        fields.extend(engine_lines(engine));
     }
     if let Some(memory) = &status.worker_memory {
         let how = if memory.is_held_by_kernel { "held by a control group" } else { "watched by the head" };

@@ -191,9 +191,9 @@ fn log_records(source: &SourceArgs, loaded: &Loaded, trace: &Trace) -> Result<Ve
 /// Source of the spans: a folder of span files, and the place of the head.
 #[derive(clap::Args)]
 pub(super) struct SourceArgs {
-    /// The folder of the span files
+    /// The folder of the span files; repeat it for those of several nodes
     #[arg(long, value_name = "DIR", env = config::SPANS_DIR_VARIABLE, value_parser = super::path_parser())]
-    spans_dir: Option<PathBuf>,
+    spans_dir: Vec<PathBuf>,
     #[command(flatten)]
     place: PlaceArgs,
 }
@@ -219,9 +219,24 @@ impl SourceArgs {
         leavings.dead_head.map_or_else(|| find_head(&temp_dir), Ok)
     }
 
-    /// Returns the folder of the span files, and the head that runs or was killed, if it writes there.
+    /// Returns the folders that were named.
+    fn spans_dirs(&self) -> impl Iterator<Item = &PathBuf> {
+        self.spans_dir.iter().filter(|path| !path.as_os_str().is_empty())
+    }
+
+    /// Adds the spans of the further folders that were named.
+    fn add_further(&self, loaded: &mut Loaded) -> Result<(), CommandError> {
+        for folder in self.spans_dirs().skip(1) {
+            let further = trace::load(folder).map_err(|error| CommandError::new(exit::FAILED, error))?;
+            warn_of(&further);
+            loaded.add(further.traces.into_iter().flat_map(|trace| trace.spans));
+        }
+        Ok(())
+    }
+
+    /// Returns the folder of the span files, the first if several were named, and the head that runs or was killed, if it writes there.
     pub(super) fn folder_and_head(&self) -> (PathBuf, Option<HeadRecord>) {
-        let said = self.spans_dir.clone().filter(|path| !path.as_os_str().is_empty());
+        let said = self.spans_dirs().next().cloned();
         let head = self.head().ok();
         let folder = said.or_else(|| head.as_ref().map(|head| head.spans_dir.clone()));
         let folder = folder.unwrap_or_else(|| config::DEFAULT_SPANS_DIR.into());
@@ -233,8 +248,9 @@ impl SourceArgs {
     /// Loads the span files.
     fn load(&self) -> Result<Loaded, CommandError> {
         let (folder, _) = self.folder_and_head();
-        let loaded = trace::load(&folder).map_err(|error| CommandError::new(exit::FAILED, error))?;
+        let mut loaded = trace::load(&folder).map_err(|error| CommandError::new(exit::FAILED, error))?;
         warn_of(&loaded);
+        self.add_further(&mut loaded)?;
         Ok(loaded)
     }
 
@@ -250,6 +266,7 @@ impl SourceArgs {
         };
         warn_of(&loaded);
         loaded.add(look.spans.into_iter().map(|live| live.span));
+        self.add_further(&mut loaded)?;
         Ok(loaded)
     }
 }
@@ -298,7 +315,7 @@ fn look_for_open(source: &SourceArgs) -> Result<Open, CommandError> {
         let spans = Count(*spans, "span");
         report::warning(&format!("process {pid} had more open spans than its spool holds: {spans} cannot be seen"));
     }
-    let folder = source.spans_dir.clone().unwrap_or(head.spans_dir);
+    let folder = source.spans_dirs().next().cloned().unwrap_or(head.spans_dir);
     Ok(Open::new(look.spans, now, || trace::load(&folder).ok()))
 }
 

@@ -12,7 +12,7 @@ use toml::de::{DeTable, DeValue};
 
 use super::{
     Error, Overrides, SamplingRatio, SamplingRatioError, check_hook_timeout, check_log_size, check_max_processes,
-    check_memory, check_num_workers, hooks_of, parse_duration, parse_size,
+    check_memory, check_num_workers, hooks_of, parse_duration, parse_queue, parse_size,
 };
 use crate::http_api::AddressError;
 use crate::propagation::Propagators;
@@ -35,6 +35,7 @@ const TOP_KEYS: &[&str] = &[
     "http",
     "metrics",
     "otlp",
+    "engine",
 ];
 const TRACING_KEYS: &[&str] = &[
     "enabled",
@@ -52,6 +53,7 @@ const LOGS_KEYS: &[&str] = &["events", "level"];
 const HTTP_KEYS: &[&str] = &["address", "commands"];
 const METRICS_KEYS: &[&str] = &["address"];
 const OTLP_KEYS: &[&str] = &["address"];
+const ENGINE_KEYS: &[&str] = &["address", "queues", "wait"];
 /// The tables of a file with their keys, and with where to put a key that is in another one.
 pub(crate) type Tables = &'static [(&'static str, &'static [&'static str], &'static str)];
 
@@ -62,6 +64,7 @@ const TABLES: Tables = &[
     ("http.", HTTP_KEYS, "in the table `[http]`"),
     ("metrics.", METRICS_KEYS, "in the table `[metrics]`"),
     ("otlp.", OTLP_KEYS, "in the table `[otlp]`"),
+    ("engine.", ENGINE_KEYS, "in the table `[engine]`"),
 ];
 
 /// A mistake in a configuration file. The message begins with the line's number.
@@ -101,6 +104,7 @@ pub(super) fn parse(text: &str, folder: &Path) -> Result<Overrides, FileError> {
             "http" => reader.http(value, &mut file)?,
             "metrics" => reader.metrics(value, &mut file)?,
             "otlp" => reader.otlp(value, &mut file)?,
+            "engine" => reader.engine(value, &mut file)?,
             unknown => return Err(reader.unknown_key("", unknown, key.span().start)),
         }
     }
@@ -184,6 +188,23 @@ impl<'a> Reader<'a> {
             match key.get_ref().as_ref() {
                 "address" => file.otlp = self.address("otlp.address", value)?,
                 unknown => return Err(self.unknown_key("otlp.", unknown, key.span().start)),
+            }
+        }
+        Ok(())
+    }
+
+    fn engine(&self, value: &Value<'_>, file: &mut Overrides) -> Result<(), FileError> {
+        let table = value.get_ref().as_table().ok_or_else(|| self.wrong_type("engine", "a table", value))?;
+        for (key, value) in table {
+            match key.get_ref().as_ref() {
+                "address" => file.address = Some(self.string("engine.address", value)?.to_owned()),
+                "queues" => {
+                    let queues = self.names("engine.queues", value)?;
+                    let queues = queues.iter().map(|queue| parse_queue(queue)).collect::<Result<_, _>>();
+                    file.queues = Some(queues.map_err(|reason| self.invalid("engine.queues", &reason, value))?);
+                }
+                "wait" => file.engine_wait = Some(self.duration("engine.wait", value)?),
+                unknown => return Err(self.unknown_key("engine.", unknown, key.span().start)),
             }
         }
         Ok(())

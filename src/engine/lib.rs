@@ -9,6 +9,7 @@
 //! | [`message`] | bytes that other nodes read: messages of queues, heartbeats |
 //! | [`interface`] | what is asked of an engine |
 //! | [`agent`] | what the agent decides |
+//! | `process`, `nats` | the process, and the engine NATS JetStream, with the feature of that name |
 //!
 //! # Which outcome counts
 //!
@@ -20,4 +21,8 @@
 pub mod agent;
 pub mod interface;
 pub mod message;
+#[cfg(feature = "nats")]
+mod nats;
+#[cfg(feature = "nats")]
+pub mod process;
 pub mod record;

@@ -29,6 +29,8 @@ pub(super) enum Peer {
     Tasks(WorkerId),
     /// The connection of a worker on which it takes spans over.
     Sink(WorkerId),
+    /// Speaks to the engine that other machines share.
+    Agent,
 }
 
 impl Peer {
@@ -44,6 +46,13 @@ struct Held {
     position: u64,
 }
 
+/// A place in an outbox for an answer that comes later. Nothing behind it is written before.
+struct Gap {
+    from: usize,
+    /// The client's own number for what is answered.
+    tag: u64,
+}
+
 /// A client's socket, and rings beside it if the client has asked for them.
 pub(super) struct Connection {
     stream: UnixStream,
@@ -55,6 +64,8 @@ pub(super) struct Connection {
     written: usize,
     /// Parts of the outbox that may be written only when the journal is on the disk up to a position: the start of each, in the order of both.
     held: VecDeque<Held>,
+    /// Places for answers that come later, in their order.
+    gaps: VecDeque<Gap>,
     /// Bytes at the end of the outbox that were looked at by [`hold`](Self::hold).
     looked_at: usize,
     pub(super) peer: Peer,
@@ -94,6 +105,7 @@ impl Connection {
             outbox: Vec::new(),
             written: 0,
             held: VecDeque::new(),
+            gaps: VecDeque::new(),
             looked_at: 0,
             peer: Peer::Unknown,
             pid: 0,
@@ -151,14 +163,37 @@ impl Connection {
         self.held.len() < before
     }
 
-    /// Returns whether something waits for the journal.
+    /// Returns whether something waits for the journal, or for an answer that comes later.
     pub(super) fn is_held(&self) -> bool {
-        !self.held.is_empty()
+        !self.held.is_empty() || !self.gaps.is_empty()
+    }
+
+    /// Leaves a place at an offset of the outbox for an answer that comes later.
+    pub(super) fn leave_gap(&mut self, from: usize, tag: u64) {
+        self.gaps.push_back(Gap { from, tag });
+    }
+
+    /// Puts an answer into the place that was left for it, to be written when the journal is on the disk up to a position, if there is one.
+    pub(super) fn fill_gap(&mut self, tag: u64, answer: &[u8], position: Option<u64>) {
+        let Some(at) = self.gaps.iter().position(|gap| gap.tag == tag) else { return };
+        let Some(Gap { from, .. }) = self.gaps.remove(at) else { return };
+        self.outbox.splice(from..from, answer.iter().copied());
+        self.gaps.iter_mut().skip(at).for_each(|gap| gap.from += answer.len());
+        self.held.iter_mut().filter(|held| held.from >= from).for_each(|held| held.from += answer.len());
+        if self.looked_at >= from {
+            self.looked_at += answer.len();
+        }
+        if let Some(position) = position {
+            let at = self.held.iter().position(|held| held.from > from).unwrap_or(self.held.len());
+            self.held.insert(at, Held { from, position });
+        }
     }
 
     /// Writes as much as there is room for and is not held. True when that is everything, but for what is held.
     pub(super) fn write(&mut self) -> io::Result<bool> {
-        let end = self.held.front().map_or(self.outbox.len(), |held| held.from);
+        let held = self.held.front().map(|held| held.from);
+        let gap = self.gaps.front().map(|gap| gap.from);
+        let end = held.into_iter().chain(gap).min().unwrap_or(self.outbox.len());
         while self.written < end {
             match self.sender.write(&self.stream, &self.outbox[self.written..end]) {
                 Ok(0) => return Err(ErrorKind::WriteZero.into()),
@@ -187,6 +222,7 @@ impl Connection {
         if self.written > limit {
             self.outbox.drain(..self.written);
             self.held.iter_mut().for_each(|held| held.from -= self.written);
+            self.gaps.iter_mut().for_each(|gap| gap.from -= self.written);
             self.looked_at -= self.looked_at.min(self.written);
             self.written = 0;
         }
@@ -283,6 +319,33 @@ mod tests {
         assert_eq!((read(), connection.has_backlog()), (String::new(), true));
         assert!(connection.release(9) && connection.write().unwrap());
         assert_eq!((read(), connection.has_backlog(), connection.is_held()), ("threefour".into(), false, false));
+    }
+
+    #[test]
+    fn an_answer_that_comes_later_has_its_place_before_what_was_put_behind_it() {
+        let (stream, mut client) = UnixStream::pair().unwrap();
+        client.set_nonblocking(true).unwrap();
+        let mut connection = Connection::new(stream).unwrap();
+        let mut read = || {
+            let mut bytes = [0; 64];
+            client.read(&mut bytes).map_or(String::new(), |count| String::from_utf8_lossy(&bytes[..count]).into())
+        };
+        connection.outbox.extend_from_slice(b"one ");
+        connection.leave_gap(connection.outbox.len(), 7);
+        connection.outbox.extend_from_slice(b"three ");
+        connection.leave_gap(connection.outbox.len(), 8);
+        connection.outbox.extend_from_slice(b"five");
+        assert!(connection.write().unwrap() && connection.is_held());
+        assert_eq!(read(), "one ");
+        connection.fill_gap(8, b"four ", None);
+        assert!(connection.write().unwrap());
+        assert_eq!(read(), "", "the first is still to come");
+        connection.fill_gap(9, b"nobody's", None);
+        connection.fill_gap(7, b"two ", Some(3));
+        assert!(connection.write().unwrap() && connection.is_held());
+        assert_eq!(read(), "", "the journal is not on the disk");
+        assert!(connection.release(3) && connection.write().unwrap());
+        assert_eq!((read(), connection.is_held()), ("two three four five".into(), false));
     }
 
     #[test]

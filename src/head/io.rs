@@ -11,6 +11,7 @@ use rustc_hash::FxHashMap;
 use rustix::event::epoll;
 use rustix::process::{Pid, Resource, Rlimit, Signal, getrlimit, kill_process, prlimit, setrlimit};
 
+use super::agent::AgentLink;
 use super::clients::{Bodies, Clients};
 use super::connection::{Connection, Peer, drain};
 use super::figures::Figures;
@@ -34,10 +35,12 @@ use crate::control_group::Group;
 use crate::fault;
 use crate::identity::open_pidfd;
 use crate::protocol::frame::put_frame;
-use crate::protocol::{CommandUsage, Finished, Lease, Output, Period, SpanCounts, Stream, kind, put_value};
+use crate::protocol::{
+    Accepted, CommandUsage, Finished, Lease, Output, Period, SpanCounts, Stream, ToAgent, kind, put_refusal, put_value,
+};
 use crate::session;
 use crate::spool::{ClaimState, Story};
-use crate::task::{AttemptReport, Outcome, SpanLink, StopReason, TaskId, WorkerId};
+use crate::task::{AttemptReport, Outcome, Refusal, SpanLink, StopReason, TaskId, WorkerId};
 use crate::task_output::{Extent, Nonce, Owner};
 use tracer_core::clock::now_unix_nano;
 
@@ -61,6 +64,8 @@ pub(super) enum Source {
     Handover,
     /// The process of the HTTP API has ended.
     FrontExit,
+    /// The agent has ended.
+    AgentExit,
     /// A process of a service has said something, or can be told more.
     ServiceControl(WorkerId),
     /// A process of a service has ended.
@@ -89,6 +94,7 @@ impl Source {
             Source::OwnerExit(pid) => (6, u64::from(pid)),
             Source::Handover => (7, 0),
             Source::FrontExit => (8, 0),
+            Source::AgentExit => (8, 1),
             Source::Journal => (9, 0),
             Source::Place => (9, 1),
             Source::ServiceControl(process) => (10, process.0),
@@ -113,7 +119,8 @@ impl Source {
             5 => Source::WorkerOutput(WorkerId(id), Stream::Stderr),
             6 => Source::OwnerExit(id as u32),
             7 => Source::Handover,
-            8 => Source::FrontExit,
+            8 if id == 0 => Source::FrontExit,
+            8 => Source::AgentExit,
             10 => Source::ServiceControl(WorkerId(id)),
             11 => Source::ServiceExit(WorkerId(id)),
             12 => Source::ServiceOutput(WorkerId(id), Stream::Stdout),
@@ -139,6 +146,8 @@ pub(super) struct HeadIo {
     pub(super) warnings: Vec<String>,
     /// The HTTP API, if there is one.
     pub(super) front: Option<Front>,
+    /// The process that speaks to an engine, if the head has joined one.
+    pub(super) agent: Option<AgentLink>,
     /// Processes, tables and listeners of services.
     pub(super) services: ServicesIo,
     /// The way to the guard; none without one.
@@ -645,12 +654,14 @@ impl HeadIo {
             return false;
         }
         let front = self.front.as_ref().and_then(Front::pid);
+        let agent = self.agent.as_ref().and_then(AgentLink::pid);
         let own: Vec<_> = self
             .workers
             .processes
             .values()
             .map(|process| process.worker.pid())
             .chain(front)
+            .chain(agent)
             .chain(self.services.pids())
             .collect();
         let is_own = |pid: &Pid| own.contains(&pid.as_raw_nonzero().get().unsigned_abs());
@@ -713,6 +724,13 @@ impl HeadIo {
             false
         });
         self.clients.put_finished(&mut dirty);
+        if let Some(agent) = self.agent.as_mut().filter(|agent| !agent.outbox.is_empty())
+            && let Some(id) = agent.connection
+            && let Some(connection) = self.clients.connections.get_mut(&id)
+        {
+            connection.outbox.append(&mut agent.outbox);
+            dirty.push(id);
+        }
         dirty.sort_unstable();
         dirty.dedup();
         if self.kept.journal.is_syncing() {
@@ -734,7 +752,7 @@ impl HeadIo {
         for &id in dirty {
             let Some(connection) = self.clients.connections.get_mut(&id) else { continue };
             let waits = match connection.peer {
-                Peer::Unknown | Peer::Sink(_) => false,
+                Peer::Unknown | Peer::Sink(_) | Peer::Agent => false,
                 Peer::Driver(_) | Peer::Tasks(_) => true,
                 Peer::Worker(worker) => workers.contains(&worker),
             };
@@ -807,6 +825,11 @@ impl HeadIo {
         }
         if let Peer::Sink(_) = connection.peer {
             self.stories.handover.on_gone(id);
+        }
+        if connection.peer == Peer::Agent
+            && let Some(agent) = &mut self.agent
+        {
+            agent.on_gone();
         }
         if !reason.is_empty() && connection.peer != Peer::Unknown {
             self.log(format!("connection {id} is closed: {reason}"));
@@ -979,6 +1002,28 @@ impl Effects for HeadIo {
 
     fn give_up_value(&mut self, name: String) {
         self.kept.unused_values.push(name);
+    }
+
+    fn answer_later(&mut self, (DriverId(driver), tag): (DriverId, u64), answer: Result<Accepted, Refusal>) {
+        let mut frame = Vec::new();
+        match answer {
+            Ok(accepted) => accepted.encode(&mut frame),
+            Err(refusal) => put_refusal(&mut frame, &refusal),
+        }
+        let journal = &self.kept.journal;
+        let position = (journal.is_syncing() && journal.written() != journal.synced()).then(|| journal.written());
+        if let Some(connection) = self.clients.connections.get_mut(&driver) {
+            connection.fill_gap(tag, &frame, position);
+            self.clients.dirty.push(driver);
+            if position.is_some() {
+                self.kept.unsynced.push(driver);
+                self.kept.journal.sync();
+            }
+        }
+    }
+
+    fn to_agent(&mut self, message: &ToAgent) -> bool {
+        self.agent.as_mut().is_some_and(|agent| agent.tell(message))
     }
 
     fn log(&mut self, line: String) {

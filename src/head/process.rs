@@ -246,7 +246,14 @@ pub(super) struct FrontCommand<'a> {
     pub(super) log_limit: u64,
 }
 
-/// The process of the HTTP API, from its start until it is reaped.
+/// Arguments of the agent's start.
+pub(super) struct AgentCommand<'a> {
+    pub(super) temp_dir: &'a Path,
+    pub(super) session_dir: &'a Path,
+    pub(super) tracing: &'a TracingSettings,
+}
+
+/// A process beside the head, from its start until it is reaped: that of the HTTP API, or the agent.
 pub(super) struct FrontProcess {
     child: Child,
     pub(super) pidfd: OwnedFd,
@@ -260,12 +267,25 @@ impl FrontProcess {
         program.arg("http").arg(command.session_dir).arg(std::process::id().to_string());
         program.arg(command.log_limit.to_string());
         give_environment(&mut program, command.temp_dir, command.tracing);
-        let mut child = program
-            .process_group(0)
-            .stdin(Stdio::from(command.listener.try_clone_to_owned()?))
-            .stdout(Stdio::from(log.try_clone()?))
-            .stderr(Stdio::from(log))
-            .spawn()?;
+        program.stdin(Stdio::from(command.listener.try_clone_to_owned()?));
+        FrontProcess::start(&mut program, log)
+    }
+
+    /// Starts the agent.
+    pub(super) fn spawn_agent(command: &AgentCommand<'_>) -> io::Result<FrontProcess> {
+        let log_path = command.session_dir.join("logs/agent.log");
+        let log = OpenOptions::new().create(true).append(true).mode(0o600).open(log_path)?;
+        let mut program = own_program()?;
+        program.arg("agent").arg("--session").arg(command.session_dir);
+        program.arg("--head-pid").arg(std::process::id().to_string());
+        give_environment(&mut program, command.temp_dir, command.tracing);
+        program.stdin(Stdio::null());
+        FrontProcess::start(&mut program, log)
+    }
+
+    fn start(program: &mut Command, log: std::fs::File) -> io::Result<FrontProcess> {
+        let mut child =
+            program.process_group(0).stdout(Stdio::from(log.try_clone()?)).stderr(Stdio::from(log)).spawn()?;
         match pidfd_open(Pid::from_child(&child), PidfdFlags::empty()) {
             Ok(pidfd) => Ok(FrontProcess { child, pidfd }),
             Err(error) => {

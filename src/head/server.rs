@@ -13,6 +13,7 @@ use std::time::{Duration, Instant};
 
 use rustix::event::{Timespec, epoll};
 
+use super::agent::AgentLink;
 use super::clients::Clients;
 use super::figures::{self, Figures};
 use super::front::{self, Front};
@@ -29,7 +30,7 @@ use super::reactor::deployments::{Left, Services, Version};
 use super::reactor::{self, Effects, WorkerExit};
 use super::services::ServicesIo;
 use super::settings::{Fresh, HeadSettings, settings_of};
-use super::state::{Now, State, Worker};
+use super::state::{self, Now, State, Worker};
 pub(crate) use tracer_ipc::start_report::{PutAside, Report, Started};
 
 use super::io::{HeadIo, Kept, Source, Stories, WorkerProcesses};
@@ -37,13 +38,14 @@ use super::{guard, watch};
 use crate::count::Count;
 use crate::identity::wait_for_end;
 use crate::module_store::ModuleStore;
-use crate::protocol::{CancelWhich, HookChoice, Reply, SpanCounts, StopReport, Stream, put_reply};
+use crate::protocol::{CancelWhich, HookChoice, Reply, SpanCounts, StopReport, Stream, ToAgent, put_reply};
 use crate::session::{self, Session};
 use crate::spin::{Spin, is_readable};
 use crate::spool::Story;
 use crate::stored::{self, SpareValues};
-use crate::task::{TaskId, WorkerId};
+use crate::task::{JobId, TaskId, WorkerId};
 use tracer_core::clock::now_unix_nano;
+use tracer_ipc::place_file;
 
 mod frames;
 mod listen;
@@ -133,7 +135,7 @@ pub(crate) fn finish_place(settings: HeadSettings, has_program_ended: bool) -> i
     let place = settings.temp_dir.clone();
     let session =
         Session::open(&place, &settings.tracing.spans_dir, guard::pid(), now_unix_nano()).map_err(io::Error::other)?;
-    let mut server = Server::new(HeadSettings { http: None, ..settings }, session, None)?;
+    let mut server = Server::new(HeadSettings { http: None, engine: None, ..settings }, session, None)?;
     {
         let _lock = session::lock_leavings(server.session.temp_dir()).map_err(io::Error::other)?;
         server.take_over()?;
@@ -287,10 +289,18 @@ impl Server {
         let Opened { journal, torn, damage, next_task, next_job } =
             Journal::open(&journal, now_unix_nano()).map_err(io::Error::other)?;
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
+        let (agent, node_id) = match &settings.engine {
+            None => (None, host_name()),
+            Some(engine) => {
+                let (place, life) = place_file::begin_life(session.temp_dir(), now_unix_nano())?;
+                let id = place.to_string();
+                (Some(AgentLink::new(engine.clone(), place, life)), format!("{}-{}", host_name(), &id[id.len() - 5..]))
+            }
+        };
         let own_hooks = settings.tracing.hook.as_ref().map(crate::hook::owners).unwrap_or_default();
         let mut io = HeadIo {
             session_dir: session.dir().into(),
-            node_id: node_id(),
+            node_id,
             epoll,
             clients: Clients::new(next_job),
             workers: WorkerProcesses::new(),
@@ -298,6 +308,7 @@ impl Server {
             stories: Stories::new(Handover::new(session::handover_dir(session.dir()), own_hooks)?),
             warnings: settings.warnings.clone(),
             front,
+            agent,
             services: ServicesIo::default(),
             keeper,
             restarts,
@@ -327,7 +338,7 @@ impl Server {
         if io.settings.journal_sync {
             io.kept.journal.start_syncing()?;
         }
-        let mut state = State::new(settings_of(&io.settings));
+        let mut state = State::new(state::Settings { node_id: io.node_id.clone(), ..settings_of(&io.settings) });
         if restarts > 0 {
             // Its processes, their spools and their logs are there.
             state.processes_mut().reserve(last_process(session.dir()));
@@ -363,9 +374,16 @@ impl Server {
 
     fn run(&mut self, on_started: &mut dyn FnMut(&Started, &std::path::Path)) -> io::Result<HeadEnd> {
         let now = self.now();
+        if self.io.agent.is_some() {
+            let job = JobId(self.io.clients.next_job);
+            self.io.clients.next_job += 1;
+            reactor::on_driver(&mut self.state, job);
+            reactor::on_joined(&mut self.state, job);
+        }
         reactor::start_missing_workers(&mut self.state, &mut self.io, now);
         self.start_workers(now);
         self.io.start_front();
+        self.io.start_agent();
         let services = std::mem::take(&mut self.found.services);
         let services = self.take_over_services(services, now);
         self.restore_services(services, now);
@@ -468,7 +486,9 @@ impl Server {
         let program = self.program_ended.map(|limit| limit.saturating_duration_since(Instant::now()));
         let front = self.io.front.as_ref().and_then(Front::next);
         let front = front.map(|next| next.saturating_duration_since(Instant::now()));
-        let all = tick.into_iter().chain(stop).chain(due).chain(handover).chain(program).chain(front);
+        let agent = self.io.agent.as_ref().and_then(AgentLink::next);
+        let agent = agent.map(|next| next.saturating_duration_since(Instant::now()));
+        let all = tick.into_iter().chain(stop).chain(due).chain(handover).chain(program).chain(front).chain(agent);
         let wait = all.min()? + Duration::from_micros(100);
         Some(Timespec {
             tv_sec: i64::try_from(wait.as_secs()).unwrap_or(i64::MAX),
@@ -500,6 +520,7 @@ impl Server {
                 self.check_place(now);
             }
             Source::FrontExit => self.io.on_front_exit(),
+            Source::AgentExit => self.on_agent_exit(now),
             Source::ServiceControl(process) => self.on_service_control(process, now),
             Source::ServiceExit(process) => self.on_service_exit(process, buffer, now),
             Source::ServiceOutput(process, stream) => self.io.read_service_output(process, stream, buffer),
@@ -530,6 +551,7 @@ impl Server {
         }
         if self.stop.is_none() {
             self.io.start_front();
+            self.io.start_agent();
         }
         for connection in std::mem::take(&mut self.io.clients.gone_connections) {
             self.end_services_of(connection, now);
@@ -541,6 +563,9 @@ impl Server {
         self.start_workers(now);
         reactor::fail_if_no_worker(&mut self.state, &mut self.io, now);
         reactor::schedule(&mut self.state, &mut self.io, now);
+        if self.io.agent.is_some() {
+            self.tell_free_slots();
+        }
         for (_, worker, _) in &self.io.clients.held {
             // Its command would write if it were read.
             reactor::on_output(&mut self.state, *worker, now);
@@ -568,6 +593,26 @@ impl Server {
         self.spare_values.expire(now.monotonic_ns);
         self.keep_journal_short();
         self.io.flush();
+    }
+
+    /// Tells the agent how many slots are free for tasks of queues, if that has changed.
+    fn tell_free_slots(&mut self) {
+        let free = reactor::free_for_imports(&self.state);
+        let Some(agent) = self.io.agent.as_mut().filter(|agent| agent.connection.is_some()) else { return };
+        if agent.told_free.as_ref() != Some(&free) {
+            agent.tell(&free);
+            agent.told_free = Some(free);
+        }
+    }
+
+    /// Notes that the agent has ended: what it sent before counts.
+    fn on_agent_exit(&mut self, now: Now) {
+        let connection = self.io.agent.as_ref().and_then(|agent| agent.connection);
+        if let Some(id) = connection {
+            while self.read_connection(id, now) {}
+            self.io.drop_connection(id, "");
+        }
+        self.io.on_agent_exit();
     }
 
     /// Removes copies of modules that nobody needs any more, when there are newer ones.
@@ -665,6 +710,7 @@ impl Server {
         }
         self.stop_services(if force { Duration::ZERO } else { grace }, now);
         reactor::on_stop(&mut self.state, &mut self.io, force, now);
+        self.io.to_agent(&ToAgent::Stopping);
     }
 
     fn on_worker_exit(&mut self, worker: WorkerId, buffer: &mut [u8], now: Now) {
@@ -744,6 +790,10 @@ impl Server {
         if !self.io.front.as_mut().is_none_or(|front| front.end(is_forced)) {
             return None;
         }
+        let is_settled = !reactor::has_unsettled(&self.state);
+        if !self.io.agent.as_mut().is_none_or(|agent| agent.end(is_settled, is_forced)) {
+            return None;
+        }
         let mut stop = self.stop.take()?;
         stop.report.unfinished = stop.report.unfinished.saturating_sub(self.state.ended_while_stopping());
         self.io.stories.handover.look();
@@ -788,6 +838,6 @@ fn wait(epoll: &OwnedFd, events: &mut Vec<epoll::Event>, timeout: Option<&Timesp
 }
 
 /// Returns the machine's name, or what stands for it.
-fn node_id() -> String {
+fn host_name() -> String {
     rustix::system::uname().nodename().to_string_lossy().into_owned()
 }

@@ -27,6 +27,9 @@ pub(crate) struct HeadSettings {
     pub(crate) journal_sync: bool,
     /// Named resources that tasks may ask for, with their amounts, in the order of the names.
     pub(crate) resources: Vec<(String, u64)>,
+    /// The engine that the head joins; none for one that is alone.
+    #[serde(default)]
+    pub(crate) engine: Option<config::Engine>,
     /// The place of the head: its lock, and the folder of each session. Absolute, as are all paths here.
     pub(crate) temp_dir: PathBuf,
     /// Folders in which modules are looked for first, in order.
@@ -65,6 +68,7 @@ impl HeadSettings {
             max_log_size: config::LOG_SIZE_LEAST,
             journal_sync: false,
             resources: Vec::new(),
+            engine: None,
             temp_dir,
             module_path: Vec::new(),
             tracing_off: None,

@@ -1,5 +1,6 @@
 //! The state of the head for people and programs: its figures, failed hooks, warnings.
 
+use super::agent::AgentLink;
 use super::front::Front;
 use super::reactor::{self, Free};
 use super::server::Server;
@@ -175,6 +176,7 @@ impl Server {
             warnings.push(format!("the journal cannot be written, so no task is accepted: {reason}"));
         }
         warnings.extend(self.io.front.iter().flat_map(Front::warnings));
+        warnings.extend(self.io.agent.iter().flat_map(AgentLink::warnings));
         if metrics.journal.is_sync_failing {
             warnings.push("the journal cannot be synced, so no task is acknowledged until it can".into());
         }
@@ -218,6 +220,7 @@ impl Server {
             }),
             metrics,
             http: self.io.front.as_ref().map(Front::report),
+            engine: self.io.agent.as_ref().map(|agent| agent.report(reactor::shared_counts(&self.state))),
             worker_memory: self
                 .io
                 .settings

@@ -51,7 +51,10 @@ kinds! {
 /// Tells which problem a refusal is.
 fn kind_of_refusal(code: RefusalCode) -> Kind {
     match code {
-        RefusalCode::Stopping | RefusalCode::JournalFailed | RefusalCode::QueueFull => UNAVAILABLE,
+        RefusalCode::Stopping
+        | RefusalCode::JournalFailed
+        | RefusalCode::QueueFull
+        | RefusalCode::EngineUnreachable => UNAVAILABLE,
         RefusalCode::KeyTaken => KEY_TAKEN,
         // It would be refused the next time too.
         RefusalCode::ProtocolVersion
@@ -59,6 +62,8 @@ fn kind_of_refusal(code: RefusalCode) -> Kind {
         | RefusalCode::ImpossibleDemand
         | RefusalCode::UnknownSubmitter
         | RefusalCode::NameTaken
+        | RefusalCode::NoEngine
+        | RefusalCode::QueueRefused
         | RefusalCode::Other => REFUSED,
     }
 }

@@ -23,6 +23,7 @@
 //! | [`session`] | the folder of a session, its lock and its record |
 //! | [`environment`], [`start_report`] | the variables and folders of a session; what a head that has started says |
 //! | [`identity`] | which process a number means: birth times against reused pids |
+//! | [`place_file`] | the id of a place |
 //! | [`private_file`] | small files of a session |
 //! | [`page`] | the size of a page |
 //! | [`fork`] | a word of memory that a forked child finds wiped |
@@ -40,6 +41,7 @@ pub mod lane;
 pub mod metrics;
 pub mod page;
 mod pages;
+pub mod place_file;
 pub mod private_file;
 pub mod protocol;
 pub mod replica_table;

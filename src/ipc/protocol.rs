@@ -13,6 +13,7 @@ pub mod frame;
 mod message;
 mod metrics;
 mod service;
+mod shared;
 mod tracing_settings;
 
 pub use tracer_core::codec as wire;
@@ -24,6 +25,7 @@ pub use service::{
     DeploymentReport, ProxyReportRow, ReplicaReportRow, ServiceAccepted, ServiceEvent, ServiceNews, ServiceQuery,
     ServiceRefusal, ServiceRefusalCode, ServiceReply, ServiceReport, ServiceState, ServiceSummary, ServiceVersion,
 };
+pub use shared::{FromAgent, SharedEnd, ToAgent, encode_report};
 pub use tracing_settings::{FurtherHook, HookChoice, TracingSettings};
 
 /// The version of everything in this module. Both sides must have the same.

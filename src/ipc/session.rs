@@ -244,6 +244,7 @@ impl Session {
         let files = [
             "head.lock",
             "tasks.journal",
+            "place.id",
             "metrics",
             "metrics.http",
             "metrics.token",

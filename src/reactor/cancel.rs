@@ -2,7 +2,7 @@ use crate::{
     actors::life,
     children,
     effects::Effects,
-    lifecycle,
+    exports, lifecycle,
     state::{
         State,
         actor::{Death, Life},
@@ -70,6 +70,10 @@ pub fn on_cancel(
             return CancelReport::Cancelled;
         }
         &Progress::Leased { worker } => worker,
+        Progress::Shared => {
+            let failure = children::why_cancelled(state, id);
+            return exports::withdraw(state, effects, id, failure, true, now);
+        }
         // Whoever has let go of it goes on with it at once.
         Progress::Between => return CancelReport::Unknown,
     };

@@ -68,7 +68,8 @@ impl State {
             leased == self.tally.counts().leased,
             format!("{leased} leases are held, {} counted", self.tally.counts().leased),
         )?;
-        let waiting = self.queue.len() + self.tally.held() + self.tally.retrying().len() + waiting(self);
+        let in_places = self.tally.held() + self.tally.retrying().len() + self.tally.shared();
+        let waiting = self.queue.len() + in_places + waiting(self);
         ensure(
             waiting == self.tally.counts().waiting,
             format!("{waiting} tasks are queued, held or to be tried again, {} counted", self.tally.counts().waiting),
@@ -93,6 +94,7 @@ impl State {
             let has_ended = self.tasks.get(*id).is_none_or(|task| matches!(task.progress(), Progress::Ended(_)));
             ensure(!has_ended, format!("somebody waits for task {id}, which has ended"))?;
         }
+        check_shared(self)?;
         check_actors(self)?;
         ensure(
             self.tasks.len() == waiting + leased + self.history.len(),
@@ -107,6 +109,20 @@ pub(crate) fn waiting(state: &State) -> usize {
         |id: &&TaskId| state.tasks.get(**id).is_some_and(|task| matches!(task.progress(), Progress::Waiting));
     let calls = state.actors.iter().flat_map(|(_, actor)| actor.calls());
     calls.filter(is_waiting).count() + state.actors.waiting_for_worker().iter().filter(is_waiting).count()
+}
+
+/// Contradictions among tasks that are shared with other nodes, as a sentence. For [`State::check`].
+fn check_shared(state: &State) -> Result<(), String> {
+    let ensure = |holds: bool, what: String| if holds { Ok(()) } else { Err(what) };
+    let (open, shared) = (state.shared.open.len(), state.tally.shared());
+    ensure(open == shared, format!("{open} tasks are known to be shared, {shared} counted"))?;
+    for id in state.shared.open.keys() {
+        let is_shared = state.tasks.get(*id).is_some_and(|task| matches!(task.progress(), Progress::Shared));
+        ensure(is_shared, format!("task {id} is said to be shared, and is not"))?;
+    }
+    let ids: Vec<_> = state.shared.imports.iter().map(|(task, import)| (import.id, *task)).collect();
+    let by_id = ids.iter().all(|(id, task)| state.shared.imports_by_id.get(id) == Some(task));
+    ensure(by_id && ids.len() == state.shared.imports_by_id.len(), "imports are not known by their ids".into())
 }
 
 /// Contradictions among actors, as a sentence. For [`State::check`].

@@ -75,7 +75,7 @@ fn fail(state: &mut State, effects: &mut impl Effects, id: TaskId, failure: Fail
             lifecycle::end_unbegun(state, effects, worker, lease, failure, now);
             true
         }
-        Some(Progress::Between | Progress::Retrying { .. } | Progress::Ended(_)) | None => false,
+        Some(Progress::Between | Progress::Retrying { .. } | Progress::Shared | Progress::Ended(_)) | None => false,
     }
 }
 
@@ -270,7 +270,7 @@ impl<E: Effects> Search<'_, E> {
                 Some(worker) if self.has_begun(worker, id) => self.waits_of(worker, id),
                 _ => Vec::new(),
             },
-            Progress::Between | Progress::Retrying { .. } => Vec::new(),
+            Progress::Between | Progress::Retrying { .. } | Progress::Shared => Vec::new(),
         }
     }
 

@@ -5,8 +5,10 @@ use crate::state::{
     progress::{Progress, TaskEnd},
     task::DriverId,
 };
-use tracer_core::task::{AttemptReport, Envelope, Failure, JobId, Outcome, SpanLink, StopReason, TaskId, WorkerId};
-use tracer_ipc::protocol::{Lease, Period};
+use tracer_core::task::{
+    AttemptReport, Envelope, Failure, JobId, Outcome, Refusal, SpanLink, StopReason, TaskId, WorkerId,
+};
+use tracer_ipc::protocol::{Accepted, Lease, Period, ToAgent};
 use tracer_ipc::spool::ClaimState;
 
 /// Effects that the reactor may cause. The server carries them out; tests remember them.
@@ -73,6 +75,10 @@ pub trait Effects {
     fn kill(&mut self, worker: WorkerId);
     /// Gives up the file of a value that nobody needs any more, once the journal has what was noted before.
     fn give_up_value(&mut self, name: String);
+    /// Answers a submission of which it was said that it is answered later, by the driver and its own number for it.
+    fn answer_later(&mut self, to: (DriverId, u64), answer: Result<Accepted, Refusal>);
+    /// Tells the agent something. False if there is none: the next one is told all that is open.
+    fn to_agent(&mut self, message: &ToAgent) -> bool;
     /// Writes a line to the head's log.
     fn log(&mut self, line: String);
 }

@@ -15,7 +15,7 @@ use crate::{
         worker::{Ending, Worker, WorkerPhase},
     },
 };
-use tracer_core::task::{Failure, Input, Outcome, TaskId, WorkerId};
+use tracer_core::task::{Envelope, Failure, Input, Outcome, TaskId, WorkerId};
 use tracer_ipc::protocol::{Explanation, Holder, INLINE_LEASE, OtherTask, Reason, RunningTask, TaskReport};
 use tracer_ipc::spool::ClaimState;
 
@@ -31,6 +31,7 @@ pub fn explain_task(state: &State, effects: &impl Effects, id: TaskId) -> Option
         Progress::Waiting if task.actor != Part::None => listing::why_it_waits(state, id).into_iter().collect(),
         Progress::Waiting => why_it_waits(state, effects, id, task),
         Progress::Between => Vec::new(),
+        Progress::Shared => of_queue(state, id, task).into_iter().collect(),
         Progress::Retrying { .. } => {
             let last = task.past.as_ref().and_then(|past| past.attempts.last());
             let failure = last.and_then(|attempt| attempt.message.clone()).unwrap_or_default();
@@ -52,6 +53,13 @@ pub fn explain_task(state: &State, effects: &impl Effects, id: TaskId) -> Option
         reasons.extend(deadlock::find(state, effects, id).map(Reason::Deadlock));
     }
     Some(Explanation { task: row, reasons })
+}
+
+/// Returns what is known of a task that is in a queue.
+fn of_queue(state: &State, id: TaskId, task: &Task) -> Option<Reason> {
+    let queue = Envelope::decode(task.envelope()).ok()?.policy.queue.to_owned();
+    let is_stored = state.shared.open.get(&id)?.is_stored;
+    Some(Reason::InQueue { queue, is_stored })
 }
 
 fn needs_results(state: &State, effects: &impl Effects, id: TaskId, task: &Task) -> Reason {

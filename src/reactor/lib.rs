@@ -17,6 +17,7 @@
 //! | `resources` | free slots and resources, and reservations for tasks that others have passed for long |
 //! | `values` | results and arguments in files: pins, and when a file goes |
 //! | `waiting` | the places where a task waits: ready queue, line behind an actor, held for its inputs |
+//! | `exports`, `imports` | tasks on their way into a queue of an engine; tasks of other nodes |
 //! | `children`, `history` | tasks of tasks; ended tasks that are remembered |
 //! | `actors::life` | an actor from its creation to its death |
 //! | `lifecycle` | the end of an attempt, and of a task |
@@ -27,6 +28,7 @@
 //! | `versions` | replacing workers that have loaded an older version of a module |
 //! | `starts`, `exits` | worker processes that come and go |
 //! | `results`, `submit`, `prune`, `restore`, `ticks`, `shutdown` | the inputs: results, submissions, the wish to forget, what another head has left, time, the end |
+//! | `sharing` | the inputs of the agent, which speaks to the engine |
 //! | `follow_up`, `schedule` | what follows from ends, and which tasks begin where |
 //! | `report`, `explain` | rows for people; why a task waits |
 //! | `check` | invariants, compared after every step of every test |
@@ -45,8 +47,10 @@ pub mod deployments;
 mod effects;
 mod exits;
 mod explain;
+mod exports;
 mod follow_up;
 mod history;
+mod imports;
 mod lifecycle;
 mod loss;
 #[cfg(test)]
@@ -70,6 +74,7 @@ mod scale;
 mod schedule;
 pub mod scheduler;
 pub mod seams;
+mod sharing;
 mod shutdown;
 mod starts;
 pub mod state;
@@ -100,6 +105,10 @@ pub use restore::{
 };
 pub use results::on_result;
 pub use schedule::schedule;
+pub use sharing::{
+    Import, free_for_imports, has_unsettled, on_agent, on_import, on_joined, on_not_stored, on_settled,
+    on_shared_ended, on_shared_lost, on_stop_import, on_stored, shared_counts,
+};
 pub use shutdown::{on_stop, on_stop_overdue};
 pub use starts::{
     fail_if_no_worker, on_worker_ready, on_worker_start_failed, on_worker_started, start_missing_workers, when_again,

@@ -2,7 +2,7 @@ use crate::{
     actors::life,
     children,
     effects::{Effects, EndedAttempt},
-    history,
+    history, imports,
     state::{
         State,
         actor::Part,
@@ -145,7 +145,11 @@ pub(crate) fn end_attempt(
         failure: Some(failure.clone()),
     };
     let report = report.shortened();
-    effects.journal_attempt(id, &report, span);
+    if task.is_import {
+        imports::note_failed(&mut state.shared, effects, id, &report, charge == Charge::Crash);
+    } else {
+        effects.journal_attempt(id, &report, span);
+    }
     charge_attempt(task, charge, report, span);
     if task.traces_runtime && charge == Charge::Crash {
         // What a lost attempt did not report ended when the head learnt of it; from then on the task waits.
@@ -177,7 +181,12 @@ pub(crate) fn charge_attempt(task: &mut Task, charge: Charge, report: AttemptRep
 pub(crate) fn end_task(state: &mut State, effects: &mut impl Effects, id: TaskId, ended: TaskEnd) {
     unwatch_queue_limit(state, id);
     let Some(task) = state.tasks.get_mut(id) else { return };
-    effects.journal_end(id, task.attempt, &ended);
+    if task.is_import {
+        let here = imports::Here { node_id: &state.settings.node_id, is_stopping: state.is_stopping };
+        imports::note_end(&mut state.shared, effects, id, (task.attempt, &ended, past_attempts(task)), here);
+    } else {
+        effects.journal_end(id, task.attempt, &ended);
+    }
     // What an attempt did not report ended when the head learnt of it.
     let ended_unix_nano = task.traces_runtime.then(|| {
         let since = state.runtime_since.remove(&id);

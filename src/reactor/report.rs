@@ -122,10 +122,15 @@ pub(crate) fn phase(state: &State, effects: &impl Effects, id: TaskId, task: &Ta
             let (running, since) = effects.running(*worker_id)?;
             (running == lease).then_some(since)
         }),
-        Progress::Between | Progress::Waiting | Progress::Held | Progress::Retrying { .. } | Progress::Ended(_) => None,
+        Progress::Between
+        | Progress::Waiting
+        | Progress::Held
+        | Progress::Retrying { .. }
+        | Progress::Shared
+        | Progress::Ended(_) => None,
     };
     let phase = match task.progress() {
-        Progress::Between | Progress::Waiting | Progress::Held => TaskState::Waiting,
+        Progress::Between | Progress::Waiting | Progress::Held | Progress::Shared => TaskState::Waiting,
         Progress::Retrying { .. } => TaskState::Retrying,
         Progress::Leased { worker } if running.is_some() => {
             let stopping = state.workers.get(worker).and_then(|worker| worker.stopping());
@@ -182,7 +187,7 @@ fn row(state: &State, id: TaskId, task: &Task, phase: TaskState) -> TaskReport {
         },
     };
     match task.progress() {
-        Progress::Between | Progress::Waiting | Progress::Held | Progress::Retrying { .. } => {}
+        Progress::Between | Progress::Waiting | Progress::Held | Progress::Retrying { .. } | Progress::Shared => {}
         Progress::Leased { worker } => {
             report.worker_id = Some(*worker);
             report.worker_pid = state.workers.get(worker).map(|worker| worker.pid);

@@ -141,6 +141,7 @@ pub fn on_restored(
         .map(|(id, _)| id)
         .collect();
     open.reverse();
+    state.shared.new_from = Some(state.tasks.next_id());
     let mut lost = Vec::new();
     for id in open {
         let Some(task) = state.tasks.get_mut(id) else { continue };

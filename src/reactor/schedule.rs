@@ -7,6 +7,7 @@ use crate::{
     follow_up, lifecycle, nesting,
     resources::{self, Free},
     scheduler::{self, Candidate, LEASE_TIME_NS},
+    sharing,
     state::{State, now::Now, ready_queue::QueueKey, worker::Worker},
     waiting,
 };
@@ -34,6 +35,9 @@ fn queue_retries(state: &mut State, now: Now) {
 pub fn schedule(state: &mut State, effects: &mut impl Effects, now: Now) {
     queue_retries(state, now);
     follow_up::follow_up(state, effects, now);
+    if !state.shared.to_share.is_empty() {
+        sharing::hand_over(state, effects, now);
+    }
     if state.is_stopping {
         return;
     }

@@ -15,18 +15,16 @@
 //! # An engine that many machines share
 //!
 //! An *agent*, a process beside the head, speaks to the engine. To the head that accepted a task it is a worker, which takes tasks and reports
-//! outcomes; to the head that runs it, a driver, which submits tasks and hears of their ends.
+//! outcomes; to the head that runs it, a driver, which submits tasks and hears of their ends. That stands: [`Progress::Shared`](crate::state::Progress), and the
+//! modules `exports`, `imports` and `sharing`. What is left to join:
 //!
 //! | needed | where |
 //! |---|---|
-//! | a task that somebody else holds | `Progress::Shared`: entered from *between* when the engine has acknowledged the task; left by *let go*, when it is withdrawn or ended. It counts as leased, or has a count of its own in `Tally` |
-//! | handing tasks over | an effect `share(task, envelope)` where `waiting::queue_or_hold` queues today; the answer is a further `on_` function, which acknowledges. So acceptance may be *open*: `submit` answers a batch later than it takes it in, as the journal's sync makes the loop do now |
-//! | ids beyond this head | the place's id is a constant of the state and the head's to know; tasks keep their numbers. Envelopes that leave carry no submitter, input or actor by number, which `submit` checks with the demand |
-//! | an attempt number that begins elsewhere | imports set `Task::attempt` and the span of the attempt before as [`on_restored_attempt`](crate::on_restored_attempt) does |
-//! | an outcome with a fence | `end_attempt` takes the attempt that it ends, and ignores an older one. Today the lease number is that fence, because a worker reports a lease once |
-//! | withdrawal | `on_cancel`, the queue's limit and `nesting::run_in_waiters` ask to have a task back where they revoke a lease today; the answer comes later, so each of them gets a state of waiting for it |
-//! | room for imports | an effect that tells free slots and named resources when `Free` changes, at the end of `schedule` |
-//! | imports are in no journal | an attribute of the task that `journal_submit`, `journal_end` and `journal_attempt` look at |
+//! | withdrawal by a waiter | `nesting::run_in_waiters` asks to have a task back that nobody has begun, where it revokes a lease today; the answer comes later, so it gets a state of waiting for it |
+//! | a span for an attempt that was lost with its node | an import has its claim's past attempts; the head writes a span in the place of one that has none before it begins the next |
+//! | large values | an argument or a result in a file travels beside the message: `exports::check` and `imports::note_end` refuse it today |
+//! | demands of a queue | `exports::check` compares with what the queue says its tasks may ask for |
+//! | output while it runs | `Watchers` of an import, whose driver is the agent |
 //!
 //! # Deployments
 //!

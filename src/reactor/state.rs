@@ -7,6 +7,7 @@ use follow_ups::FollowUps;
 use history::History;
 use progress::Tally;
 use ready_queue::ReadyQueues;
+use shared::SharedTasks;
 use starts::Starts;
 use table::TaskTable;
 use target::Targets;
@@ -23,6 +24,7 @@ pub(crate) mod now;
 pub(crate) mod progress;
 pub(crate) mod ready_queue;
 pub(crate) mod settings;
+pub(crate) mod shared;
 pub(crate) mod starts;
 pub(crate) mod table;
 pub(crate) mod target;
@@ -94,6 +96,8 @@ pub struct State {
     /// For tasks that trace the runtime: since when they wait in the queue, or when their attempt ended, in nanoseconds since the
     /// Unix epoch.
     pub(crate) runtime_since: HashMap<TaskId, u64>,
+    /// Tasks in queues of an engine, and tasks of other nodes.
+    pub(crate) shared: SharedTasks,
     /// Set when the head is to stop: nothing is accepted or leased any more.
     pub(crate) is_stopping: bool,
     /// Tasks that have come to an end of their own since.
@@ -166,6 +170,7 @@ impl State {
             workers_lost: 0,
             processes: ProcessIds::default(),
             runtime_since: HashMap::new(),
+            shared: SharedTasks::default(),
             is_stopping: false,
             ended_while_stopping: 0,
         }

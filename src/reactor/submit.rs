@@ -1,14 +1,14 @@
 //! Acceptance: a part of the [reactor](crate).
 //!
 //! A batch is checked as a whole: whether the head stops, what its tasks ask for, who has submitted them, how much room is left. Then it is
-//! journaled, and only then acknowledged: all of it or nothing. Where a task has an idempotency key, or asks for an actor that may be there
-//! already, the tasks of the batch are accepted one by one, because some may be known; the first that is refused ends it.
+//! journaled, and only then acknowledged: all of it or nothing. Where a task has an idempotency key, is for a queue, or asks for an actor
+//! that may be there already, the tasks of the batch are accepted one by one, because some may be known or answered later; the first that is refused ends it.
 
 use crate::{
     actors::life,
     children,
     effects::{Effects, Submission},
-    lifecycle, resources,
+    exports, lifecycle, resources,
     state::{
         Keyed, State,
         actor::Part,
@@ -32,6 +32,9 @@ pub enum Answer {
     Accepted(Accepted),
     /// Nothing more of the batch is accepted, and why.
     Refused(Refusal),
+    /// A task, with the driver's number for it, is in the journal, and is answered when the engine has it: with
+    /// [`Effects::answer_later`].
+    Later(u64),
 }
 
 fn refused(code: RefusalCode, reason: impl Into<String>) -> Answer {
@@ -60,6 +63,17 @@ pub fn on_submit(
         let envelope = Envelope::decode(bytes).map_err(|error| error.to_string())?;
         may_be_known |= !envelope.policy.idempotency_key.is_empty();
         may_be_known |= matches!(envelope.spec.actor(), ActorRole::Create(options) if options.or_existing);
+        if !envelope.policy.queue.is_empty() {
+            may_be_known = true;
+            if let Err(refusal) = exports::check(state, &envelope) {
+                answer(Answer::Refused(refusal));
+                return Ok(());
+            }
+        } else if state.settings.workers_wanted == 0 {
+            let text = "this head has no workers, and only submits to queues\n(hint: say which with --queue)";
+            answer(refused(RefusalCode::ImpossibleDemand, text));
+            return Ok(());
+        }
         if envelope.demand != Demand::default()
             && let Err(reason) = check_demand(state, &envelope.demand)
         {
@@ -162,10 +176,17 @@ fn accept(
     if let Some(journaled) = journaled {
         submissions.iter_mut().for_each(|submission| submission.queued_unix_nano = journaled.end_unix_nano);
     }
+    let first_driver = submissions.first().and_then(|submission| submission.driver);
     for submission in submissions {
         on_submission(state, submission, now);
     }
-    answer(Answer::Accepted(Accepted { first_tag, first_task, count, journaled }));
+    // A task for a queue comes alone.
+    if let (Some(driver), Some(open)) = (first_driver, state.shared.open.get_mut(&first_task)) {
+        open.unanswered = Some((driver, first_tag));
+        answer(Answer::Later(first_tag));
+    } else {
+        answer(Answer::Accepted(Accepted { first_tag, first_task, count, journaled }));
+    }
     Ok(true)
 }
 
@@ -273,6 +294,8 @@ pub(crate) fn new_task(state: &mut State, submission: Submission<'_>, submitted_
         wants_output: envelope.wants_output,
         traces_runtime: envelope.traces_runtime,
         at_most_once: envelope.policy.at_most_once,
+        is_import: false,
+        is_shared: !envelope.policy.queue.is_empty(),
         key: (!key.is_empty()).then(|| Box::new(key.into())),
         past: None,
         stage: Stage::default(),

@@ -57,6 +57,12 @@ pub(crate) struct Remember {
     pub(crate) steps: Vec<String>,
     pub(crate) has_no_command: bool,
     pub(crate) log: Vec<String>,
+    /// Answers that came later: the driver's tag, and the task or the code of the refusal.
+    pub(crate) later: Vec<(u64, Result<u64, RefusalCode>)>,
+    /// Messages that the agent was told.
+    pub(crate) to_agent: Vec<ToAgent>,
+    /// True if there is no agent.
+    pub(crate) has_no_agent: bool,
     /// Files of values that were given up.
     pub(crate) unused_values: Vec<String>,
     /// Workers whose output was handed out before a lease, with those whom it was handed to.
@@ -193,6 +199,17 @@ impl Effects for Remember {
         self.unused_values.push(name);
     }
 
+    fn answer_later(&mut self, (_, tag): (DriverId, u64), answer: Result<Accepted, Refusal>) {
+        self.later.push((tag, answer.map(|accepted| accepted.first_task.0).map_err(|refusal| refusal.code)));
+    }
+
+    fn to_agent(&mut self, message: &ToAgent) -> bool {
+        if !self.has_no_agent {
+            self.to_agent.push(message.clone());
+        }
+        !self.has_no_agent
+    }
+
     fn log(&mut self, line: String) {
         self.log.push(line);
     }
@@ -210,6 +227,7 @@ pub(crate) const NEVER_AGAIN: Policy<'static> = Policy {
     idle_limit: None,
     grace: Duration::from_secs(2),
     extra: ExtraOptions::NONE,
+    queue: "",
 };
 
 pub(crate) fn plain(policy: Policy<'static>) -> Envelope<'static> {

@@ -1,6 +1,6 @@
 use crate::{
     effects::Effects,
-    lifecycle, nesting,
+    exports, lifecycle, nesting,
     schedule::BEHIND_NS,
     state::{State, now::Now, progress::Progress, worker::Ending},
     stopping::{self, COMMAND_START_NS},
@@ -28,6 +28,7 @@ fn end_waited_too_long(state: &mut State, effects: &mut impl Effects, now: Now) 
                     lifecycle::end_unbegun(state, effects, worker, lease, failure, now);
                 }
             }
+            Progress::Shared => drop(exports::withdraw(state, effects, id, failure, false, now)),
             // It has begun.
             Progress::Between
             | Progress::Waiting

@@ -113,7 +113,11 @@ pub(crate) fn runnable(state: &State, id: TaskId) -> Option<TaskId> {
                 let inputs = task.links.iter().flat_map(|links| &links.inputs);
                 to_look_at.extend(inputs.filter_map(Input::task).filter(|&input| input < id));
             }
-            Progress::Between | Progress::Retrying { .. } | Progress::Leased { .. } | Progress::Ended(_) => {}
+            Progress::Between
+            | Progress::Retrying { .. }
+            | Progress::Leased { .. }
+            | Progress::Shared
+            | Progress::Ended(_) => {}
         }
     }
     None
@@ -153,9 +157,14 @@ pub(crate) fn line_up(state: &mut State, id: TaskId) -> Option<Failure> {
     }
 }
 
-/// Notes that a task can be begun: it goes where it waits for that.
+/// Notes that a task can be begun: it goes where it waits for that, or to the agent.
 pub(crate) fn enqueue(state: &mut State, id: TaskId) {
     let Some(task) = state.tasks.get_mut(id) else { return };
+    if task.is_shared {
+        task.advance(id, Event::Shared, &mut state.tally);
+        state.shared.open.entry(id).or_default();
+        return state.shared.to_share.push(id);
+    }
     task.advance(id, Event::Queued, &mut state.tally);
     match task.actor {
         Part::None => state.queue.push_back(id, task),

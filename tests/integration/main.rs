@@ -15,6 +15,7 @@ mod config;
 mod dead_heads;
 mod deaths;
 mod delivery;
+mod engine;
 mod escapes;
 mod explain;
 mod fairness;

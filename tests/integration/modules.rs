@@ -459,7 +459,7 @@ fn a_module_in_c_sends_options_over_the_abi() {
         (r#"{"priority": 1.5}"#, "the options of the task: expected a whole number, found 1.5"),
         (
             r#"{"urgency": 7}"#,
-            "the options of the task: unknown option `urgency`, expected one of `trace_runtime`, `grace_ms`, `priority`",
+            "the options of the task: unknown option `urgency`, expected one of `trace_runtime`, `grace_ms`, `priority`, `queue`",
         ),
         // An option that has a field of its own.
         (r#"{"retries": 7}"#, "the options of the task: unknown option `retries`"),

@@ -143,7 +143,7 @@ fn start_without_head_says_what_is_missing() {
     let cluster = Cluster::builder().build();
     cluster.tracer(&["start"]).status(2).stdout("").stderr(
         "error: `tracer start` starts a head, and needs --head to say so\n\
-         (hint: `tracer start --head`; joining a head on another machine is not possible yet)\n",
+         (hint: `tracer start --head`; or `tracer start --address nats://127.0.0.1:4222` for one that shares tasks with others)\n",
     );
 }
 

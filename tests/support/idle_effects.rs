@@ -4,9 +4,9 @@ use std::collections::VecDeque;
 
 use tracer::head::reactor::{Effects, EndedAttempt, Submission, Watchers};
 use tracer::head::state::{Death, DriverId, Now, TaskEnd};
-use tracer::protocol::{Lease, Period};
+use tracer::protocol::{Accepted, Lease, Period, ToAgent};
 use tracer::spool::ClaimState;
-use tracer::task::{AttemptReport, Outcome, SpanLink, StopReason, TaskId, WorkerId};
+use tracer::task::{AttemptReport, Outcome, Refusal, SpanLink, StopReason, TaskId, WorkerId};
 
 /// Effects of a head without processes, journal or clients: leases are remembered until they are reported, ends are counted.
 #[derive(Default)]
@@ -94,5 +94,12 @@ impl Effects for IdleEffects {
     fn kill(&mut self, _worker: WorkerId) {}
 
     fn give_up_value(&mut self, _name: String) {}
+
+    fn answer_later(&mut self, _to: (DriverId, u64), _answer: Result<Accepted, Refusal>) {}
+
+    fn to_agent(&mut self, _message: &ToAgent) -> bool {
+        false
+    }
+
     fn log(&mut self, _line: String) {}
 }

@@ -8,6 +8,7 @@
 #![allow(dead_code, unused_imports, reason = "each test uses the part of the harness that it needs")]
 #![allow(unreachable_pub, reason = "the harness reads as the library that it is")]
 
+mod broker;
 mod cluster;
 mod foreign;
 mod http;
@@ -24,6 +25,7 @@ mod spans;
 mod terminal;
 mod wait;
 
+pub use broker::{Broker, free_port};
 pub use cluster::{Builder, Cluster};
 pub use foreign::{build_standalone, cargo_on_new_crate, compile_c, compile_c_with};
 pub use http::{Answer, Api, Ask, read_answer, read_chunk, read_head};

@@ -73,6 +73,12 @@ macro_rules! task_options {
             /// those of drivers, whatever their priority, and a call overtakes other calls of its actor only.
             priority: whole in calls = 0,
                 Face { kind: Kind::Whole { least: -100, most: 100 }, json: "priority", ..Face::PLAIN };
+            /// Queue that it goes to: any node that serves it runs the task, on this machine or another.
+            ///
+            /// The head must have joined an engine, with `tracer start --address`; without one the task is refused. The children of the task run
+            /// where it runs, unless they name a queue themselves.
+            queue: text = String::new(),
+                Face { kind: Kind::Text { longest: 64 }, json: "queue", ..Face::PLAIN };
             /// Number of slots it occupies; a head has one for each worker. 0: none, it only needs a process.
             ///
             /// A task that asks for more than the head has is refused.

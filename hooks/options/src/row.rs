@@ -465,20 +465,24 @@ mod tests {
             grace: Duration::from_secs(9),
             trace_runtime: true,
             priority: -100,
+            queue: "q".into(),
             ..TaskOptions::default()
         };
         let names: Vec<_> = TaskOptions::encodable().map(|row| row.face.json).collect();
         let said: Vec<_> = options.encoded().unwrap().names().collect();
         assert_eq!(said, names, "an option that is new is in here too");
         let bytes = rmp_serde::to_vec(&options.encoded()).unwrap();
-        let expected = b"\x83\xadtrace_runtime\xc3\xa8grace_ms\xcd\x23\x28\xa8priority\xd0\x9c";
+        let expected = b"\x84\xadtrace_runtime\xc3\xa8grace_ms\xcd\x23\x28\xa8priority\xd0\x9c\xa5queue\xa1q";
         assert_eq!(bytes.escape_ascii().to_string(), expected.escape_ascii().to_string());
     }
 
     #[test]
     fn an_encoded_option_that_cannot_be_is_refused() {
         for (json, expected) in [
-            (r#"{"graces": 1}"#, "unknown option `graces`, expected one of `trace_runtime`, `grace_ms`, `priority`"),
+            (
+                r#"{"graces": 1}"#,
+                "unknown option `graces`, expected one of `trace_runtime`, `grace_ms`, `priority`, `queue`",
+            ),
             (r#"{"retries": 1}"#, "unknown option `retries`"),
             (r#"{"grace_ms": -1}"#, "`grace_ms` is -1, but takes 0 to 31536000000 milliseconds"),
             (r#"{"priority": 101}"#, "`priority` is 101, but takes -100 to 100"),

@@ -263,6 +263,7 @@ const HAS_BAGGAGE: u16 = 1024;
 const HAS_RUN_LIMIT: u16 = 2048;
 const HAS_MODULE_VERSION: u16 = 4096;
 const HAS_EXTRA: u16 = 8192;
+const HAS_QUEUE: u16 = 16384;
 /// Flags that there are.
 const KNOWN: u16 = WANTS_OUTPUT
     | HAS_TRACE
@@ -276,13 +277,14 @@ const KNOWN: u16 = WANTS_OUTPUT
     | HAS_BAGGAGE
     | HAS_RUN_LIMIT
     | HAS_MODULE_VERSION
-    | HAS_EXTRA;
+    | HAS_EXTRA
+    | HAS_QUEUE;
 
 impl<'a> Envelope<'a> {
     /// Appends the envelope to `out`.
     pub fn encode(&self, out: &mut Vec<u8>) {
-        let extra = self.policy.extra;
-        let has_policy = self.policy != Policy { extra, ..Policy::default() };
+        let Policy { extra, queue, .. } = self.policy;
+        let has_policy = self.policy != Policy { extra, queue, ..Policy::default() };
         let (has_demand, has_extra) = (self.demand != Demand::default(), extra != ExtraOptions::NONE);
         let trace_state = self.trace.as_ref().map_or("", |trace| trace.trace_state);
         let run_limit = self.run_limit.filter(|limit| !limit.is_zero());
@@ -300,6 +302,7 @@ impl<'a> Envelope<'a> {
             (HAS_RUN_LIMIT, run_limit.is_some()),
             (HAS_MODULE_VERSION, self.module_version.is_some()),
             (HAS_EXTRA, has_extra),
+            (HAS_QUEUE, !queue.is_empty()),
         ];
         let flags = flags.into_iter().filter(|&(_, is_set)| is_set).fold(0, |flags, (flag, _)| flags | flag);
         out.put_exact(&u16::to_le_bytes(flags));
@@ -340,6 +343,9 @@ impl<'a> Envelope<'a> {
             extra.put(&mut said);
             out.put_short(&said);
         }
+        if !queue.is_empty() {
+            out.put_short(queue.as_bytes());
+        }
         self.spec.encode(out, Put::put_short);
     }
 
@@ -364,6 +370,7 @@ impl<'a> Envelope<'a> {
         if has(HAS_EXTRA) {
             policy.extra = ExtraOptions::take(take.short()?).map_err(|_| WireError::UnknownValue("options"))?;
         }
+        policy.queue = text_if(HAS_QUEUE, &mut take)?;
         let spec = TaskSpec::take(&mut take, Take::short)?;
         take.finish()?;
         let (wants_output, traces_runtime) = (has(WANTS_OUTPUT), has(TRACES_RUNTIME));
@@ -618,6 +625,7 @@ mod tests {
             crash_limit: 11,
             at_most_once: true,
             idempotency_key: "k".into(),
+            queue: "q".into(),
         }
     }
 
@@ -642,11 +650,12 @@ mod tests {
         };
         let mut bytes = Vec::new();
         envelope.encode(&mut bytes);
-        // Flags, name and run limit; the policy; the demand; the rest of the options; the function and its actor.
-        let expected = "b029 016e 40420f0000000000 \
+        // Flags, name and run limit; the policy; the demand; the rest of the options; the queue; the function and its actor.
+        let expected = "b069 016e 40420f0000000000 \
             09000000 8096980000000000 0500000070616e6963 0b000000 01 010000006b 80841e0000000000 c0c62d0000000000 00093d0000000000 \
             06000000 01000000 03000000677075 0700000000000000 0000800000000000 \
             09 01 fbffffffffffffff \
+            0171 \
             02 016d 05412e6e6577 0190 0c000000 0d000000 03 0100000061";
         assert_eq!(hex(&bytes), expected.replace(' ', ""));
         assert_eq!(Envelope::decode(&bytes).unwrap(), envelope);
@@ -687,6 +696,7 @@ mod tests {
                     idle_limit: None,
                     grace: Duration::from_nanos(*backoff),
                     extra: ExtraOptions { priority: *number as i8 },
+                    queue: text,
                 }),
                 demand: demand.map_or(Demand::default(), |(num_cpus, amount)| Demand {
                     num_cpus,

@@ -37,6 +37,8 @@ pub struct Policy<'a> {
     pub grace: Duration,
     /// Options of which most tasks have none.
     pub extra: ExtraOptions,
+    /// The queue whose nodes may run it; empty for a task of this head.
+    pub queue: &'a str,
 }
 
 impl Default for Policy<'_> {
@@ -52,6 +54,7 @@ impl Default for Policy<'_> {
             idle_limit: None,
             grace: DEFAULT_GRACE,
             extra: ExtraOptions::NONE,
+            queue: "",
         }
     }
 }
@@ -91,6 +94,7 @@ impl<'a> Policy<'a> {
             idle_limit: options.idle_timeout,
             grace: options.grace,
             extra: ExtraOptions::of(options),
+            queue: &options.queue,
         }
     }
 
@@ -132,7 +136,7 @@ impl<'a> Policy<'a> {
         whole - half + ((u128::from(mix(seed)) * u128::from(half)) >> 64) as u64
     }
 
-    /// Appends the policy, without the [extra options](Self::extra).
+    /// Appends the policy, without the [extra options](Self::extra) and the [queue](Self::queue).
     pub(super) fn encode(&self, out: &mut Vec<u8>) {
         out.put_u32(self.retries);
         out.put_u64(u64::try_from(self.retry_backoff.as_nanos()).unwrap_or(u64::MAX));
@@ -145,7 +149,7 @@ impl<'a> Policy<'a> {
         }
     }
 
-    /// Takes a policy, without the [extra options](Self::extra).
+    /// Takes a policy, without the [extra options](Self::extra) and the [queue](Self::queue).
     pub(super) fn take(take: &mut Take<'a>) -> Result<Policy<'a>, WireError> {
         Ok(Policy {
             retries: take.u32()?,
@@ -162,6 +166,7 @@ impl<'a> Policy<'a> {
             idle_limit: Some(take.u64()?).filter(|&limit| limit != 0).map(Duration::from_nanos),
             grace: Duration::from_nanos(take.u64()?),
             extra: ExtraOptions::NONE,
+            queue: "",
         })
     }
 }
@@ -217,6 +222,7 @@ mod tests {
         idle_limit: None,
         grace: DEFAULT_GRACE,
         extra: ExtraOptions::NONE,
+        queue: "",
         retries: 1,
         retry_backoff: Duration::ZERO,
         retry_on: "",

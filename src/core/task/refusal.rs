@@ -28,6 +28,12 @@ pub enum RefusalCode {
     UnknownSubmitter = 8,
     /// Another actor has the name.
     NameTaken = 9,
+    /// The task is for a queue, and the head has joined no engine.
+    NoEngine = 10,
+    /// The task is for a queue, and the engine cannot be reached.
+    EngineUnreachable = 11,
+    /// The task is for a queue that takes it not: there is none of this name, or not for such tasks.
+    QueueRefused = 12,
     /// A reason without a code, or with one of a newer head.
     #[default]
     #[serde(other)]
@@ -36,7 +42,7 @@ pub enum RefusalCode {
 
 impl RefusalCode {
     /// Every code.
-    pub const ALL: [RefusalCode; 10] = [
+    pub const ALL: [RefusalCode; 13] = [
         RefusalCode::Other,
         RefusalCode::ProtocolVersion,
         RefusalCode::UnknownWorker,
@@ -47,6 +53,9 @@ impl RefusalCode {
         RefusalCode::ImpossibleDemand,
         RefusalCode::UnknownSubmitter,
         RefusalCode::NameTaken,
+        RefusalCode::NoEngine,
+        RefusalCode::EngineUnreachable,
+        RefusalCode::QueueRefused,
     ];
 
     /// Returns its name in reports.
@@ -62,6 +71,9 @@ impl RefusalCode {
             RefusalCode::ImpossibleDemand => "impossible_demand",
             RefusalCode::UnknownSubmitter => "unknown_submitter",
             RefusalCode::NameTaken => "name_taken",
+            RefusalCode::NoEngine => "no_engine",
+            RefusalCode::EngineUnreachable => "engine_unreachable",
+            RefusalCode::QueueRefused => "queue_refused",
         }
     }
 
@@ -132,6 +144,9 @@ mod tests {
             (7, "impossible_demand"),
             (8, "unknown_submitter"),
             (9, "name_taken"),
+            (10, "no_engine"),
+            (11, "engine_unreachable"),
+            (12, "queue_refused"),
         ];
         assert_eq!(table, expected);
     }

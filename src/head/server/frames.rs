@@ -10,8 +10,8 @@ use crate::head::state::{DriverId, Now, WorkerPhase};
 use crate::hook::SearchPath;
 use crate::protocol::wire::{Take, WireError};
 use crate::protocol::{
-    ActorMethods, AttemptResult, Hello, PROTOCOL_VERSION, Query, Reply, Role, Submissions, TracingSettings, Wait,
-    Welcome, WorkerReady, kind, put_refusal, put_reply, put_value, take_value,
+    ActorMethods, AttemptResult, FromAgent, Hello, PROTOCOL_VERSION, Query, Reply, Role, Submissions, TracingSettings,
+    Wait, Welcome, WorkerReady, kind, put_refusal, put_reply, put_value, take_value,
 };
 use crate::task::{Failure, JobId, Outcome, Refusal, RefusalCode, TaskId, WorkerId};
 
@@ -65,6 +65,11 @@ impl Server {
         if let Peer::Sink(_) = connection.peer {
             self.io.stories.handover.on_gone(id);
         }
+        if connection.peer == Peer::Agent
+            && let Some(agent) = &mut self.io.agent
+        {
+            agent.on_gone();
+        }
         if let Peer::Worker(worker) = connection.peer {
             if let Some(process) = self.io.workers.processes.get_mut(&worker) {
                 process.connection = None;
@@ -78,8 +83,9 @@ impl Server {
     }
 
     pub(super) fn handle_frames(&mut self, id: u64, connection: &mut Connection, now: Now) -> Result<(), String> {
-        let Connection { inbox, outbox, peer, pid, is_closing, may_wait, receiver, wants_rings, .. } = connection;
-        while !*is_closing {
+        while !connection.is_closing {
+            let Connection { inbox, outbox, peer, pid, is_closing, may_wait, receiver, wants_rings, .. } = connection;
+            let mut gaps = Vec::new();
             let Some((frame_kind, body)) = inbox.next_frame(peer.frame_limit()).map_err(|error| error.to_string())?
             else {
                 // A byte that is not a worker's own shifts all that follow, and what then counts for a length might be waited for for ever.
@@ -103,9 +109,13 @@ impl Server {
                     // One alone: its end may come at once, and is all that whoever waits for it needs to hear.
                     *may_wait =
                         outbox.is_empty() && Submissions::decode(body).is_ok_and(|all| all.take(2).count() == 1);
-                    self.on_submit(id, Some(job), body, outbox, now)?;
+                    self.on_submit(id, Some(job), body, (outbox, &mut gaps), now)?;
                 }
-                (Peer::Tasks(_), kind::SUBMIT) => self.on_submit(id, None, body, outbox, now)?,
+                (Peer::Tasks(_), kind::SUBMIT) => self.on_submit(id, None, body, (outbox, &mut gaps), now)?,
+                (Peer::Agent, kind::SHARED) => {
+                    let told = FromAgent::decode(body).map_err(|error| error.to_string())?;
+                    self.on_told_by_agent(told, now);
+                }
                 (Peer::Driver(_) | Peer::Tasks(_), kind::FORGET) => {
                     for task in take_all(body, Take::u64).map_err(|error| error.to_string())? {
                         reactor::on_result_forgotten(&mut self.state, TaskId(task));
@@ -168,6 +178,7 @@ impl Server {
                 }
                 _ => return Err(format!("a frame of kind {frame_kind} is not for this end of the connection")),
             }
+            gaps.into_iter().for_each(|(from, tag)| connection.leave_gap(from, tag));
         }
         Ok(())
     }
@@ -212,6 +223,18 @@ impl Server {
                 }
                 _ => return not_started(worker),
             },
+            Role::Agent => match self.io.agent.as_mut() {
+                Some(agent) if agent.pid() == Some(hello.pid) && agent.connection.is_none() => {
+                    let node = agent.on_hello(id, &self.io.node_id);
+                    agent.tell(&node);
+                    reactor::on_agent(&mut self.state, &mut self.io);
+                    Peer::Agent
+                }
+                _ => {
+                    let reason = format!("the head has not started process {} as its agent", hello.pid);
+                    return refuse(RefusalCode::UnknownWorker, reason);
+                }
+            },
             Role::Sink(worker) => match self.io.workers.processes.get(&worker) {
                 Some(process) if process.worker.pid() == hello.pid => {
                     // A worker that comes when the head stops delivers what it has, and takes nothing over.
@@ -250,13 +273,14 @@ impl Server {
         Ok(Answer { peer, pid: hello.pid, frames, is_refused: false })
     }
 
-    /// Takes a batch in. `job` is the driver's; tasks that were submitted by tasks belong to the job of those.
+    /// Takes a batch in. `job` is the driver's; tasks that were submitted by tasks belong to the job of those. `gaps` gets the offsets of the outbox at which
+    /// answers come later, with the driver's numbers for them.
     pub(super) fn on_submit(
         &mut self,
         id: u64,
         job: Option<JobId>,
         body: &[u8],
-        outbox: &mut Vec<u8>,
+        (outbox, gaps): (&mut Vec<u8>, &mut Vec<(usize, u64)>),
         now: Now,
     ) -> Result<(), String> {
         self.spin.request_began();
@@ -264,8 +288,34 @@ impl Server {
         let answer = &mut |answer| match answer {
             reactor::Answer::Accepted(accepted) => accepted.encode(outbox),
             reactor::Answer::Refused(refusal) => put_refusal(outbox, &refusal),
+            reactor::Answer::Later(tag) => gaps.push((outbox.len(), tag)),
         };
         reactor::on_submit(&mut self.state, &mut self.io, (DriverId(id), job), batch, answer, now)
+    }
+
+    /// Takes in what the agent says.
+    fn on_told_by_agent(&mut self, told: FromAgent, now: Now) {
+        let (state, io) = (&mut self.state, &mut self.io);
+        match told {
+            FromAgent::Stored(task) => reactor::on_stored(state, io, task),
+            FromAgent::NotStored(task, refusal) => reactor::on_not_stored(state, io, task, refusal, now),
+            FromAgent::Ended(task, end) => reactor::on_shared_ended(state, io, task, &end, now),
+            FromAgent::Lost { task, attempt, why } => reactor::on_shared_lost(state, io, task, attempt, why, now),
+            FromAgent::Import { id, token, attempt, failures, crashes, submitted_unix_nano, envelope } => {
+                let import = reactor::Import { id, token, attempt, failures, crashes, submitted_unix_nano, envelope };
+                reactor::on_import(state, io, import, now);
+            }
+            FromAgent::Stop(id) => reactor::on_stop_import(state, io, id, now),
+            FromAgent::Settled(id) => reactor::on_settled(state, id),
+            FromAgent::Engine { is_reachable, text } => {
+                let word = if is_reachable { "is there" } else { "cannot be reached" };
+                io.log(format!("the engine {word}: {text}"));
+                if let Some(agent) = &mut io.agent {
+                    agent.state = (is_reachable, text);
+                }
+            }
+            FromAgent::Log(line) => io.log(format!("the agent: {line}")),
+        }
     }
 
     /// Answers a query; none when the answer comes later.

@@ -32,6 +32,13 @@ pub enum Reason {
         /// Number of them that are before it in the queue.
         tasks: usize,
     },
+    /// It is in a queue of the engine, or on its way there: any node that serves the queue may run it.
+    InQueue {
+        /// The queue.
+        queue: String,
+        /// True if the engine has said that it has it.
+        is_stored: bool,
+    },
     /// Too little of a resource is free.
     LacksResource {
         /// The resource's name.
@@ -259,6 +266,12 @@ impl fmt::Display for Reason {
         match self {
             Reason::Behind { tasks: 1 } => f.write_str("1 task is before it in the queue"),
             Reason::Behind { tasks } => write!(f, "{tasks} tasks are before it in the queue"),
+            Reason::InQueue { queue, is_stored: true } => {
+                write!(f, "it is in the queue `{queue}`, and any node that serves it may run it")
+            }
+            Reason::InQueue { queue, is_stored: false } => {
+                write!(f, "it waits for the engine to take it into the queue `{queue}`")
+            }
             Reason::BehindAlike { tasks: 1 } => f.write_str("1 task that asks for the same is before it in the queue"),
             Reason::BehindAlike { tasks } => {
                 write!(f, "{tasks} tasks that ask for the same are before it in the queue")

@@ -43,6 +43,8 @@ pub mod kind {
     /// Worker: which methods of the actor that it has made run beside each other ([`ActorMethods`](super::ActorMethods)). It comes before the
     /// result of the creation.
     pub const ACTOR_METHODS: u8 = 12;
+    /// Agent: something about tasks that are shared with other nodes ([`FromAgent`](super::FromAgent)).
+    pub const SHARED: u8 = 13;
 
     /// Head: the hello is accepted ([`Welcome`](super::Welcome)).
     pub const WELCOME: u8 = 32;
@@ -71,6 +73,8 @@ pub mod kind {
     pub const USAGE: u8 = 43;
     /// Head, to a worker: whether it marks its output ([`Marking`](crate::task_output::Marking)), one or more.
     pub const MARKING: u8 = 44;
+    /// Head, to its agent: something about tasks that are shared with other nodes ([`ToAgent`](super::ToAgent)).
+    pub const SHARING: u8 = 45;
 }
 
 /// Appends a frame of kind [`kind::REFUSED`].
@@ -105,12 +109,16 @@ pub enum Role {
     Tasks(WorkerId),
     /// Takes spans over, for the worker with this id.
     Sink(WorkerId),
+    /// Shares tasks with other nodes: the process that the head has started for that.
+    Agent,
 }
 
 /// Set in the role of a [`Role::Tasks`].
 const OF_TASKS: u64 = 1 << 63;
 /// Set in the role of a [`Role::Sink`].
 const OF_SINK: u64 = 1 << 62;
+/// A [`Role::Agent`].
+const AGENT: u64 = 1 << 61;
 
 impl<'a> Hello<'a> {
     /// Returns what this program says of itself.
@@ -128,6 +136,7 @@ impl<'a> Hello<'a> {
                 Role::Worker(worker) => worker.0,
                 Role::Tasks(worker) => worker.0 | OF_TASKS,
                 Role::Sink(worker) => worker.0 | OF_SINK,
+                Role::Agent => AGENT,
             });
             out.put_u32(self.pid);
             out.put_str(self.version);
@@ -147,6 +156,7 @@ impl<'a> Hello<'a> {
         }
         let role = match take.u64()? {
             0 => Role::Driver,
+            AGENT => Role::Agent,
             worker if worker & OF_TASKS != 0 => Role::Tasks(WorkerId(worker & !OF_TASKS)),
             worker if worker & OF_SINK != 0 => Role::Sink(WorkerId(worker & !OF_SINK)),
             worker => Role::Worker(WorkerId(worker)),
@@ -381,6 +391,9 @@ pub struct StatusReport {
     /// The HTTP API; none when the head was started without.
     #[serde(default)]
     pub http: Option<HttpReport>,
+    /// The engine that the head has joined; none for a head that is alone.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub engine: Option<EngineReport>,
     /// The bound on the memory of each worker, if there is one.
     pub worker_memory: Option<MemoryReport>,
     /// The services, by name.
@@ -399,6 +412,29 @@ pub struct ResourceReport {
     pub total: u64,
     /// Amount of it that tasks have now. More than there is, of slots, while a task that had waited for others goes on.
     pub used: u64,
+}
+
+/// The engine that a head shares tasks over.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct EngineReport {
+    /// Its address: `nats://127.0.0.1:4222`.
+    pub address: String,
+    /// True if it can be reached.
+    pub is_reachable: bool,
+    /// Its name and version; or why it cannot be reached.
+    pub text: String,
+    /// The id of the head's place, with which ids of its tasks begin in the cluster.
+    pub place_id: String,
+    /// The queues whose tasks the head runs, each with the most at a time; 0 for as many as it has slots.
+    pub queues: BTreeMap<String, u32>,
+    /// Number of tasks of this head that are in queues, or run elsewhere.
+    pub shared: usize,
+    /// Number of tasks of queues that this head runs.
+    pub imports: usize,
+    /// The process that speaks to it; none while it is started again.
+    pub pid: Option<u32>,
+    /// Number of times that it has ended and was started again.
+    pub restarts: u64,
 }
 
 /// The HTTP API of a head.
@@ -1240,14 +1276,14 @@ impl CommandUsage {
 }
 
 /// Appends attempts: nothing but a length for the many tasks that had one only.
-fn put_attempts(out: &mut Vec<u8>, attempts: &[AttemptReport]) {
+pub(super) fn put_attempts(out: &mut Vec<u8>, attempts: &[AttemptReport]) {
     if attempts.is_empty() {
         return out.put_bytes(&[]);
     }
     out.put_bytes(&rmp_serde::to_vec_named(attempts).expect("attempts are plain data"));
 }
 
-fn take_attempts(take: &mut Take<'_>) -> Result<Vec<AttemptReport>, WireError> {
+pub(super) fn take_attempts(take: &mut Take<'_>) -> Result<Vec<AttemptReport>, WireError> {
     match take.bytes()? {
         [] => Ok(Vec::new()),
         bytes => value::plain_from_bytes(bytes).ok_or(WireError::UnknownValue("attempts")),

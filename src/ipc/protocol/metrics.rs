@@ -128,6 +128,7 @@ mod tests {
             tracing_off: None,
             metrics: Metrics { metrics_version: METRICS_VERSION, uptime_ns: u64::MAX, tasks, ..Metrics::default() },
             http: None,
+            engine: None,
             worker_memory: None,
             services: Vec::new(),
             warnings: vec!["w".into()],

@@ -1,13 +1,14 @@
 //! The life of a task as one table: what may happen to it where it is, and what is counted.
 //!
-//! | | queued | held | put off | leased | let go | ended |
-//! |---|---|---|---|---|---|---|
-//! | **between** | waiting | held | retrying | not queued | nobody has it | ended |
-//! | **held** | waiting | held already | not begun | inputs missing | between | not let go |
-//! | **waiting** | queued already | held | not begun | leased | between | not let go |
-//! | **retrying** | waiting | had its inputs | put off already | put off | between | not let go |
-//! | **leased** | not let go | not let go | not let go | leased already | between | not let go |
-//! | **ended** | ended | ended | ended | ended | ended | ended |
+//! | | queued | held | put off | leased | shared | let go | ended |
+//! |---|---|---|---|---|---|---|---|
+//! | **between** | waiting | held | retrying | not queued | shared | nobody has it | ended |
+//! | **held** | waiting | held already | not begun | inputs missing | shared | between | not let go |
+//! | **waiting** | queued already | held | not begun | leased | not let go | between | not let go |
+//! | **retrying** | waiting | had its inputs | put off already | put off | not let go | between | not let go |
+//! | **leased** | not let go | not let go | not let go | leased already | not let go | between | not let go |
+//! | **shared** | not let go | not let go | not let go | not queued | shared already | between | not let go |
+//! | **ended** | ended | ended | ended | ended | ended | ended | ended |
 //!
 //! A row is where a task [is](Progress), a column what happens (`Event`). `Task::advance` is the only function that changes either the
 //! progress or the [counts](Tally); what it refuses has a name (`Refusal`).
@@ -37,6 +38,8 @@ pub enum Progress {
         /// The worker.
         worker: WorkerId,
     },
+    /// In a queue of the engine, or about to be put there: another node may have it, or this one as an import.
+    Shared,
     /// In `State::ended` or `State::kept`, until it is forgotten.
     Ended(Box<TaskEnd>),
 }
@@ -55,6 +58,8 @@ pub(crate) enum Event {
     },
     /// A worker is given it.
     Leased(WorkerId),
+    /// It is handed over to the engine.
+    Shared,
     /// It is taken out of where it waits, or off its worker.
     LetGo,
     /// It has its one outcome.
@@ -78,6 +83,8 @@ enum Refusal {
     PutOff,
     /// It has a worker.
     LeasedAlready,
+    /// The engine has it.
+    SharedAlready,
     /// It waits already.
     QueuedAlready,
     /// It is held already.
@@ -94,11 +101,11 @@ enum Refusal {
 fn check(progress: &Progress, event: &Event) -> Result<(), Refusal> {
     use Progress as At;
     match (progress, event) {
-        (At::Between, Event::Queued | Event::Held | Event::PutOff { .. } | Event::Ended(_)) => Ok(()),
+        (At::Between, Event::Queued | Event::Held | Event::PutOff { .. } | Event::Shared | Event::Ended(_)) => Ok(()),
         (At::Between, Event::Leased(_)) => Err(Refusal::NotQueued),
         (At::Between, Event::LetGo) => Err(Refusal::NobodyHasIt),
 
-        (At::Held, Event::Queued | Event::LetGo) => Ok(()),
+        (At::Held, Event::Queued | Event::Shared | Event::LetGo) => Ok(()),
         (At::Held, Event::Held) => Err(Refusal::HeldAlready),
         (At::Held, Event::PutOff { .. }) => Err(Refusal::NotBegun),
         (At::Held, Event::Leased(_)) => Err(Refusal::InputsMissing),
@@ -107,19 +114,24 @@ fn check(progress: &Progress, event: &Event) -> Result<(), Refusal> {
         (At::Waiting, Event::Held | Event::Leased(_) | Event::LetGo) => Ok(()),
         (At::Waiting, Event::Queued) => Err(Refusal::QueuedAlready),
         (At::Waiting, Event::PutOff { .. }) => Err(Refusal::NotBegun),
-        (At::Waiting, Event::Ended(_)) => Err(Refusal::NotLetGo),
+        (At::Waiting, Event::Shared | Event::Ended(_)) => Err(Refusal::NotLetGo),
 
         (At::Retrying { .. }, Event::Queued | Event::LetGo) => Ok(()),
         (At::Retrying { .. }, Event::Held) => Err(Refusal::HadItsInputs),
         (At::Retrying { .. }, Event::PutOff { .. }) => Err(Refusal::PutOffAlready),
         (At::Retrying { .. }, Event::Leased(_)) => Err(Refusal::PutOff),
-        (At::Retrying { .. }, Event::Ended(_)) => Err(Refusal::NotLetGo),
+        (At::Retrying { .. }, Event::Shared | Event::Ended(_)) => Err(Refusal::NotLetGo),
 
         (At::Leased { .. }, Event::LetGo) => Ok(()),
         (At::Leased { .. }, Event::Leased(_)) => Err(Refusal::LeasedAlready),
-        (At::Leased { .. }, Event::Queued | Event::Held | Event::PutOff { .. } | Event::Ended(_)) => {
+        (At::Leased { .. }, Event::Queued | Event::Held | Event::PutOff { .. } | Event::Shared | Event::Ended(_)) => {
             Err(Refusal::NotLetGo)
         }
+
+        (At::Shared, Event::LetGo) => Ok(()),
+        (At::Shared, Event::Shared) => Err(Refusal::SharedAlready),
+        (At::Shared, Event::Leased(_)) => Err(Refusal::NotQueued),
+        (At::Shared, Event::Queued | Event::Held | Event::PutOff { .. } | Event::Ended(_)) => Err(Refusal::NotLetGo),
 
         (At::Ended(_), _) => Err(Refusal::HasEnded),
     }
@@ -130,11 +142,12 @@ fn check(progress: &Progress, event: &Event) -> Result<(), Refusal> {
 pub(crate) struct Tally {
     counts: TaskCounts,
     held: usize,
+    shared: usize,
     retrying: BTreeSet<(u64, TaskId)>,
 }
 
 impl Tally {
-    /// Returns the tasks by state; what is held or put off waits.
+    /// Returns the tasks by state; what is held, put off or shared waits.
     pub(crate) fn counts(&self) -> TaskCounts {
         self.counts
     }
@@ -142,6 +155,11 @@ impl Tally {
     /// Returns the number of tasks that are held.
     pub(crate) fn held(&self) -> usize {
         self.held
+    }
+
+    /// Returns the number of tasks that are in the engine, or about to be.
+    pub(crate) fn shared(&self) -> usize {
+        self.shared
     }
 
     /// Tasks that wait to be tried again, by when, in nanoseconds of the monotonic clock.
@@ -167,6 +185,10 @@ impl Tally {
                 self.retrying.remove(&(until, id));
             }
             Progress::Leased { .. } => self.counts.leased -= 1,
+            Progress::Shared => {
+                self.counts.waiting -= 1;
+                self.shared -= 1;
+            }
         }
     }
 
@@ -183,6 +205,10 @@ impl Tally {
                 self.retrying.insert((until, id));
             }
             Progress::Leased { .. } => self.counts.leased += 1,
+            Progress::Shared => {
+                self.counts.waiting += 1;
+                self.shared += 1;
+            }
             Progress::Ended(ended) => match TaskState::of_outcome(&ended.outcome) {
                 TaskState::Cancelled => self.counts.cancelled += 1,
                 TaskState::Failed => self.counts.failed += 1,
@@ -229,6 +255,7 @@ impl Stage {
             Event::Held => Progress::Held,
             Event::PutOff { until } => Progress::Retrying { until },
             Event::Leased(worker) => Progress::Leased { worker },
+            Event::Shared => Progress::Shared,
             Event::LetGo => Progress::Between,
             Event::Ended(ended) => Progress::Ended(ended),
         };
@@ -304,13 +331,14 @@ mod tests {
     }
 
     /// One of each, in the order of the columns.
-    fn events() -> [Event; 6] {
+    fn events() -> [Event; 7] {
         let worker = WorkerId(1);
         [
             Event::Queued,
             Event::Held,
             Event::PutOff { until: 1 },
             Event::Leased(worker),
+            Event::Shared,
             Event::LetGo,
             Event::Ended(ended()),
         ]
@@ -318,12 +346,13 @@ mod tests {
 
     /// Returns a task that has come to each row, in their order, with what it counts for.
     fn tasks() -> Vec<(Stage, Tally)> {
-        let ways: [Vec<Event>; 6] = [
+        let ways: [Vec<Event>; 7] = [
             vec![],
             vec![Event::Held],
             vec![Event::Queued],
             vec![Event::PutOff { until: 1 }],
             vec![Event::Queued, Event::Leased(WorkerId(1))],
+            vec![Event::Shared],
             vec![Event::Ended(ended())],
         ];
         let task = |way: Vec<Event>| {
@@ -339,12 +368,13 @@ mod tests {
         use Refusal::*;
         let ok = None;
         let table = [
-            [ok, ok, ok, Some(NotQueued), Some(NobodyHasIt), ok],
-            [ok, Some(HeldAlready), Some(NotBegun), Some(InputsMissing), ok, Some(NotLetGo)],
-            [Some(QueuedAlready), ok, Some(NotBegun), ok, ok, Some(NotLetGo)],
-            [ok, Some(HadItsInputs), Some(PutOffAlready), Some(PutOff), ok, Some(NotLetGo)],
-            [Some(NotLetGo), Some(NotLetGo), Some(NotLetGo), Some(LeasedAlready), ok, Some(NotLetGo)],
-            [Some(HasEnded); 6],
+            [ok, ok, ok, Some(NotQueued), ok, Some(NobodyHasIt), ok],
+            [ok, Some(HeldAlready), Some(NotBegun), Some(InputsMissing), ok, ok, Some(NotLetGo)],
+            [Some(QueuedAlready), ok, Some(NotBegun), ok, Some(NotLetGo), ok, Some(NotLetGo)],
+            [ok, Some(HadItsInputs), Some(PutOffAlready), Some(PutOff), Some(NotLetGo), ok, Some(NotLetGo)],
+            [Some(NotLetGo), Some(NotLetGo), Some(NotLetGo), Some(LeasedAlready), Some(NotLetGo), ok, Some(NotLetGo)],
+            [Some(NotLetGo), Some(NotLetGo), Some(NotLetGo), Some(NotQueued), Some(SharedAlready), ok, Some(NotLetGo)],
+            [Some(HasEnded); 7],
         ];
         for ((task, _), row) in tasks().iter().zip(table) {
             for (event, expected) in events().iter().zip(row) {
@@ -355,8 +385,8 @@ mod tests {
 
     #[test]
     fn whatever_happens_a_task_counts_once_where_it_is() {
-        for row in 0..6 {
-            for column in 0..6 {
+        for row in 0..7 {
+            for column in 0..7 {
                 let (mut task, mut tally) = tasks().swap_remove(row);
                 let event = events().into_iter().nth(column).unwrap();
                 if check(task.progress(), &event).is_err() {
@@ -364,14 +394,16 @@ mod tests {
                 }
                 task.advance(TaskId(1), event, &mut tally);
                 let counts = tally.counts();
-                let counted = (counts.waiting, counts.leased, counts.succeeded, tally.held(), tally.retrying().len());
+                let in_places = (tally.held(), tally.retrying().len(), tally.shared());
+                let counted = (counts.waiting, counts.leased, counts.succeeded, in_places);
                 let expected = match task.progress() {
-                    Progress::Between => (0, 0, 0, 0, 0),
-                    Progress::Held => (1, 0, 0, 1, 0),
-                    Progress::Waiting => (1, 0, 0, 0, 0),
-                    Progress::Retrying { .. } => (1, 0, 0, 0, 1),
-                    Progress::Leased { .. } => (0, 1, 0, 0, 0),
-                    Progress::Ended(_) => (0, 0, 1, 0, 0),
+                    Progress::Between => (0, 0, 0, (0, 0, 0)),
+                    Progress::Held => (1, 0, 0, (1, 0, 0)),
+                    Progress::Waiting => (1, 0, 0, (0, 0, 0)),
+                    Progress::Retrying { .. } => (1, 0, 0, (0, 1, 0)),
+                    Progress::Leased { .. } => (0, 1, 0, (0, 0, 0)),
+                    Progress::Shared => (1, 0, 0, (0, 0, 1)),
+                    Progress::Ended(_) => (0, 0, 1, (0, 0, 0)),
                 };
                 assert_eq!(counted, expected, "{:?}", task.progress());
             }

@@ -30,6 +30,8 @@ pub struct Settings {
     pub history_bytes_limit: usize,
     /// The most bytes of their files.
     pub stored_bytes_limit: u64,
+    /// The name of the node on spans.
+    pub node_id: String,
 }
 
 impl Settings {
@@ -45,6 +47,7 @@ impl Settings {
             open_bytes_limit: u64::MAX,
             history_bytes_limit: HISTORY_BYTES_LIMIT,
             stored_bytes_limit: STORED_BYTES_LIMIT,
+            node_id: String::new(),
         }
     }
 }

@@ -95,6 +95,10 @@ pub struct Task {
     pub(crate) traces_runtime: bool,
     /// True if its start is journaled first, and it is never started again.
     pub(crate) at_most_once: bool,
+    /// True if it is another node's, and in no journal here.
+    pub(crate) is_import: bool,
+    /// True if it is for a queue of an engine.
+    pub(crate) is_shared: bool,
     /// Its key among [`State::keys`].
     pub(crate) key: Option<Box<Box<str>>>,
     /// Record of its ended attempts; none for the many that have had none.
@@ -229,6 +233,8 @@ impl Task {
             must_be_alone: false,
             wants_output: false,
             at_most_once: false,
+            is_import: false,
+            is_shared: false,
             key: None,
             past: None,
             stage: Stage::default(),

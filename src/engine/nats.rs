@@ -1,0 +1,540 @@
+//! The engine NATS JetStream: what is asked of it as streams, subjects and acknowledgements. No word of it leaves this file.
+//!
+//! | asset | kind | holds |
+//! |---|---|---|
+//! | `TRACER_default_Q_<queue>` | work queue stream with the durable pull consumer `w` | messages, each under the subject of its task |
+//! | `TRACER_default_RECORD` | stream with one message for each subject | records under `task.<place>.<task>`, heartbeats under `node.<place>` |
+//! | `tracer.default.to.<place>` | subject without storage | what nodes tell each other |
+//!
+//! Compare-and-swap is a publication that expects the last sequence of its subject. A stream for each queue has one consumer without a filter: filters over
+//! many subjects are slow. No message has a `Nats-Msg-Id`: its window would swallow a second publication of a message that was lost.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_nats::jetstream::consumer::{self, AckPolicy, DeliverPolicy, PullConsumer, PushConsumer};
+use async_nats::jetstream::context::{Context, CreateStreamErrorKind, GetStreamErrorKind, PublishErrorKind};
+use async_nats::jetstream::message::PublishMessage;
+use async_nats::jetstream::stream::{
+    Config as StreamConfig, DiscardPolicy, LastRawMessageErrorKind, RetentionPolicy, StorageType,
+};
+use async_nats::{Client, ConnectOptions, Event};
+use futures_util::StreamExt;
+use tokio::sync::mpsc::UnboundedSender;
+use tracer_core::{ClusterTaskId, PlaceId};
+
+use crate::interface::{Answer, Delivery, Entry, Handle, PutError, Request};
+
+/// Time after which a message is delivered again that nobody acknowledges.
+pub(crate) const ACK_WAIT: Duration = Duration::from_secs(10);
+/// Time that a pull waits for messages.
+const PULL_EXPIRES: Duration = Duration::from_secs(20);
+/// Time within which a request is answered.
+const REQUEST_LIMIT: Duration = Duration::from_secs(5);
+/// Time that records are kept after their last change.
+const RECORDS_KEPT: Duration = Duration::from_secs(7 * 24 * 3600);
+/// The most bytes of a queue.
+const QUEUE_BYTES: i64 = 1 << 30;
+/// The most messages of a queue that are delivered and not acknowledged: more than all nodes have slots.
+const UNACKNOWLEDGED: i64 = 100_000;
+/// Pause before an engine that is there and not ready is tried again.
+const AGAIN: Duration = Duration::from_secs(2);
+/// The cluster, which keeps several apart in one account.
+const CLUSTER: &str = "default";
+
+/// An event of the engine.
+#[derive(Debug)]
+pub(crate) enum FromEngine {
+    /// The answer to a request.
+    Answer(u64, Answer),
+    /// A message that a pull has brought.
+    Delivered(Delivery),
+    /// The record of a task of this node has changed.
+    Record(ClusterTaskId, Vec<u8>),
+    /// Another node has told this one something.
+    Told(Vec<u8>),
+    /// It can be reached: its name and version.
+    Reachable(String),
+    /// It cannot be reached, and why.
+    Unreachable(String),
+}
+
+/// Reason why an engine cannot be used.
+#[derive(Debug)]
+pub enum EngineError {
+    /// The address is not one of this engine.
+    Address {
+        /// The address.
+        address: String,
+        /// Problem with it, as a clause.
+        problem: &'static str,
+    },
+    /// Nobody can be connected to there.
+    Connect {
+        /// The address.
+        address: String,
+        /// Reason why not.
+        reason: String,
+    },
+    /// The server has no JetStream.
+    NoJetStream {
+        /// The address.
+        address: String,
+        /// The server's version.
+        version: String,
+    },
+    /// A stream or a consumer cannot be made.
+    Asset {
+        /// Its name.
+        name: String,
+        /// Reason why not.
+        reason: String,
+    },
+}
+
+impl fmt::Display for EngineError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            EngineError::Address { address, problem } => {
+                write!(f, "the address `{address}` {problem}\n(hint: `--address nats://127.0.0.1:4222`)")
+            }
+            EngineError::Connect { address, reason } => write!(
+                f,
+                "no engine can be reached at `{address}`: {reason}\n\
+                 (hint: start one with `nats-server -a 127.0.0.1 -p 4222 -js -sd DIR`)"
+            ),
+            EngineError::NoJetStream { address, version } => write!(
+                f,
+                "nats-server {version} at `{address}` has no JetStream, which keeps tasks and records\n\
+                 (hint: start it with `-js -sd DIR`, or with `jetstream` in its configuration)"
+            ),
+            EngineError::Asset { name, reason } => write!(f, "`{name}` cannot be made in the engine: {reason}"),
+        }
+    }
+}
+
+impl std::error::Error for EngineError {}
+
+/// Checks that an address is one that may be used: `nats://` and a loopback address, for other machines could read what goes there.
+pub fn check_address(address: &str) -> Result<(), EngineError> {
+    let refused = |problem| Err(EngineError::Address { address: address.into(), problem });
+    let Some(rest) = address.strip_prefix("nats://") else {
+        return refused("is of an engine that is not known; it begins with `nats://`");
+    };
+    let host = match rest.strip_prefix('[') {
+        Some(rest) => rest.split(']').next().unwrap_or_default(),
+        None => rest.split(':').next().unwrap_or_default(),
+    };
+    let is_loopback = host == "localhost" || host.parse::<std::net::IpAddr>().is_ok_and(|ip| ip.is_loopback());
+    if rest.contains('@') {
+        return refused("has credentials in it, which everybody on this machine could read");
+    }
+    if !is_loopback {
+        return refused("is on another machine, and `nats://` is not encrypted; only loopback addresses are taken yet");
+    }
+    let port = rest.rsplit(':').next().filter(|port| *port != rest && !port.contains(']'));
+    if port.is_some_and(|port| port.parse::<u16>().is_err()) {
+        return refused("has no port that can be");
+    }
+    Ok(())
+}
+
+fn queue_stream(queue: &str) -> String {
+    format!("TRACER_{CLUSTER}_Q_{queue}")
+}
+
+fn queue_subject(queue: &str, id: ClusterTaskId) -> String {
+    format!("tracer.{CLUSTER}.q.{queue}.{id}")
+}
+
+fn record_stream() -> String {
+    format!("TRACER_{CLUSTER}_RECORD")
+}
+
+fn record_subject(id: ClusterTaskId) -> String {
+    format!("tracer.{CLUSTER}.record.task.{}.{}", id.place, id.task)
+}
+
+fn node_subject(place: PlaceId) -> String {
+    format!("tracer.{CLUSTER}.record.node.{place}")
+}
+
+fn told_subject(place: PlaceId) -> String {
+    format!("tracer.{CLUSTER}.to.{place}")
+}
+
+/// Returns the task of the subject of a record.
+fn task_of_record(subject: &str) -> Option<ClusterTaskId> {
+    let mut tokens = subject.rsplit('.');
+    let (task, place) = (tokens.next()?, tokens.next()?);
+    format!("{place}-{task}").parse().ok()
+}
+
+/// A connection to the engine.
+pub(crate) struct Nats {
+    client: Client,
+    context: Context,
+    events: UnboundedSender<FromEngine>,
+    place: PlaceId,
+}
+
+impl Nats {
+    /// Begins to connect, and goes on trying for ever. What becomes of it is told as events.
+    pub(crate) async fn connect(
+        address: &str,
+        place: PlaceId,
+        queues: Vec<String>,
+        events: UnboundedSender<FromEngine>,
+    ) -> Result<Nats, EngineError> {
+        let (state_tx, mut states) = tokio::sync::mpsc::unbounded_channel();
+        let options = ConnectOptions::new()
+            .name("tracer")
+            .retry_on_initial_connect()
+            .connection_timeout(REQUEST_LIMIT)
+            .ping_interval(Duration::from_secs(5))
+            .reconnect_delay_callback(|attempts| Duration::from_millis(100 * attempts.min(10) as u64))
+            .event_callback(move |event| {
+                let told = state_tx.send(event);
+                async move { drop(told) }
+            });
+        let connect = |error: async_nats::ConnectError| EngineError::Connect {
+            address: address.into(),
+            reason: error.to_string(),
+        };
+        let client = options.connect(address).await.map_err(connect)?;
+        let context = async_nats::jetstream::new(client.clone());
+        let (made, made_events) = (client.clone(), events.clone());
+        let address = address.to_owned();
+        tokio::spawn(async move {
+            let mut set_up: Option<tokio::task::JoinHandle<()>> = None;
+            while let Some(event) = states.recv().await {
+                match event {
+                    Event::Connected => {
+                        let (client, queues, address) = (made.clone(), queues.clone(), address.clone());
+                        let work = set_up_and_watch(client, place, queues, address, made_events.clone());
+                        set_up.replace(tokio::spawn(work)).into_iter().for_each(|before| before.abort());
+                    }
+                    Event::Disconnected | Event::Closed => {
+                        set_up.take().into_iter().for_each(|before| before.abort());
+                        let _ =
+                            made_events.send(FromEngine::Unreachable(format!("the connection to `{address}` is lost")));
+                    }
+                    _ => {}
+                }
+            }
+        });
+        let mut told = client
+            .subscribe(told_subject(place))
+            .await
+            .map_err(|error| EngineError::Asset { name: told_subject(place), reason: error.to_string() })?;
+        let of_told = events.clone();
+        tokio::spawn(async move {
+            while let Some(message) = told.next().await {
+                let _ = of_told.send(FromEngine::Told(message.payload.to_vec()));
+            }
+        });
+        Ok(Nats { client, context, events, place })
+    }
+
+    /// Carries a request out, beside others.
+    pub(crate) fn carry_out(self: &Arc<Nats>, number: u64, request: Request) {
+        let nats = Arc::clone(self);
+        tokio::spawn(async move {
+            if let Some(answer) = nats.answer(request).await {
+                let _ = nats.events.send(FromEngine::Answer(number, answer));
+            }
+        });
+    }
+
+    async fn answer(&self, request: Request) -> Option<Answer> {
+        match request {
+            Request::Put { queue, id, message } => Some(self.put(&queue, id, message).await),
+            Request::Has { queue, id } => {
+                let found = self.last(queue_stream(&queue), queue_subject(&queue, id)).await;
+                Some(found.map_or(Answer::Unreachable, |entry| Answer::Has(entry.is_some())))
+            }
+            Request::Pull { queue, count } => Some(self.pull(&queue, count).await),
+            Request::Keep(handle) => self.acknowledge(handle, "+WPI").await,
+            Request::GiveBack(handle) => self.acknowledge(handle, "-NAK").await,
+            Request::Done(handle) => self.acknowledge(handle, "+ACK").await,
+            Request::Read(id) => {
+                let entry = self.last(record_stream(), record_subject(id)).await;
+                Some(entry.map_or(Answer::Unreachable, Answer::Record))
+            }
+            Request::Swap { id, revision, record } => Some(self.swap(record_subject(id), revision, record).await),
+            Request::Beat(beat) => {
+                // The next one comes in some seconds.
+                if let Ok(acknowledged) = self.context.publish(node_subject(self.place), beat.into()).await {
+                    let _ = acknowledged.await;
+                }
+                None
+            }
+            Request::ReadHeartbeats(place) => {
+                let of_other = self.last(record_stream(), node_subject(place)).await;
+                let own = self.last(record_stream(), node_subject(self.place)).await;
+                Some(match (of_other, own) {
+                    (Ok(of_other), Ok(own)) => Answer::Heartbeats { of_other, own },
+                    _ => Answer::Unreachable,
+                })
+            }
+            Request::Tell(place, told) => {
+                let _ = self.client.publish(told_subject(place), told.into()).await;
+                None
+            }
+        }
+    }
+
+    async fn acknowledge(&self, handle: Handle, what: &'static str) -> Option<Answer> {
+        let _ = self.client.publish(handle.0, what.into()).await;
+        None
+    }
+
+    async fn put(&self, queue: &str, id: ClusterTaskId, message: Vec<u8>) -> Answer {
+        let publication = PublishMessage::build().payload(message.into()).expected_last_subject_sequence(0);
+        let sent = self.context.send_publish(queue_subject(queue, id), publication).await;
+        let acknowledged = match sent {
+            Ok(acknowledged) => acknowledged.await,
+            Err(error) => Err(error),
+        };
+        Answer::Put(match acknowledged {
+            Ok(_) => Ok(()),
+            Err(error) => match error.kind() {
+                // There is one of this task.
+                PublishErrorKind::WrongLastSequence => Ok(()),
+                PublishErrorKind::StreamNotFound => Err(PutError::NoQueue),
+                PublishErrorKind::TimedOut | PublishErrorKind::BrokenPipe | PublishErrorKind::MaxAckPending => {
+                    return Answer::Unreachable;
+                }
+                _ => {
+                    let reason = with_cause(&error);
+                    let is_full = reason.contains("maximum bytes") || reason.contains("maximum messages");
+                    Err(if is_full { PutError::Full } else { PutError::Refused(reason) })
+                }
+            },
+        })
+    }
+
+    async fn swap(&self, subject: String, revision: Option<u64>, record: Vec<u8>) -> Answer {
+        let publication =
+            PublishMessage::build().payload(record.into()).expected_last_subject_sequence(revision.unwrap_or(0));
+        let Ok(sent) = self.context.send_publish(subject, publication).await else { return Answer::Unreachable };
+        match sent.await {
+            Ok(acknowledged) => Answer::Swapped(Some(acknowledged.sequence)),
+            Err(error) if error.kind() == PublishErrorKind::WrongLastSequence => Answer::Swapped(None),
+            Err(_) => Answer::Unreachable,
+        }
+    }
+
+    /// Reads the last message of a subject, from whoever leads the stream.
+    async fn last(&self, stream: String, subject: String) -> Result<Option<Entry>, ()> {
+        let stream = self.context.get_stream_no_info(stream).await.map_err(drop)?;
+        match stream.get_last_raw_message_by_subject(&subject).await {
+            Ok(message) => Ok(Some(Entry {
+                revision: message.sequence,
+                stamp_ns: u64::try_from(message.time.unix_timestamp_nanos()).unwrap_or(0),
+                value: message.payload.to_vec(),
+            })),
+            Err(error) if error.kind() == LastRawMessageErrorKind::NoMessageFound => Ok(None),
+            Err(_) => Err(()),
+        }
+    }
+
+    async fn pull(&self, queue: &str, count: usize) -> Answer {
+        let batch = async {
+            let stream = self.context.get_stream_no_info(queue_stream(queue)).await.ok()?;
+            let consumer: PullConsumer = stream.get_consumer("w").await.ok()?;
+            // Without heartbeats of the server: after one, this client's batch sleeps through the messages that come.
+            consumer.batch().max_messages(count).expires(PULL_EXPIRES).messages().await.ok()
+        };
+        let Some(mut batch) = batch.await else { return Answer::Unreachable };
+        while let Some(message) = batch.next().await {
+            let Ok(message) = message else { return Answer::Unreachable };
+            let is_again = message.info().map_or(true, |info| info.delivered > 1);
+            let id = message.subject.rsplit('.').next().and_then(|id| id.parse().ok());
+            let (Some(id), Some(reply)) = (id, message.reply.as_ref()) else { continue };
+            let delivery = Delivery {
+                queue: queue.into(),
+                handle: Handle(reply.to_string()),
+                id,
+                message: message.payload.to_vec(),
+                is_again,
+            };
+            let _ = self.events.send(FromEngine::Delivered(delivery));
+        }
+        Answer::Pulled
+    }
+}
+
+fn with_cause(error: &dyn std::error::Error) -> String {
+    match error.source() {
+        Some(cause) => format!("{error}: {cause}"),
+        None => error.to_string(),
+    }
+}
+
+/// Sets up what a connection needs that has just been made, until that works; says that the engine can be reached; and watches the records of this place's
+/// tasks for as long as the connection lasts.
+async fn set_up_and_watch(
+    client: Client,
+    place: PlaceId,
+    queues: Vec<String>,
+    address: String,
+    events: UnboundedSender<FromEngine>,
+) {
+    loop {
+        match set_up(&client, place, &queues, &address).await {
+            Ok(mut records) => {
+                let version = client.server_info().version;
+                let _ = events.send(FromEngine::Reachable(format!("nats-server {version}")));
+                while let Some(Ok(message)) = records.next().await {
+                    if let Some(id) = task_of_record(&message.subject) {
+                        let _ = events.send(FromEngine::Record(id, message.payload.to_vec()));
+                    }
+                }
+                let _ = events.send(FromEngine::Unreachable("its records cannot be watched any more".into()));
+            }
+            Err(error) => drop(events.send(FromEngine::Unreachable(error.to_string()))),
+        }
+        tokio::time::sleep(AGAIN).await;
+    }
+}
+
+async fn set_up(
+    client: &Client,
+    place: PlaceId,
+    queues: &[String],
+    address: &str,
+) -> Result<consumer::push::Messages, EngineError> {
+    let context = async_nats::jetstream::new(client.clone());
+    make_assets(client, &context, queues, address).await?;
+    watch(client, &context, place).await
+}
+
+/// Makes streams and consumers that are not there.
+async fn make_assets(client: &Client, context: &Context, queues: &[String], address: &str) -> Result<(), EngineError> {
+    let records = StreamConfig {
+        name: record_stream(),
+        subjects: vec![format!("tracer.{CLUSTER}.record.>")],
+        max_messages_per_subject: 1,
+        max_age: RECORDS_KEPT,
+        storage: StorageType::File,
+        discard: DiscardPolicy::Old,
+        num_replicas: 1,
+        ..StreamConfig::default()
+    };
+    make_stream(client, context, records, address).await?;
+    for queue in queues {
+        let of_queue = StreamConfig {
+            name: queue_stream(queue),
+            subjects: vec![format!("tracer.{CLUSTER}.q.{queue}.*")],
+            retention: RetentionPolicy::WorkQueue,
+            discard: DiscardPolicy::New,
+            max_bytes: QUEUE_BYTES,
+            max_messages_per_subject: 1,
+            storage: StorageType::File,
+            num_replicas: 1,
+            ..StreamConfig::default()
+        };
+        make_stream(client, context, of_queue, address).await?;
+        let asset = |reason: String| EngineError::Asset { name: format!("{}/w", queue_stream(queue)), reason };
+        let stream = context.get_stream_no_info(queue_stream(queue)).await;
+        let stream = stream.map_err(|error| asset(error.to_string()))?;
+        let config = consumer::pull::Config {
+            durable_name: Some("w".into()),
+            ack_policy: AckPolicy::Explicit,
+            ack_wait: ACK_WAIT,
+            max_deliver: -1,
+            max_ack_pending: UNACKNOWLEDGED,
+            ..consumer::pull::Config::default()
+        };
+        stream.get_or_create_consumer("w", config).await.map_err(|error| asset(with_cause(&error)))?;
+    }
+    Ok(())
+}
+
+async fn make_stream(
+    client: &Client,
+    context: &Context,
+    config: StreamConfig,
+    address: &str,
+) -> Result<(), EngineError> {
+    let name = config.name.clone();
+    let no_jetstream = || EngineError::NoJetStream { address: address.into(), version: client.server_info().version };
+    match context.get_stream(&name).await {
+        Ok(_) => return Ok(()),
+        Err(error) => match error.kind() {
+            // It is not there, or the account has no JetStream, which the answer to the next request tells apart.
+            GetStreamErrorKind::JetStream(error) if error.code() == 503 => return Err(no_jetstream()),
+            GetStreamErrorKind::JetStream(_) => {}
+            _ if with_cause(&error).contains("does not exist") || with_cause(&error).contains("no responders") => {
+                return Err(no_jetstream());
+            }
+            _ => return Err(EngineError::Asset { name, reason: with_cause(&error) }),
+        },
+    }
+    context.create_stream(config).await.map(drop).map_err(|error| match error.kind() {
+        CreateStreamErrorKind::JetStreamUnavailable => no_jetstream(),
+        _ => EngineError::Asset { name, reason: with_cause(&error) },
+    })
+}
+
+/// Watches the records of a place's tasks from now on.
+async fn watch(client: &Client, context: &Context, place: PlaceId) -> Result<consumer::push::Messages, EngineError> {
+    let asset = |reason: String| EngineError::Asset { name: record_stream(), reason };
+    let stream = context.get_stream_no_info(record_stream()).await.map_err(|error| asset(error.to_string()))?;
+    let config = consumer::push::Config {
+        deliver_subject: client.new_inbox(),
+        deliver_policy: DeliverPolicy::New,
+        ack_policy: AckPolicy::None,
+        filter_subject: format!("tracer.{CLUSTER}.record.task.{place}.*"),
+        ..consumer::push::Config::default()
+    };
+    let consumer: PushConsumer = stream.create_consumer(config).await.map_err(|error| asset(with_cause(&error)))?;
+    consumer.messages().await.map_err(|error| asset(error.to_string()))
+}
+
+/// Tries an engine out, as `tracer start` does before it says that it has started: connects, and makes what is missing. Returns the name and version.
+pub(crate) async fn try_out(address: &str, queues: &[String]) -> Result<String, EngineError> {
+    check_address(address)?;
+    let connect = |reason: String| EngineError::Connect { address: address.into(), reason };
+    let options = ConnectOptions::new().name("tracer").connection_timeout(REQUEST_LIMIT);
+    let client = options.connect(address).await.map_err(|error| connect(with_cause(&error)))?;
+    let context = async_nats::jetstream::new(client.clone());
+    make_assets(&client, &context, queues, address).await?;
+    Ok(format!("nats-server {}", client.server_info().version))
+}
+
+#[cfg(test)]
+mod tests {
+    use tracer_core::task::TaskId;
+
+    use super::*;
+
+    #[test]
+    fn only_addresses_of_this_machine_are_taken_and_the_others_are_told_by_name() {
+        for address in ["nats://127.0.0.1:4222", "nats://localhost", "nats://[::1]:4222", "nats://127.0.0.2:1"] {
+            assert!(check_address(address).is_ok(), "{address}");
+        }
+        for (address, problem) in [
+            ("127.0.0.1:4222", "begins with `nats://`"),
+            ("redis://127.0.0.1", "begins with `nats://`"),
+            ("nats://10.0.0.5:4222", "is on another machine"),
+            ("nats://broker:4222", "is on another machine"),
+            ("nats://", "is on another machine"),
+            ("nats://user:password@127.0.0.1", "has credentials in it"),
+            ("nats://127.0.0.1:70000", "has no port that can be"),
+        ] {
+            let text = check_address(address).map_err(|error| error.to_string()).unwrap_err();
+            assert!(text.contains(problem) && text.contains("(hint: "), "{address}: {text}");
+        }
+    }
+
+    #[test]
+    fn a_record_is_found_under_its_task() {
+        let id = ClusterTaskId { place: PlaceId(0x1234_5678_9abc_def0), task: TaskId(1042) };
+        assert_eq!(task_of_record(&record_subject(id)), Some(id));
+        assert_eq!(task_of_record("tracer.default.record.node.x"), None);
+        assert_eq!(queue_subject("q", id).rsplit('.').next().map(str::parse), Some(Ok(id)));
+    }
+}

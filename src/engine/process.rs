@@ -1,0 +1,304 @@
+//! The process `agent`: one runtime over two ends, the head's socket and the engine, with the core between them.
+
+use std::fmt;
+use std::io::{self, Write};
+use std::net::Shutdown;
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
+use tracer_core::codec::WireError;
+use tracer_core::task::{Refusal, RefusalCode};
+use tracer_ipc::protocol::frame::{FRAME_LIMIT, FrameBuffer, put_frame};
+use tracer_ipc::protocol::{FromAgent, Hello, Role, ToAgent, kind};
+use tracer_ipc::session::socket_path;
+
+use crate::agent::{Agent, Effect, Import, NotStored, Settings, ToHead, Token};
+use crate::interface::PutError;
+use crate::message::TaskMessage;
+use crate::nats::{self, ACK_WAIT, FromEngine, Nats};
+use crate::record::{Claim, End, Holder, Terms};
+
+pub use crate::nats::{EngineError, check_address};
+
+/// Interval of heartbeats, and of saying that messages are held.
+const KEEP: Duration = Duration::from_secs(3);
+
+/// Reason why the process ends. The head starts it again.
+#[derive(Debug)]
+pub enum AgentError {
+    /// The head cannot be spoken to.
+    Head(io::Error),
+    /// The head says what cannot be.
+    Protocol(WireError),
+    /// The engine's address cannot be used.
+    Engine(EngineError),
+    /// The runtime cannot be started.
+    Runtime(io::Error),
+}
+
+impl fmt::Display for AgentError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            AgentError::Head(error) => write!(f, "the head cannot be spoken to: {error}"),
+            AgentError::Protocol(error) => write!(f, "the head sent what cannot be read: {error}"),
+            AgentError::Engine(error) => error.fmt(f),
+            AgentError::Runtime(error) => write!(f, "the runtime cannot be started: {error}"),
+        }
+    }
+}
+
+impl std::error::Error for AgentError {}
+
+fn runtime() -> io::Result<tokio::runtime::Runtime> {
+    tokio::runtime::Builder::new_current_thread().enable_io().enable_time().build()
+}
+
+/// Tries an engine out in this process, which ends soon after. Returns the engine's name and version.
+pub fn try_out(address: &str, queues: &[String]) -> Result<String, AgentError> {
+    let runtime = runtime().map_err(AgentError::Runtime)?;
+    runtime.block_on(nats::try_out(address, queues)).map_err(AgentError::Engine)
+}
+
+/// Runs the agent of a session's head until that is gone.
+pub fn run(session_dir: &Path) -> Result<(), AgentError> {
+    let mut stream = UnixStream::connect(socket_path(session_dir)).map_err(AgentError::Head)?;
+    let mut hello = Vec::new();
+    Hello::of_this_process(Role::Agent).encode(&mut hello);
+    stream.write_all(&hello).map_err(AgentError::Head)?;
+    let (told, from_head) = unbounded_channel();
+    let reading = stream.try_clone().map_err(AgentError::Head)?;
+    std::thread::Builder::new()
+        .name("tracer-head".into())
+        .spawn(move || read(reading, &told))
+        .map_err(AgentError::Runtime)?;
+    let runtime = runtime().map_err(AgentError::Runtime)?;
+    let ended = runtime.block_on(serve(&stream, from_head));
+    let _ = stream.shutdown(Shutdown::Both);
+    ended
+}
+
+/// Reads what the head says until it is gone.
+fn read(mut stream: UnixStream, told: &UnboundedSender<Result<ToAgent, AgentError>>) {
+    let mut frames = FrameBuffer::new();
+    loop {
+        match frames.read_from(&mut stream) {
+            Ok(0) => return,
+            Ok(_) => {}
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+            Err(error) => return drop(told.send(Err(AgentError::Head(error)))),
+        }
+        loop {
+            let message = match frames.next_frame(FRAME_LIMIT) {
+                Ok(None) => break,
+                Ok(Some((kind::SHARING, body))) => ToAgent::decode(body).map_err(AgentError::Protocol),
+                Ok(Some((kind::WELCOME, _))) => continue,
+                Ok(Some(_)) => Err(AgentError::Protocol(WireError::UnknownValue("frame kind"))),
+                Err(error) => Err(AgentError::Head(error.into())),
+            };
+            if told.send(message).is_err() {
+                return;
+            }
+        }
+    }
+}
+
+async fn serve(
+    stream: &UnixStream,
+    mut from_head: UnboundedReceiver<Result<ToAgent, AgentError>>,
+) -> Result<(), AgentError> {
+    let clock = Instant::now();
+    let now_ns = || u64::try_from(clock.elapsed().as_nanos()).unwrap_or(u64::MAX);
+    // First it says who this node is.
+    let Some(first) = from_head.recv().await else { return Ok(()) };
+    let ToAgent::Node { place, life, node_id, address, queues, engine_wait_ms } = first? else {
+        return Err(AgentError::Protocol(WireError::UnknownValue("first message")));
+    };
+    nats::check_address(&address).map_err(AgentError::Engine)?;
+    let limited =
+        |(queue, slots): &(String, u32)| (queue.clone(), if *slots == 0 { usize::MAX } else { *slots as usize });
+    let settings = Settings {
+        own: Holder { place, life },
+        node_id: node_id.clone(),
+        queues: queues.iter().map(limited).collect(),
+        ack_wait_ns: ACK_WAIT.as_nanos() as u64,
+        keep_ns: KEEP.as_nanos() as u64,
+        engine_wait_ns: engine_wait_ms.saturating_mul(1_000_000),
+    };
+    let mut agent = Agent::new(settings, now_ns());
+    let (events, mut from_engine) = unbounded_channel();
+    let names = queues.iter().map(|(queue, _)| queue.clone()).collect();
+    let nats = Arc::new(Nats::connect(&address, place, names, events).await.map_err(AgentError::Engine)?);
+    let mut out = Out { bytes: Vec::new(), address, engine_wait_ms, why: String::new() };
+    let mut next_ns = now_ns();
+    loop {
+        let wait = Duration::from_nanos(next_ns.saturating_sub(now_ns()));
+        tokio::select! {
+            message = from_head.recv() => {
+                let Some(message) = message else { return Ok(()) };
+                on_head(&mut agent, message?, now_ns())?;
+                while let Ok(message) = from_head.try_recv() {
+                    on_head(&mut agent, message?, now_ns())?;
+                }
+            }
+            event = from_engine.recv() => {
+                let Some(event) = event else { return Ok(()) };
+                on_engine(&mut agent, &mut out, event, now_ns());
+                while let Ok(event) = from_engine.try_recv() {
+                    on_engine(&mut agent, &mut out, event, now_ns());
+                }
+            }
+            () = tokio::time::sleep(wait) => {}
+        }
+        if next_ns <= now_ns() {
+            next_ns = agent.on_tick(now_ns());
+        }
+        for effect in agent.take_effects() {
+            match effect {
+                Effect::Ask(number, request) => nats.carry_out(number, request),
+                Effect::Tell(told) => out.put(told),
+            }
+        }
+        out.write(stream)?;
+    }
+}
+
+/// Messages that are to be told to the head.
+struct Out {
+    bytes: Vec<u8>,
+    address: String,
+    engine_wait_ms: u64,
+    /// Reason why the engine cannot be reached, while it cannot.
+    why: String,
+}
+
+impl Out {
+    fn put(&mut self, told: ToHead) {
+        let message = match told {
+            ToHead::Stored(task) => FromAgent::Stored(task),
+            ToHead::NotStored(task, why) => FromAgent::NotStored(task, self.refusal(why)),
+            ToHead::Ended(task, End::Outcome { outcome, .. }) => FromAgent::Ended(task, outcome),
+            ToHead::Ended(task, End::Lost(claim)) => FromAgent::Lost {
+                task,
+                attempt: claim.attempt,
+                why: format!("the node that ran it was lost ({})", of(&claim)),
+            },
+            ToHead::Ended(task, End::NodesLost(claim)) => FromAgent::Lost {
+                task,
+                attempt: claim.attempt,
+                why: format!(
+                    "the nodes that ran it were lost {} times, the last one with attempt {} ({})",
+                    claim.crashes + 1,
+                    claim.attempt,
+                    of(&claim)
+                ),
+            },
+            ToHead::LostWrites(task) => FromAgent::Lost {
+                task,
+                attempt: 0,
+                why: "the engine has lost it, and nobody knows whether it had begun".into(),
+            },
+            ToHead::Import(Import { token, claim, submitted_unix_nano, envelope }) => FromAgent::Import {
+                id: token.id,
+                token: token.encode(),
+                attempt: claim.attempt,
+                failures: claim.failures,
+                crashes: claim.crashes,
+                submitted_unix_nano,
+                envelope,
+            },
+            ToHead::Stop(id) => FromAgent::Stop(id),
+            ToHead::Settled(id) => FromAgent::Settled(id),
+            ToHead::Log(line) => FromAgent::Log(line),
+        };
+        self.put_message(&message);
+    }
+
+    fn put_message(&mut self, message: &FromAgent) {
+        put_frame(&mut self.bytes, kind::SHARED, |out| message.put(out));
+    }
+
+    fn refusal(&self, why: NotStored) -> Refusal {
+        let address = &self.address;
+        match why {
+            NotStored::Unreachable => Refusal::new(
+                RefusalCode::EngineUnreachable,
+                format!(
+                    "the engine at `{address}` could not be reached for {} ms, so nothing was accepted: {}\n\
+                     (hint: submit again when it is back; `tracer status` says so)",
+                    self.engine_wait_ms, self.why
+                ),
+            ),
+            NotStored::Put(PutError::NoQueue) => Refusal::new(
+                RefusalCode::QueueRefused,
+                format!(
+                    "the engine at `{address}` has no such queue\n\
+                     (hint: a queue is made by the first node that serves it: `tracer start --address {address} --queue NAME`)"
+                ),
+            ),
+            NotStored::Put(PutError::Full) => Refusal::new(
+                RefusalCode::QueueFull,
+                format!("the queue in the engine at `{address}` is full\n(hint: submit more when some have ended)"),
+            ),
+            NotStored::Put(PutError::Refused(reason)) => {
+                Refusal::new(RefusalCode::QueueRefused, format!("the engine at `{address}` does not take it: {reason}"))
+            }
+        }
+    }
+
+    fn write(&mut self, mut stream: &UnixStream) -> Result<(), AgentError> {
+        if !self.bytes.is_empty() {
+            stream.write_all(&self.bytes).map_err(AgentError::Head)?;
+            self.bytes.clear();
+        }
+        Ok(())
+    }
+}
+
+fn of(claim: &Claim) -> String {
+    format!("node {}", claim.holder.place)
+}
+
+fn on_head(agent: &mut Agent, message: ToAgent, now_ns: u64) -> Result<(), AgentError> {
+    match message {
+        ToAgent::Node { .. } => return Err(AgentError::Protocol(WireError::UnknownValue("second node"))),
+        ToAgent::Share { task, queue, submitted_unix_nano, at_most_once, crash_limit, envelope, is_new, is_stored } => {
+            let terms = Terms { at_most_once, crash_limit };
+            let message = TaskMessage { submitted_unix_nano, terms, envelope: &envelope }.encode();
+            agent.on_share(task, queue, message, is_new, is_stored, now_ns);
+        }
+        ToAgent::Withdraw { task, stops, end } => agent.on_withdraw(task, end, stops),
+        ToAgent::Free { slots, free, imports } => agent.on_free(slots as usize, free as usize, imports),
+        ToAgent::Open { token, attempt } => {
+            agent.on_import_open(Token::decode(&token).map_err(AgentError::Protocol)?, attempt);
+        }
+        ToAgent::AttemptFailed { id, attempt, is_crash, report } => {
+            agent.on_attempt_failed(id, attempt, is_crash, report);
+        }
+        ToAgent::Ended { id, attempt, end } => agent.on_import_ended(id, attempt, end),
+        ToAgent::GivenBack { id, attempt, has_begun } => agent.on_import_given_back(id, attempt, has_begun),
+        ToAgent::Stopping => agent.on_stopping(),
+    }
+    Ok(())
+}
+
+fn on_engine(agent: &mut Agent, out: &mut Out, event: FromEngine, now_ns: u64) {
+    match event {
+        FromEngine::Answer(number, answer) => agent.on_answer(number, answer),
+        FromEngine::Delivered(delivery) => agent.on_delivered(delivery),
+        FromEngine::Record(id, record) => agent.on_record(id, &record),
+        FromEngine::Told(told) => agent.on_told(&told),
+        FromEngine::Reachable(text) => {
+            out.why.clear();
+            out.put_message(&FromAgent::Engine { is_reachable: true, text });
+            agent.on_reachable(now_ns);
+        }
+        FromEngine::Unreachable(text) => {
+            out.why.clone_from(&text);
+            out.put_message(&FromAgent::Engine { is_reachable: false, text });
+            agent.on_unreachable(now_ns);
+        }
+    }
+}

@@ -1,0 +1,69 @@
+//! The file `place.id`: the id of a place, and how often a head of it has joined an engine.
+
+use std::fs;
+use std::io;
+use std::path::Path;
+
+use rustix::rand::{GetRandomFlags, getrandom};
+use tracer_core::PlaceId;
+
+use crate::private_file;
+
+/// The name of the file in the folder of the place, beside the journal.
+const FILE: &str = "place.id";
+
+/// Returns the id of a place, which is made if there is none, and a number for the life of a head that begins now: higher than that of every one before it,
+/// whatever the wall clock says. The caller has the place's lock.
+pub fn begin_life(place: &Path, now_unix_nano: u64) -> io::Result<(PlaceId, u64)> {
+    let path = place.join(FILE);
+    let before = match fs::read_to_string(&path) {
+        Ok(text) => Some(parse(&text).ok_or_else(|| {
+            let text = "is not what tracer writes: an id and a number, each in a line of its own";
+            io::Error::new(io::ErrorKind::InvalidData, format!("`{}` {text}", path.display()))
+        })?),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => None,
+        Err(error) => return Err(error),
+    };
+    let (id, life) = match before {
+        Some((id, last)) => (id, now_unix_nano.max(last.saturating_add(1))),
+        None => (random()?, now_unix_nano),
+    };
+    private_file::replace(&path, &place.join("place.id.part"), format!("{id}\n{life}\n").as_bytes())?;
+    Ok((id, life))
+}
+
+fn parse(text: &str) -> Option<(PlaceId, u64)> {
+    let mut lines = text.lines();
+    Some((lines.next()?.parse().ok()?, lines.next()?.parse().ok()?))
+}
+
+fn random() -> io::Result<PlaceId> {
+    let mut bytes = [0; 8];
+    // So few bytes come at once.
+    getrandom(&mut bytes, GetRandomFlags::empty())?;
+    Ok(PlaceId(u64::from_le_bytes(bytes)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_place_keeps_its_id_and_each_life_has_a_higher_number_than_the_one_before() {
+        let folder = tempfile::tempdir().unwrap();
+        let (id, first) = begin_life(folder.path(), 1_000).unwrap();
+        assert_eq!(first, 1_000);
+        assert_eq!(begin_life(folder.path(), 5_000).unwrap(), (id, 5_000));
+        assert_eq!(begin_life(folder.path(), 10).unwrap(), (id, 5_001), "the clock was set back");
+        let other = tempfile::tempdir().unwrap();
+        assert_ne!(begin_life(other.path(), 1_000).unwrap().0, id);
+    }
+
+    #[test]
+    fn a_file_that_somebody_has_written_over_is_an_error_and_no_new_id() {
+        let folder = tempfile::tempdir().unwrap();
+        fs::write(folder.path().join(FILE), "not an id\n7\n").unwrap();
+        let error = begin_life(folder.path(), 1).unwrap_err();
+        assert!(error.to_string().contains("place.id"), "{error}");
+    }
+}

@@ -1,0 +1,532 @@
+//! Messages between a head and its agent, the process that speaks to an engine of many machines. Each is the body of a frame: of kind
+//! [`SHARING`](super::kind::SHARING) from the head, of kind [`SHARED`](super::kind::SHARED) from the agent.
+
+use tracer_core::codec::{Put, Take, WireError};
+use tracer_core::task::{AttemptReport, Outcome, Refusal, TaskId};
+use tracer_core::{ClusterTaskId, PlaceId};
+
+use super::message::{put_attempts, take_attempts};
+
+/// The end of a task as it travels from node to node.
+#[derive(Clone, Debug, PartialEq)]
+pub struct SharedEnd {
+    /// The last attempt, from 1; 0 when none had begun.
+    pub attempt: u32,
+    /// Outcome of the task. A value is in it, and not in a file.
+    pub outcome: Outcome,
+    /// Time at which the last attempt began, in nanoseconds since the Unix epoch by the clock of its node; none if none had begun.
+    pub started_unix_nano: Option<u64>,
+    /// Time of the end, by the same clock.
+    pub ended_unix_nano: u64,
+    /// Attempts before the last one, the oldest first.
+    pub past: Vec<AttemptReport>,
+    /// The node that ran it; empty if none did.
+    pub node_id: String,
+}
+
+impl SharedEnd {
+    /// Encodes it.
+    pub fn encode(&self) -> Vec<u8> {
+        let mut out = Vec::new();
+        out.put_u32(self.attempt);
+        out.put_u8(self.started_unix_nano.is_some().into());
+        out.put_u64(self.started_unix_nano.unwrap_or(0));
+        out.put_u64(self.ended_unix_nano);
+        out.put_str(&self.node_id);
+        self.outcome.encode(&mut out);
+        put_attempts(&mut out, &self.past);
+        out
+    }
+
+    /// Takes it apart. Another node has written it.
+    pub fn decode(bytes: &[u8]) -> Result<SharedEnd, WireError> {
+        let mut take = Take::new(bytes);
+        let attempt = take.u32()?;
+        let has_started = flag(&mut take)?;
+        let started_unix_nano = Some(take.u64()?).filter(|_| has_started);
+        let (ended_unix_nano, node_id) = (take.u64()?, take.str()?.to_owned());
+        let outcome = Outcome::take(&mut take)?;
+        let past = take_attempts(&mut take)?;
+        take.finish()?;
+        if let Outcome::Stored(_) = outcome {
+            return Err(WireError::UnknownValue("outcome"));
+        }
+        Ok(SharedEnd { attempt, outcome, started_unix_nano, ended_unix_nano, past, node_id })
+    }
+}
+
+fn flag(take: &mut Take<'_>) -> Result<bool, WireError> {
+    match take.u8()? {
+        0 => Ok(false),
+        1 => Ok(true),
+        _ => Err(WireError::UnknownValue("flag")),
+    }
+}
+
+/// Encodes the report of an attempt, for records that other nodes read.
+pub fn encode_report(report: &AttemptReport) -> Vec<u8> {
+    let mut out = Vec::new();
+    put_attempts(&mut out, std::slice::from_ref(report));
+    out
+}
+
+/// A message of a head to its agent.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ToAgent {
+    /// First of all: who it is.
+    Node {
+        /// The id of the head's place.
+        place: PlaceId,
+        /// Number of the start of the head; a later one is higher.
+        life: u64,
+        /// The name of the node on spans.
+        node_id: String,
+        /// Address of the engine.
+        address: String,
+        /// The queues that it serves, each with the most tasks of it that run at a time; 0 for as many as there are slots.
+        queues: Vec<(String, u32)>,
+        /// Time that a submission waits for an engine that cannot be reached, in milliseconds.
+        engine_wait_ms: u64,
+    },
+    /// A task to put into a queue.
+    Share {
+        /// The task.
+        task: TaskId,
+        /// The queue.
+        queue: String,
+        /// Time at which it was accepted, in nanoseconds since the Unix epoch.
+        submitted_unix_nano: u64,
+        /// True if it must not be started twice.
+        at_most_once: bool,
+        /// Limit of how often it is started again after its node or worker was lost.
+        crash_limit: u32,
+        /// Its envelope, free of what only this head knows.
+        envelope: Vec<u8>,
+        /// True if no agent was told of it before.
+        is_new: bool,
+        /// True if an agent has said that the engine has it.
+        is_stored: bool,
+    },
+    /// Somebody wants a shared task to end.
+    Withdraw {
+        /// The task.
+        task: TaskId,
+        /// True if it is to end also where it runs.
+        stops: bool,
+        /// End that it has if nobody has begun it: an encoded [`SharedEnd`].
+        end: Vec<u8>,
+    },
+    /// Slots for tasks of queues.
+    Free {
+        /// Number of slots.
+        slots: u32,
+        /// Number of free ones.
+        free: u32,
+        /// Number of imports that had come from this agent by then.
+        imports: u64,
+    },
+    /// A task of another node that this head runs since before this agent.
+    Open {
+        /// Token that the agent gave with it.
+        token: Vec<u8>,
+        /// The attempt that it began with here.
+        attempt: u32,
+    },
+    /// An attempt at an import failed, and the next one follows here.
+    AttemptFailed {
+        /// The task.
+        id: ClusterTaskId,
+        /// Number of the attempt.
+        attempt: u32,
+        /// True if it was lost with its worker.
+        is_crash: bool,
+        /// An encoded [`AttemptReport`].
+        report: Vec<u8>,
+    },
+    /// An import has ended.
+    Ended {
+        /// The task.
+        id: ClusterTaskId,
+        /// Number of the last attempt.
+        attempt: u32,
+        /// An encoded [`SharedEnd`].
+        end: Vec<u8>,
+    },
+    /// This head lets go of an import, which another node is to run.
+    GivenBack {
+        /// The task.
+        id: ClusterTaskId,
+        /// Number of the attempt that is given up.
+        attempt: u32,
+        /// True if it had begun.
+        has_begun: bool,
+    },
+    /// The head stops: nothing is taken from queues any more.
+    Stopping,
+}
+
+/// A message of an agent to its head.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum FromAgent {
+    /// The engine has this task.
+    Stored(TaskId),
+    /// The engine does not have this task, and never will.
+    NotStored(TaskId, Refusal),
+    /// A task of this head has ended: an encoded [`SharedEnd`].
+    Ended(TaskId, Vec<u8>),
+    /// A task of this head has lost the nodes that ran it: how many attempts there were, and whether that is because it must not be started twice.
+    Lost {
+        /// The task.
+        task: TaskId,
+        /// Number of the attempt that was lost last; 0 if nobody knows.
+        attempt: u32,
+        /// Reason why that is its end, as a clause.
+        why: String,
+    },
+    /// A task to run.
+    Import {
+        /// The task.
+        id: ClusterTaskId,
+        /// Everything that the agent has to know of it; it comes back in [`ToAgent::Open`].
+        token: Vec<u8>,
+        /// The attempt to begin with, from 1.
+        attempt: u32,
+        /// Number of attempts that failed by themselves.
+        failures: u32,
+        /// Number of attempts that were lost.
+        crashes: u32,
+        /// Time at which its origin accepted it, by the clock of that machine.
+        submitted_unix_nano: u64,
+        /// Its envelope.
+        envelope: Vec<u8>,
+    },
+    /// The origin of an import wants it to end.
+    Stop(ClusterTaskId),
+    /// The end of an import need not be remembered any more.
+    Settled(ClusterTaskId),
+    /// State of the engine, for people.
+    Engine {
+        /// True if it can be reached.
+        is_reachable: bool,
+        /// Its name and version, if it was ever reached; or why it cannot be.
+        text: String,
+    },
+    /// A line for the log.
+    Log(String),
+}
+
+fn put_id(out: &mut Vec<u8>, id: ClusterTaskId) {
+    out.put_u64(id.place.0);
+    out.put_u64(id.task.0);
+}
+
+fn take_id(take: &mut Take<'_>) -> Result<ClusterTaskId, WireError> {
+    Ok(ClusterTaskId { place: PlaceId(take.u64()?), task: TaskId(take.u64()?) })
+}
+
+impl ToAgent {
+    /// Appends the body of its frame.
+    pub fn put(&self, out: &mut Vec<u8>) {
+        match self {
+            ToAgent::Node { place, life, node_id, address, queues, engine_wait_ms } => {
+                out.put_u8(1);
+                [place.0, *life, *engine_wait_ms].into_iter().for_each(|number| out.put_u64(number));
+                out.put_str(node_id);
+                out.put_str(address);
+                out.put_u32(queues.len() as u32);
+                for (queue, slots) in queues {
+                    out.put_str(queue);
+                    out.put_u32(*slots);
+                }
+            }
+            ToAgent::Share {
+                task,
+                queue,
+                submitted_unix_nano,
+                at_most_once,
+                crash_limit,
+                envelope,
+                is_new,
+                is_stored,
+            } => {
+                out.put_u8(2);
+                [task.0, *submitted_unix_nano].into_iter().for_each(|number| out.put_u64(number));
+                [*at_most_once, *is_new, *is_stored].into_iter().for_each(|flag| out.put_u8(flag.into()));
+                out.put_u32(*crash_limit);
+                out.put_str(queue);
+                out.put_bytes(envelope);
+            }
+            ToAgent::Withdraw { task, stops, end } => {
+                out.put_u8(3);
+                out.put_u64(task.0);
+                out.put_u8((*stops).into());
+                out.put_bytes(end);
+            }
+            ToAgent::Free { slots, free, imports } => {
+                out.put_u8(4);
+                out.put_u32(*slots);
+                out.put_u32(*free);
+                out.put_u64(*imports);
+            }
+            ToAgent::Open { token, attempt } => {
+                out.put_u8(5);
+                out.put_u32(*attempt);
+                out.put_bytes(token);
+            }
+            ToAgent::AttemptFailed { id, attempt, is_crash, report } => {
+                out.put_u8(6);
+                put_id(out, *id);
+                out.put_u32(*attempt);
+                out.put_u8((*is_crash).into());
+                out.put_bytes(report);
+            }
+            ToAgent::Ended { id, attempt, end } => {
+                out.put_u8(7);
+                put_id(out, *id);
+                out.put_u32(*attempt);
+                out.put_bytes(end);
+            }
+            ToAgent::GivenBack { id, attempt, has_begun } => {
+                out.put_u8(8);
+                put_id(out, *id);
+                out.put_u32(*attempt);
+                out.put_u8((*has_begun).into());
+            }
+            ToAgent::Stopping => out.put_u8(9),
+        }
+    }
+
+    /// Takes the body of a frame apart.
+    pub fn decode(body: &[u8]) -> Result<ToAgent, WireError> {
+        let mut take = Take::new(body);
+        let message = match take.u8()? {
+            1 => {
+                let (place, life, engine_wait_ms) = (PlaceId(take.u64()?), take.u64()?, take.u64()?);
+                let (node_id, address) = (take.str()?.to_owned(), take.str()?.to_owned());
+                let queues = (0..take.u32()?).map(|_| Ok((take.str()?.to_owned(), take.u32()?)));
+                let queues = queues.collect::<Result<_, WireError>>()?;
+                ToAgent::Node { place, life, node_id, address, queues, engine_wait_ms }
+            }
+            2 => {
+                let (task, submitted_unix_nano) = (TaskId(take.u64()?), take.u64()?);
+                let (at_most_once, is_new, is_stored) = (flag(&mut take)?, flag(&mut take)?, flag(&mut take)?);
+                let (crash_limit, queue) = (take.u32()?, take.str()?.to_owned());
+                let envelope = take.bytes()?.into();
+                ToAgent::Share {
+                    task,
+                    queue,
+                    submitted_unix_nano,
+                    at_most_once,
+                    crash_limit,
+                    envelope,
+                    is_new,
+                    is_stored,
+                }
+            }
+            3 => ToAgent::Withdraw { task: TaskId(take.u64()?), stops: flag(&mut take)?, end: take.bytes()?.into() },
+            4 => ToAgent::Free { slots: take.u32()?, free: take.u32()?, imports: take.u64()? },
+            5 => ToAgent::Open { attempt: take.u32()?, token: take.bytes()?.into() },
+            6 => ToAgent::AttemptFailed {
+                id: take_id(&mut take)?,
+                attempt: take.u32()?,
+                is_crash: flag(&mut take)?,
+                report: take.bytes()?.into(),
+            },
+            7 => ToAgent::Ended { id: take_id(&mut take)?, attempt: take.u32()?, end: take.bytes()?.into() },
+            8 => ToAgent::GivenBack { id: take_id(&mut take)?, attempt: take.u32()?, has_begun: flag(&mut take)? },
+            9 => ToAgent::Stopping,
+            _ => return Err(WireError::UnknownValue("message to an agent")),
+        };
+        take.finish()?;
+        Ok(message)
+    }
+}
+
+impl FromAgent {
+    /// Appends the body of its frame.
+    pub fn put(&self, out: &mut Vec<u8>) {
+        match self {
+            FromAgent::Stored(task) => {
+                out.put_u8(1);
+                out.put_u64(task.0);
+            }
+            FromAgent::NotStored(task, refusal) => {
+                out.put_u8(2);
+                out.put_u64(task.0);
+                refusal.put(out);
+            }
+            FromAgent::Ended(task, end) => {
+                out.put_u8(3);
+                out.put_u64(task.0);
+                out.put_bytes(end);
+            }
+            FromAgent::Lost { task, attempt, why } => {
+                out.put_u8(4);
+                out.put_u64(task.0);
+                out.put_u32(*attempt);
+                out.put_str(why);
+            }
+            FromAgent::Import { id, token, attempt, failures, crashes, submitted_unix_nano, envelope } => {
+                out.put_u8(5);
+                put_id(out, *id);
+                [*attempt, *failures, *crashes].into_iter().for_each(|number| out.put_u32(number));
+                out.put_u64(*submitted_unix_nano);
+                out.put_bytes(token);
+                out.put_bytes(envelope);
+            }
+            FromAgent::Stop(id) => {
+                out.put_u8(6);
+                put_id(out, *id);
+            }
+            FromAgent::Settled(id) => {
+                out.put_u8(7);
+                put_id(out, *id);
+            }
+            FromAgent::Engine { is_reachable, text } => {
+                out.put_u8(8);
+                out.put_u8((*is_reachable).into());
+                out.put_str(text);
+            }
+            FromAgent::Log(line) => {
+                out.put_u8(9);
+                out.put_str(line);
+            }
+        }
+    }
+
+    /// Takes the body of a frame apart.
+    pub fn decode(body: &[u8]) -> Result<FromAgent, WireError> {
+        let mut take = Take::new(body);
+        let message = match take.u8()? {
+            1 => FromAgent::Stored(TaskId(take.u64()?)),
+            2 => {
+                let task = TaskId(take.u64()?);
+                let rest = take.exact(body.len() - 9)?;
+                FromAgent::NotStored(task, Refusal::decode(rest)?)
+            }
+            3 => FromAgent::Ended(TaskId(take.u64()?), take.bytes()?.into()),
+            4 => FromAgent::Lost { task: TaskId(take.u64()?), attempt: take.u32()?, why: take.str()?.into() },
+            5 => {
+                let id = take_id(&mut take)?;
+                let (attempt, failures, crashes) = (take.u32()?, take.u32()?, take.u32()?);
+                let submitted_unix_nano = take.u64()?;
+                let (token, envelope) = (take.bytes()?.into(), take.bytes()?.into());
+                FromAgent::Import { id, token, attempt, failures, crashes, submitted_unix_nano, envelope }
+            }
+            6 => FromAgent::Stop(take_id(&mut take)?),
+            7 => FromAgent::Settled(take_id(&mut take)?),
+            8 => FromAgent::Engine { is_reachable: flag(&mut take)?, text: take.str()?.into() },
+            9 => FromAgent::Log(take.str()?.into()),
+            _ => return Err(WireError::UnknownValue("message of an agent")),
+        };
+        take.finish()?;
+        Ok(message)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+    use tracer_core::task::{Failure, RefusalCode};
+
+    use super::*;
+
+    const ID: ClusterTaskId = ClusterTaskId { place: PlaceId(1), task: TaskId(2) };
+
+    #[test]
+    fn what_is_told_either_way_survives_the_wire() {
+        let to_agent = [
+            ToAgent::Node {
+                place: PlaceId(1),
+                life: 2,
+                node_id: "n".into(),
+                address: "nats://127.0.0.1:4222".into(),
+                queues: vec![("default".into(), 2), ("gpu".into(), 0)],
+                engine_wait_ms: 5000,
+            },
+            ToAgent::Share {
+                task: TaskId(1),
+                queue: "default".into(),
+                submitted_unix_nano: 2,
+                at_most_once: true,
+                crash_limit: 3,
+                envelope: b"envelope".to_vec(),
+                is_new: true,
+                is_stored: false,
+            },
+            ToAgent::Withdraw { task: TaskId(1), stops: true, end: b"end".to_vec() },
+            ToAgent::Free { slots: 2, free: 1, imports: 7 },
+            ToAgent::Open { token: b"token".to_vec(), attempt: 2 },
+            ToAgent::AttemptFailed { id: ID, attempt: 1, is_crash: true, report: b"r".to_vec() },
+            ToAgent::Ended { id: ID, attempt: 1, end: b"end".to_vec() },
+            ToAgent::GivenBack { id: ID, attempt: 1, has_begun: false },
+            ToAgent::Stopping,
+        ];
+        for message in to_agent {
+            let mut body = Vec::new();
+            message.put(&mut body);
+            assert_eq!(ToAgent::decode(&body), Ok(message.clone()));
+            assert!(ToAgent::decode(&body[..body.len() - 1]).is_err(), "{message:?}");
+        }
+        let from_agent = [
+            FromAgent::Stored(TaskId(1)),
+            FromAgent::NotStored(TaskId(1), Refusal::new(RefusalCode::QueueRefused, "no\n(hint: yes)")),
+            FromAgent::Ended(TaskId(1), b"end".to_vec()),
+            FromAgent::Lost { task: TaskId(1), attempt: 2, why: "gone".into() },
+            FromAgent::Import {
+                id: ID,
+                token: b"token".to_vec(),
+                attempt: 2,
+                failures: 1,
+                crashes: 0,
+                submitted_unix_nano: 9,
+                envelope: b"e".to_vec(),
+            },
+            FromAgent::Stop(ID),
+            FromAgent::Settled(ID),
+            FromAgent::Engine { is_reachable: true, text: "nats-server 2.9.10".into() },
+            FromAgent::Log("line".into()),
+        ];
+        for message in from_agent {
+            let mut body = Vec::new();
+            message.put(&mut body);
+            assert_eq!(FromAgent::decode(&body), Ok(message));
+        }
+    }
+
+    #[test]
+    fn an_end_survives_the_way_to_another_node() {
+        let end = SharedEnd {
+            attempt: 2,
+            outcome: Outcome::Failed(Failure::Cancelled),
+            started_unix_nano: Some(5),
+            ended_unix_nano: 6,
+            past: Vec::new(),
+            node_id: "b".into(),
+        };
+        for end in [SharedEnd { outcome: Outcome::Returned(vec![1]), started_unix_nano: None, ..end.clone() }, end] {
+            assert_eq!(SharedEnd::decode(&end.encode()), Ok(end));
+        }
+    }
+
+    #[test]
+    fn an_end_of_another_node_names_no_file_of_this_one() {
+        let stored = tracer_core::Stored { name: "secret".into(), bytes: 1 };
+        let end = SharedEnd {
+            attempt: 1,
+            outcome: Outcome::Stored(stored),
+            started_unix_nano: None,
+            ended_unix_nano: 6,
+            past: Vec::new(),
+            node_id: String::new(),
+        };
+        assert_eq!(SharedEnd::decode(&end.encode()), Err(WireError::UnknownValue("outcome")));
+    }
+
+    proptest! {
+        #[test]
+        fn bytes_of_nobody_are_refused_and_never_a_panic(bytes in proptest::collection::vec(any::<u8>(), 0..64)) {
+            let _ = (ToAgent::decode(&bytes), FromAgent::decode(&bytes), SharedEnd::decode(&bytes));
+        }
+    }
+}

@@ -1,0 +1,91 @@
+//! Tasks of other nodes that this head runs: what becomes of their attempts is told to the agent, and not to the journal.
+
+use tracer_core::task::{AttemptReport, Failure, Outcome, TaskId};
+use tracer_ipc::protocol::{SharedEnd, ToAgent, encode_report};
+
+use crate::{
+    effects::Effects,
+    state::{
+        progress::TaskEnd,
+        shared::{ImportEnd, Imported, SharedTasks},
+    },
+};
+
+/// State of the head that the end of an import depends on.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Here<'a> {
+    /// The name of the node on spans.
+    pub node_id: &'a str,
+    /// True if the head is to stop.
+    pub is_stopping: bool,
+}
+
+/// Returns what the agent is told of the end of an import.
+pub(crate) fn message_of_end(import: &Imported) -> Option<ToAgent> {
+    let id = import.id;
+    import.end.clone().map(|end| match end {
+        ImportEnd::Outcome { attempt, end } => ToAgent::Ended { id, attempt, end },
+        ImportEnd::GivenBack { attempt, has_begun } => ToAgent::GivenBack { id, attempt, has_begun },
+    })
+}
+
+/// Notes how an import has ended here: it has its outcome; or the head stops, and it is given back to whoever takes it.
+pub(crate) fn note_end(
+    shared: &mut SharedTasks,
+    effects: &mut impl Effects,
+    id: TaskId,
+    (attempt, ended, past): (u32, &TaskEnd, &[AttemptReport]),
+    here: Here<'_>,
+) {
+    let Some(import) = shared.imports.get_mut(&id) else { return };
+    let was_cut_short = matches!(
+        ended.outcome,
+        Outcome::Failed(Failure::HeadStopped | Failure::WorkerLost { .. } | Failure::Lost { .. })
+    );
+    let end = if here.is_stopping && was_cut_short {
+        let has_begun = ended.worker.is_some();
+        // An attempt that had not begun is not counted, and the claim is for the next one.
+        ImportEnd::GivenBack { attempt: if has_begun { attempt } else { attempt + 1 }, has_begun }
+    } else {
+        let outcome = match &ended.outcome {
+            Outcome::Stored(stored) => Outcome::Failed(Failure::Result {
+                message: format!(
+                    "the result takes {} bytes, but results of tasks of a queue may take less than 262144\n\
+                     (hint: write it to a place that all nodes reach, and return its name)",
+                    stored.bytes
+                ),
+            }),
+            outcome => outcome.clone(),
+        };
+        let end = SharedEnd {
+            attempt,
+            outcome,
+            started_unix_nano: ended.started_unix_nano,
+            ended_unix_nano: ended.ended_unix_nano,
+            past: past.to_vec(),
+            node_id: here.node_id.into(),
+        };
+        // The claim is for an attempt, whether or not it has begun.
+        ImportEnd::Outcome { attempt: attempt.max(import.first_attempt), end: end.encode() }
+    };
+    import.end = Some(end);
+    if let Some(message) = message_of_end(import) {
+        effects.to_agent(&message);
+    }
+}
+
+/// Notes that an attempt at an import has failed, and that the next one follows here.
+pub(crate) fn note_failed(
+    shared: &mut SharedTasks,
+    effects: &mut impl Effects,
+    id: TaskId,
+    report: &AttemptReport,
+    is_crash: bool,
+) {
+    let Some(import) = shared.imports.get_mut(&id) else { return };
+    let report_bytes = encode_report(report);
+    let message =
+        ToAgent::AttemptFailed { id: import.id, attempt: report.number, is_crash, report: report_bytes.clone() };
+    import.failed.push((report.number, is_crash, report_bytes));
+    effects.to_agent(&message);
+}

@@ -1,0 +1,280 @@
+//! Tasks that are shared with other nodes: inputs from the agent, and what it is told. This head is the *origin* of the tasks that it has put into queues, and
+//! the *holder* of those that it runs for others.
+
+use tracer_core::ClusterTaskId;
+use tracer_core::task::{
+    ActorRole, Demand, Envelope, Failure, FunctionSpec, JobId, Outcome, Policy, Refusal, TaskId, TaskSpec,
+};
+use tracer_ipc::protocol::{Accepted, SharedEnd, ToAgent};
+
+use crate::{
+    actors::life,
+    cancel,
+    effects::{Effects, Submission},
+    exports, imports, lifecycle,
+    resources::Free,
+    state::{
+        State,
+        now::Now,
+        progress::{Event, Progress, TaskEnd},
+        shared::Imported,
+        task::Past,
+    },
+    submit, waiting,
+};
+
+/// Notes that this head has joined an engine. `job` is that of the tasks that it runs for other nodes.
+pub fn on_joined(state: &mut State, job: JobId) {
+    state.shared.job = Some(job);
+}
+
+/// Tells an agent that has just come all that is open both ways.
+pub fn on_agent(state: &mut State, effects: &mut impl Effects) {
+    state.shared.imports_seen = 0;
+    state.shared.to_share.clear();
+    for import in state.shared.imports.values() {
+        effects.to_agent(&ToAgent::Open { token: import.token.to_vec(), attempt: import.first_attempt });
+        for (attempt, is_crash, report) in &import.failed {
+            let (attempt, is_crash, report) = (*attempt, *is_crash, report.clone());
+            effects.to_agent(&ToAgent::AttemptFailed { id: import.id, attempt, is_crash, report });
+        }
+        if let Some(message) = imports::message_of_end(import) {
+            effects.to_agent(&message);
+        }
+    }
+    state.shared.to_share = state.shared.open.keys().copied().collect();
+    if state.is_stopping {
+        effects.to_agent(&ToAgent::Stopping);
+    }
+}
+
+/// Hands tasks to the agent that are to go into queues. Where there is no agent, the next one is told of them.
+pub(crate) fn hand_over(state: &mut State, effects: &mut impl Effects, now: Now) {
+    for id in std::mem::take(&mut state.shared.to_share) {
+        match exports::message(state, id) {
+            Some(Ok(message)) => {
+                let is_told = effects.to_agent(&message);
+                let Some(open) = state.shared.open.get_mut(&id) else { continue };
+                open.is_told |= is_told;
+                if open.withdrawn.is_some() {
+                    exports::tell_withdrawn(state, effects, id);
+                }
+            }
+            Some(Err(refusal)) => on_not_stored(state, effects, id, refusal, now),
+            None => {}
+        }
+    }
+}
+
+/// Notes that the engine has a task: it is accepted.
+pub fn on_stored(state: &mut State, effects: &mut impl Effects, id: TaskId) {
+    let Some(open) = state.shared.open.get_mut(&id) else { return };
+    open.is_stored = true;
+    accept(state, effects, id);
+}
+
+fn accept(state: &mut State, effects: &mut impl Effects, id: TaskId) {
+    let Some(to) = state.shared.open.get_mut(&id).and_then(|open| open.unanswered.take()) else { return };
+    effects.answer_later(to, Ok(Accepted { first_tag: to.1, first_task: id, count: 1, journaled: None }));
+}
+
+/// Notes that the engine has not taken a task, and never will: it is refused, or if it was accepted with what it needs it fails.
+pub fn on_not_stored(state: &mut State, effects: &mut impl Effects, id: TaskId, refusal: Refusal, now: Now) {
+    let Some(open) = state.shared.open.get_mut(&id) else { return };
+    if let Some(to) = open.unanswered.take() {
+        effects.answer_later(to, Err(refusal.clone()));
+        if let Some(task) = state.tasks.get_mut(id) {
+            task.driver = None;
+        }
+    }
+    end(state, effects, id, 0, lifecycle::unstarted(refusal.into(), now));
+}
+
+/// Takes the end of a task that was in a queue.
+pub fn on_shared_ended(state: &mut State, effects: &mut impl Effects, id: TaskId, end_bytes: &[u8], now: Now) {
+    if !state.shared.open.contains_key(&id) {
+        return;
+    }
+    accept(state, effects, id);
+    let shared = SharedEnd::decode(end_bytes).unwrap_or_else(|error| SharedEnd {
+        attempt: 0,
+        outcome: Outcome::Failed(Failure::Result { message: format!("its end cannot be read: {error}") }),
+        started_unix_nano: None,
+        ended_unix_nano: now.unix_nano,
+        past: Vec::new(),
+        node_id: String::new(),
+    });
+    if let Some(task) = state.tasks.get_mut(id)
+        && !shared.past.is_empty()
+    {
+        let past: &mut Past = task.past.get_or_insert_default();
+        past.attempts = shared.past;
+    }
+    let ended = TaskEnd {
+        outcome: shared.outcome,
+        // Its worker is another node's.
+        worker: None,
+        worker_pid: None,
+        started_unix_nano: shared.started_unix_nano,
+        ended_unix_nano: shared.ended_unix_nano,
+    };
+    end(state, effects, id, shared.attempt, ended);
+}
+
+/// Notes that a task in a queue has lost the nodes that ran it.
+pub fn on_shared_lost(state: &mut State, effects: &mut impl Effects, id: TaskId, attempt: u32, why: String, now: Now) {
+    accept(state, effects, id);
+    end(state, effects, id, attempt, lifecycle::unstarted(Failure::Lost { message: why }, now));
+}
+
+fn end(state: &mut State, effects: &mut impl Effects, id: TaskId, attempt: u32, ended: TaskEnd) {
+    if state.shared.open.remove(&id).is_none() {
+        return;
+    }
+    let Some(task) = state.tasks.get_mut(id) else { return };
+    task.attempt = attempt;
+    task.advance(id, Event::LetGo, &mut state.tally);
+    lifecycle::end_task(state, effects, id, ended);
+}
+
+/// A task of another node, as the agent hands it over.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Import {
+    /// Its id in the cluster.
+    pub id: ClusterTaskId,
+    /// Everything that the agent has to know of it.
+    pub token: Vec<u8>,
+    /// The attempt to begin with, from 1.
+    pub attempt: u32,
+    /// Number of attempts that failed by themselves.
+    pub failures: u32,
+    /// Number of attempts that were lost.
+    pub crashes: u32,
+    /// Time at which its origin accepted it.
+    pub submitted_unix_nano: u64,
+    /// Its envelope.
+    pub envelope: Vec<u8>,
+}
+
+/// Takes a task of another node in. What cannot be run here fails at once.
+pub fn on_import(state: &mut State, effects: &mut impl Effects, import: Import, now: Now) {
+    state.shared.imports_seen += 1;
+    let Some(job) = state.shared.job else { return };
+    if state.shared.imports_by_id.contains_key(&import.id) {
+        effects.log(format!("task {} came twice from the agent", import.id));
+        return;
+    }
+    let problem = check(&import.envelope);
+    // Of what cannot be read nothing is kept but that it failed.
+    let placeholder = placeholder();
+    let bytes: &[u8] = if problem.is_none() { &import.envelope } else { &placeholder };
+    let Ok(envelope) = Envelope::decode(bytes) else { return };
+    let submission =
+        Submission { driver: None, tag: 0, job, bytes, envelope, queued_unix_nano: import.submitted_unix_nano };
+    let (mut task, _) = submit::new_task(state, submission, import.submitted_unix_nano);
+    task.is_import = true;
+    task.key = None;
+    task.attempt = import.attempt.saturating_sub(1);
+    if import.failures > 0 || import.crashes > 0 {
+        task.past = Some(Box::new(Past { failures: import.failures, crashes: import.crashes, ..Past::default() }));
+    }
+    state.open_bytes += task.open_bytes();
+    let id = state.tasks.insert(task);
+    life::on_task(state, id);
+    let (token, first_attempt) = (import.token.into(), import.attempt);
+    let imported = Imported { id: import.id, token, first_attempt, end: None, failed: Vec::new() };
+    state.shared.imports.insert(id, imported);
+    state.shared.imports_by_id.insert(import.id, id);
+    match problem {
+        Some(message) => {
+            lifecycle::end_task(state, effects, id, lifecycle::unstarted(Failure::Module { message }, now))
+        }
+        None => waiting::queue_or_hold(state, id),
+    }
+}
+
+/// Says what keeps the envelope of another node from being run here, if anything does.
+fn check(envelope: &[u8]) -> Option<String> {
+    let envelope = match Envelope::decode(envelope) {
+        Ok(envelope) => envelope,
+        Err(error) => return Some(format!("this node cannot read the task: {error}")),
+    };
+    let module = match &envelope.spec {
+        TaskSpec::Function(function) if function.actor == ActorRole::None => function.module,
+        _ => return Some("this node takes functions from queues, and nothing else".into()),
+    };
+    if tracer_core::module_name::is_path(module) {
+        return Some(format!("this node takes no path of a library from a queue, such as `{module}`"));
+    }
+    let has_local = envelope.submitter.is_some() || !envelope.inputs.is_empty() || envelope.module_version.is_some();
+    if has_local || !envelope.policy.queue.is_empty() || !envelope.policy.idempotency_key.is_empty() {
+        return Some("the task refers to what only its own node knows".into());
+    }
+    None
+}
+
+/// Returns the envelope of a task that could not be read.
+fn placeholder() -> Vec<u8> {
+    let spec = TaskSpec::Function(FunctionSpec::of_task("unknown", "unknown", &[0x90]));
+    let envelope = Envelope {
+        spec,
+        name: "",
+        run_limit: None,
+        policy: Policy::default(),
+        demand: Demand::default(),
+        module_version: None,
+        wants_output: false,
+        traces_runtime: false,
+        trace: None,
+        baggage: "",
+        submitter: None,
+        inputs: Vec::new(),
+    };
+    let mut bytes = Vec::new();
+    envelope.encode(&mut bytes);
+    bytes
+}
+
+/// Ends an import, because its origin wants that.
+pub fn on_stop_import(state: &mut State, effects: &mut impl Effects, id: ClusterTaskId, now: Now) {
+    if let Some(&task) = state.shared.imports_by_id.get(&id) {
+        cancel::on_cancel(state, effects, task, None, now);
+    }
+}
+
+/// Notes that the end of an import is in its record, or counts for nothing.
+pub fn on_settled(state: &mut State, id: ClusterTaskId) {
+    if let Some(task) = state.shared.imports_by_id.remove(&id) {
+        state.shared.imports.remove(&task);
+    }
+}
+
+/// Returns whether an end of an import is still to be settled, or a task waits for its acceptance.
+pub fn has_unsettled(state: &State) -> bool {
+    state.shared.imports.values().any(|import| import.end.is_some())
+}
+
+/// Returns what the agent is told of the slots for tasks of queues: local tasks that wait come first.
+pub fn free_for_imports(state: &State) -> ToAgent {
+    let waiting = state.queue.len();
+    let free = if state.is_stopping { 0 } else { Free::of(state).cpus.saturating_sub(waiting) };
+    let number = |count: usize| u32::try_from(count).unwrap_or(u32::MAX);
+    ToAgent::Free {
+        slots: number(state.settings.workers_wanted),
+        free: number(free),
+        imports: state.shared.imports_seen,
+    }
+}
+
+/// Returns how many tasks of this head are in queues, and how many of other nodes it runs.
+pub fn shared_counts(state: &State) -> (usize, usize) {
+    let running = |id: &&TaskId| {
+        let task = state.tasks.get(**id);
+        task.is_some_and(|task| !matches!(task.progress(), Progress::Ended(_)))
+    };
+    (state.shared.open.len(), state.shared.imports.keys().filter(running).count())
+}
+
+#[cfg(test)]
+#[path = "sharing_tests.rs"]
+mod tests;

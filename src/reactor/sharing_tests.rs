@@ -1,0 +1,304 @@
+use tracer_core::{ClusterTaskId, PlaceId};
+
+use crate::sharing::Import;
+use crate::testing::*;
+
+const ID: ClusterTaskId = ClusterTaskId { place: PlaceId(7), task: TaskId(1) };
+
+fn joined(workers: usize) -> Story {
+    let mut story = Story::with_workers(workers);
+    on_driver(&mut story.state, JobId(9));
+    on_joined(&mut story.state, JobId(9));
+    story
+}
+
+fn of_queue(policy: Policy<'static>) -> Envelope<'static> {
+    plain(Policy { queue: "default", ..policy })
+}
+
+/// Submits tasks as a driver does, and returns what it was answered at once.
+fn submit(story: &mut Story, envelopes: &[Envelope<'_>]) -> Vec<Answer> {
+    let encoded: Vec<Vec<u8>> = envelopes
+        .iter()
+        .map(|envelope| {
+            let mut bytes = Vec::new();
+            envelope.encode(&mut bytes);
+            bytes
+        })
+        .collect();
+    let mut body = Vec::new();
+    body.put_u64(story.next_tag);
+    encoded.iter().for_each(|envelope| body.put_bytes(envelope));
+    story.next_tag += envelopes.len() as u64;
+    let batch = Submissions::decode(&body).unwrap();
+    let mut answers = Vec::new();
+    let driver = (DriverId(1), Some(JobId(1)));
+    on_submit(&mut story.state, &mut story.effects, driver, batch, &mut |answer| answers.push(answer), story.now)
+        .unwrap();
+    story.check();
+    answers
+}
+
+/// Returns what the agent was told of tasks to put into queues: task, queue, and whether it is new and known to be stored.
+fn shares(story: &Story) -> Vec<(u64, String, bool, bool)> {
+    let share = |message: &ToAgent| match message {
+        ToAgent::Share { task, queue, is_new, is_stored, .. } => Some((task.0, queue.clone(), *is_new, *is_stored)),
+        _ => None,
+    };
+    story.effects.to_agent.iter().filter_map(share).collect()
+}
+
+fn import(envelope: &Envelope<'_>) -> Import {
+    let mut bytes = Vec::new();
+    envelope.encode(&mut bytes);
+    Import {
+        id: ID,
+        token: b"token".to_vec(),
+        attempt: 1,
+        failures: 0,
+        crashes: 0,
+        submitted_unix_nano: 500,
+        envelope: bytes,
+    }
+}
+
+fn end_of(outcome: Outcome) -> Vec<u8> {
+    SharedEnd {
+        attempt: 2,
+        outcome,
+        started_unix_nano: Some(10),
+        ended_unix_nano: 20,
+        past: Vec::new(),
+        node_id: "b".into(),
+    }
+    .encode()
+}
+
+#[test]
+fn a_task_of_a_queue_is_journaled_handed_over_and_acknowledged_when_the_engine_has_it() {
+    let mut story = joined(1);
+    let answers = submit(&mut story, &[of_queue(NEVER_AGAIN), plain(NEVER_AGAIN)]);
+    assert!(matches!(answers[..], [Answer::Later(0), Answer::Accepted(_)]), "{answers:?}");
+    assert_eq!(story.effects.submitted, [(1, 1), (2, 1)], "it is in the journal");
+    assert_eq!(story.schedule().iter().map(|lease| lease.2).collect::<Vec<_>>(), [2], "only the other one is leased");
+    assert_eq!(shares(&story), [(1, "default".into(), true, false)]);
+    assert_eq!(story.effects.later, []);
+    on_stored(&mut story.state, &mut story.effects, TaskId(1));
+    assert_eq!(story.effects.later, [(0, Ok(1))]);
+    let end = end_of(Outcome::Returned(vec![1]));
+    on_shared_ended(&mut story.state, &mut story.effects, TaskId(1), &end, story.now);
+    story.check();
+    assert_eq!(story.effects.finished, [(0, "ok".into())]);
+    assert_eq!(story.effects.journaled, [TaskId(1)]);
+    on_shared_ended(&mut story.state, &mut story.effects, TaskId(1), &end, story.now);
+    assert_eq!(story.effects.finished.len(), 1, "the first end counts");
+}
+
+#[test]
+fn what_the_engine_does_not_take_is_refused_and_its_driver_hears_no_end_beside_that() {
+    let mut story = joined(1);
+    submit(&mut story, &[of_queue(NEVER_AGAIN)]);
+    story.schedule();
+    let refusal = Refusal::new(RefusalCode::QueueRefused, "no");
+    on_not_stored(&mut story.state, &mut story.effects, TaskId(1), refusal, story.now);
+    story.check();
+    assert_eq!(story.effects.later, [(0, Err(RefusalCode::QueueRefused))]);
+    assert_eq!((story.effects.finished.len(), &story.effects.journaled[..]), (0, &[TaskId(1)][..]));
+}
+
+#[test]
+fn what_cannot_be_shared_is_refused_by_name() {
+    let refusal = |story: &mut Story, envelope: &Envelope<'_>| match submit(story, std::slice::from_ref(envelope)).pop()
+    {
+        Some(Answer::Refused(refusal)) => (refusal.code, refusal.text),
+        other => panic!("{other:?}"),
+    };
+    let mut alone = Story::with_workers(1);
+    let (code, text) = refusal(&mut alone, &of_queue(NEVER_AGAIN));
+    assert_eq!(code, RefusalCode::NoEngine);
+    assert!(text.contains("`default`") && text.contains("(hint: "), "{text}");
+    let mut story = joined(1);
+    let function = |module, actor| {
+        let spec = TaskSpec::Function(FunctionSpec { actor, ..FunctionSpec::of_task(module, "f", &[0x90]) });
+        Envelope { spec, ..of_queue(NEVER_AGAIN) }
+    };
+    let demand = Demand { num_cpus: 2, ..Demand::default() };
+    let stored = Input { argument: 0, source: InputSource::Stored(Stored { name: "1".into(), bytes: 1 << 20 }) };
+    for (envelope, part) in [
+        (plain(Policy { queue: "a.b", ..NEVER_AGAIN }), "the queue `a.b` has `.` in its name"),
+        (
+            Envelope { spec: TaskSpec::command(b"ls", vec![], vec![], b"/"), ..of_queue(NEVER_AGAIN) },
+            "a command cannot",
+        ),
+        (function("m", ActorRole::Call(TaskId(1))), "an actor cannot"),
+        (function("./libm.so", ActorRole::None), "`./libm.so` is a path of this machine"),
+        (Envelope { demand, ..of_queue(NEVER_AGAIN) }, "takes one slot"),
+        (Envelope { inputs: vec![stored], ..of_queue(NEVER_AGAIN) }, "may take 262144 bytes"),
+    ] {
+        let (code, text) = refusal(&mut story, &envelope);
+        assert!(code == RefusalCode::QueueRefused && text.contains(part), "{part}: {text}");
+    }
+    assert_eq!(story.effects.submitted, [], "nothing of it is in the journal");
+}
+
+#[test]
+fn what_travels_has_nothing_that_only_this_head_knows_and_results_in_their_places() {
+    let mut story = joined(1);
+    let first = story.submit_with(None, false);
+    let inputs = vec![Input { argument: 0, source: InputSource::Task(first) }];
+    let spec = TaskSpec::Function(FunctionSpec::of_task("demo", "f", &[0x92, 0xc0, 0x07]));
+    let policy = Policy { idempotency_key: "k", queue_limit: Some(Duration::from_secs(1)), retries: 3, ..NEVER_AGAIN };
+    let module_version = ModuleVersion::of_number(5);
+    let envelope =
+        Envelope { spec, inputs, module_version, wants_output: true, submitter: Some(first), ..of_queue(policy) };
+    let answers = submit(&mut story, &[envelope]);
+    assert!(matches!(answers[..], [Answer::Accepted(_)]), "it waits here until it has its arguments: {answers:?}");
+    let leases = story.schedule();
+    assert_eq!(shares(&story), []);
+    story.claim(leases[0].0, leases[0].1);
+    story.end(leases[0].0, leases[0].1, 5, Outcome::Returned(vec![0xa1, b'x']));
+    story.schedule();
+    let Some(ToAgent::Share { envelope, .. }) =
+        story.effects.to_agent.iter().find(|it| matches!(it, ToAgent::Share { .. }))
+    else {
+        panic!("{:?}", story.effects.to_agent)
+    };
+    let told = Envelope::decode(envelope).unwrap();
+    let TaskSpec::Function(function) = &told.spec else { panic!() };
+    assert_eq!(function.arguments, [0x92, 0xa1, b'x', 0x07]);
+    let local = (told.submitter, told.inputs.len(), told.module_version, told.wants_output);
+    assert_eq!(local, (None, 0, None, false));
+    assert_eq!(told.policy, Policy { retries: 3, ..NEVER_AGAIN });
+}
+
+#[test]
+fn a_new_agent_is_told_all_that_is_open_both_ways() {
+    let mut story = joined(2);
+    submit(&mut story, &[of_queue(NEVER_AGAIN), of_queue(NEVER_AGAIN)]);
+    story.effects.has_no_agent = true;
+    story.schedule();
+    story.effects.has_no_agent = false;
+    on_agent(&mut story.state, &mut story.effects);
+    story.schedule();
+    assert_eq!(shares(&story), [(1, "default".into(), true, false), (2, "default".into(), true, false)]);
+    on_stored(&mut story.state, &mut story.effects, TaskId(1));
+    on_cancel(&mut story.state, &mut story.effects, TaskId(2), None, story.now);
+    let policy = Policy { retries: 1, retry_backoff: Duration::ZERO, ..NEVER_AGAIN };
+    on_import(&mut story.state, &mut story.effects, import(&plain(policy)), story.now);
+    let lease = story.schedule()[0];
+    story.claim(lease.0, lease.1);
+    story.fail(lease.0, lease.1);
+    story.effects.to_agent.clear();
+    on_agent(&mut story.state, &mut story.effects);
+    story.schedule();
+    assert_eq!(shares(&story), [(1, "default".into(), false, true), (2, "default".into(), false, false)]);
+    let told = |wanted: fn(&ToAgent) -> bool| story.effects.to_agent.iter().filter(|it| wanted(it)).count();
+    assert_eq!(told(|it| matches!(it, ToAgent::Open { attempt: 1, .. })), 1);
+    assert_eq!(told(|it| matches!(it, ToAgent::AttemptFailed { attempt: 1, is_crash: false, .. })), 1);
+    assert_eq!(told(|it| matches!(it, ToAgent::Withdraw { task: TaskId(2), stops: true, .. })), 1);
+}
+
+#[test]
+fn a_task_of_another_node_runs_outside_of_the_journal_and_its_end_is_kept_until_it_is_settled() {
+    let mut story = joined(1);
+    let at_most_once = Policy { at_most_once: true, ..NEVER_AGAIN };
+    let wanted = Import { attempt: 3, crashes: 1, ..import(&plain(at_most_once)) };
+    on_import(&mut story.state, &mut story.effects, wanted, story.now);
+    let lease = story.schedule()[0];
+    assert_eq!(lease.3, 3, "the attempt goes on where another node was");
+    story.claim(lease.0, lease.1);
+    story.result(lease.0, lease.1, 5);
+    assert_eq!((story.effects.submitted.len(), story.effects.journaled.len(), story.effects.starts.len()), (0, 0, 0));
+    let ended = |story: &Story| story.effects.to_agent.iter().filter(|it| matches!(it, ToAgent::Ended { .. })).count();
+    let Some(ToAgent::Ended { id, attempt: 3, end }) = story.effects.to_agent.last() else {
+        panic!("{:?}", story.effects.to_agent)
+    };
+    assert_eq!(*id, ID);
+    assert_eq!(SharedEnd::decode(end).unwrap().outcome, Outcome::Returned(vec![1]));
+    on_agent(&mut story.state, &mut story.effects);
+    assert_eq!(ended(&story), 2, "nobody has settled it");
+    on_settled(&mut story.state, ID);
+    on_agent(&mut story.state, &mut story.effects);
+    assert_eq!(ended(&story), 2);
+    story.check();
+}
+
+#[test]
+fn what_another_node_sends_is_run_only_if_it_may_be() {
+    let path = TaskSpec::Function(FunctionSpec::of_task("/tmp/libevil.so", "f", &[0x90]));
+    let function = FunctionSpec { actor: ActorRole::Call(TaskId(1)), ..FunctionSpec::of_task("m", "f", &[0x90]) };
+    let input =
+        Input { argument: 0, source: InputSource::Stored(Stored { name: "../../etc/passwd".into(), bytes: 1 }) };
+    let hostile = [
+        Envelope { spec: path, ..plain(NEVER_AGAIN) },
+        Envelope { spec: TaskSpec::command(b"rm", vec![], vec![], b"/"), ..plain(NEVER_AGAIN) },
+        Envelope { spec: TaskSpec::Function(function), ..plain(NEVER_AGAIN) },
+        Envelope { inputs: vec![input], ..plain(NEVER_AGAIN) },
+        Envelope { submitter: Some(TaskId(1)), ..plain(NEVER_AGAIN) },
+    ];
+    let mut imports: Vec<_> = hostile.iter().map(import).collect();
+    imports.push(Import { envelope: b"\xff\xff nobody's".to_vec(), ..import(&plain(NEVER_AGAIN)) });
+    for import in imports {
+        let mut story = joined(1);
+        on_import(&mut story.state, &mut story.effects, import, story.now);
+        story.check();
+        assert_eq!(story.schedule(), [], "nothing of it runs");
+        let Some(ToAgent::Ended { end, .. }) = story.effects.to_agent.last() else {
+            panic!("{:?}", story.effects.to_agent)
+        };
+        let outcome = SharedEnd::decode(end).unwrap().outcome;
+        assert!(matches!(outcome, Outcome::Failed(Failure::Module { .. })), "{outcome:?}");
+    }
+}
+
+#[test]
+fn a_head_that_stops_gives_back_what_it_runs_for_others() {
+    let mut story = joined(1);
+    on_import(&mut story.state, &mut story.effects, import(&plain(NEVER_AGAIN)), story.now);
+    let other = ClusterTaskId { task: TaskId(2), ..ID };
+    let waits = Import { id: other, ..import(&plain(NEVER_AGAIN)) };
+    on_import(&mut story.state, &mut story.effects, waits, story.now);
+    let lease = story.schedule()[0];
+    story.claim(lease.0, lease.1);
+    on_stop(&mut story.state, &mut story.effects, false, story.now);
+    story.exit(lease.0);
+    let given_back: Vec<_> =
+        story.effects.to_agent.iter().filter(|it| matches!(it, ToAgent::GivenBack { .. })).collect();
+    let expected = [
+        ToAgent::GivenBack { id: other, attempt: 1, has_begun: false },
+        ToAgent::GivenBack { id: ID, attempt: 1, has_begun: true },
+    ];
+    assert_eq!(given_back, expected.iter().collect::<Vec<_>>());
+    assert!(has_unsettled(&story.state));
+}
+
+#[test]
+fn slots_are_offered_to_other_nodes_when_no_task_of_this_one_waits_for_them() {
+    let mut story = joined(2);
+    let free = |story: &Story| match free_for_imports(&story.state) {
+        ToAgent::Free { slots: 2, free, .. } => free,
+        other => panic!("{other:?}"),
+    };
+    assert_eq!(free(&story), 2);
+    story.submit(1);
+    story.schedule();
+    assert_eq!(free(&story), 1);
+    story.submit(3);
+    assert_eq!(free(&story), 0);
+}
+
+#[test]
+fn a_shared_task_that_waits_too_long_is_withdrawn_if_nobody_has_begun_it() {
+    let mut story = joined(1);
+    let policy = Policy { queue_limit: Some(Duration::from_secs(1)), ..NEVER_AGAIN };
+    submit(&mut story, &[of_queue(policy)]);
+    story.schedule();
+    story.now.monotonic_ns += 2_000_000_000;
+    on_tick(&mut story.state, &mut story.effects, START_LIMIT_NS, story.now);
+    let Some(ToAgent::Withdraw { task: TaskId(1), stops: false, end }) = story.effects.to_agent.last() else {
+        panic!("{:?}", story.effects.to_agent)
+    };
+    let outcome = SharedEnd::decode(end).unwrap().outcome;
+    assert!(matches!(outcome, Outcome::Failed(Failure::TimedOut { limit: TimeLimit::Queue, .. })), "{outcome:?}");
+    story.check();
+}

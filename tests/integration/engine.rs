@@ -1,0 +1,255 @@
+//! Many machines: nodes that share the tasks of a queue over a real NATS server, and what is left of it when one of them dies.
+
+use std::fs;
+use std::time::Duration;
+
+use rustix::process::Signal;
+use serde_json::{Value, json};
+
+use crate::support::{Broker, Cluster, HOOK, free_port, kill, kill_if_there, wait_until, wait_until_within};
+
+/// Starts a node that submits, and runs nothing.
+fn origin(broker: &Broker) -> Cluster {
+    Cluster::builder().workers(0).hook(HOOK).arg("--address").arg(broker.address()).start()
+}
+
+/// Starts a node that runs tasks of the queue `default`.
+fn holder(broker: &Broker) -> Cluster {
+    Cluster::builder().workers(2).hook(HOOK).arg("--address").arg(broker.address()).arg("--queue=default=2").start()
+}
+
+fn agent_pid(cluster: &Cluster) -> u32 {
+    wait_until("there is an agent that has reached the engine", || {
+        let engine = &cluster.status()["engine"];
+        (engine["is_reachable"] == true).then(|| engine["pid"].as_u64()).flatten().and_then(|pid| pid.try_into().ok())
+    })
+}
+
+/// Submits a task that says that it has begun and waits until it may go on, and returns its id.
+fn submit_blocked(origin: &Cluster, flags: &[&str], name: &str) -> (u64, [String; 2]) {
+    let [started, go] = ["started", "go"].map(|what| origin.file(&format!("{name}-{what}")));
+    let arguments = [&started, &go].map(|path| json!(path).to_string());
+    let mut command = vec!["submit", "task", "--queue", "default", "--no-wait"];
+    command.extend(flags);
+    command.extend(["misbehaving_tasks:waits", &arguments[0], &arguments[1]]);
+    let id = origin.tracer(&command).success().stdout_text().trim().parse().expect("an id");
+    (id, [started, go].map(|path| path.to_string_lossy().into_owned()))
+}
+
+#[test]
+fn a_task_of_a_queue_runs_on_another_node_and_its_trace_is_unbroken() {
+    let Some(broker) = Broker::start() else { return };
+    let (b, a) = (holder(&broker), origin(&broker));
+    agent_pid(&b);
+    let run = a.tracer(&["submit", "task", "--queue", "default", "demo:my_function"]).success();
+    assert_eq!(run.stdout_text(), "1\n");
+
+    let (of_a, of_b) = (a.spans(), b.spans());
+    let producer = of_a.named("demo.my_function tracer.remote");
+    let consumer = of_b.named("demo.my_function tracer.remote_worker");
+    assert_eq!(consumer.trace_id(), producer.trace_id());
+    assert_eq!(consumer.parent_id(), Some(producer.span_id()));
+    let node = |cluster: &Cluster| cluster.status()["node_id"].clone();
+    assert_ne!(node(&a), node(&b), "two heads of one machine are told apart");
+    assert_eq!(*consumer.attribute("tracer.node_id"), node(&b));
+
+    let folders = [a.spans_dir(), b.spans_dir()].map(|folder| folder.to_string_lossy().into_owned());
+    let id = producer.trace_id();
+    let shown =
+        a.tracer(&["trace", "show", id, "--spans-dir", &folders[0], "--spans-dir", &folders[1], "--format", "json"]);
+    let shown = shown.success().stdout_text();
+    assert!([producer, consumer].iter().all(|span| shown.contains(span.span_id())), "{shown}");
+    a.tracer(&["trace", "show", id, "--spans-dir", &folders[0], "--spans-dir", &folders[1]])
+        .success()
+        .stdout_contains("3 spans  2 processes");
+    let engine = a.status()["engine"].clone();
+    assert_eq!((&engine["is_reachable"], &engine["queues"], &engine["shared"]), (&json!(true), &json!({}), &json!(0)));
+    assert_eq!(b.status()["engine"]["queues"], json!({"default": 2}));
+    b.tracer(&["status"]).success().stdout_contains("serves default (up to 2)").stdout_contains("nats-server ");
+    assert_ne!(engine["place_id"], b.status()["engine"]["place_id"]);
+
+    let task = a.wait_for_task(1);
+    assert_eq!((&task["state"], &task["result"]), (&json!("succeeded"), &json!(1)));
+    let failed = a.tracer(&["submit", "task", "--queue", "default", "misbehaving_tasks:returns_error", "\"no\""]);
+    failed.status(1).stderr_contains("no");
+}
+
+#[test]
+fn a_head_that_has_joined_no_engine_has_no_agent_and_says_how_to_join() {
+    let cluster = Cluster::untraced();
+    assert_eq!(cluster.status()["engine"], Value::Null);
+    assert!(cluster.processes().iter().all(|process| !process.command.contains(" agent ")));
+    assert!(!cluster.temp_dir().join("place.id").exists());
+    cluster
+        .tracer(&["submit", "task", "--queue", "default", "demo:my_function"])
+        .status(1)
+        .stderr_contains("this head has joined no engine")
+        .stderr_contains("(hint: start it with `tracer start --address");
+}
+
+#[test]
+fn what_cannot_be_joined_or_submitted_is_told_by_name() {
+    let refused = |address: &str, parts: &[&str]| {
+        let (_cluster, run) = Cluster::builder().arg("--address").arg(address).try_start();
+        assert!(!run.describe().is_empty());
+        parts
+            .iter()
+            .fold(run.status(if parts[0].starts_with('`') { 2 } else { 1 }), |run, part| run.stderr_contains(part));
+    };
+    refused(&format!("nats://127.0.0.1:{}", free_port()), &["no engine can be reached at", "(hint: start one with"]);
+    refused("nats://10.0.0.5:4222", &["`--address`", "is on another machine", "not encrypted"]);
+    refused("redis://127.0.0.1", &["`--address`", "is of an engine that is not known"]);
+    let Some(bare) = Broker::start_without_jetstream() else { return };
+    refused(&bare.address(), &["has no JetStream", "-js -sd DIR"]);
+
+    let Some(mut broker) = Broker::start() else { return };
+    let a = Cluster::builder().workers(0).arg("--address").arg(broker.address()).arg("--engine-wait=300ms").start();
+    agent_pid(&a);
+    let submit = |queue: &str| a.tracer(&["submit", "task", "--queue", queue, "demo:my_function"]);
+    submit("nobodys").status(1).stderr_contains("has no such queue").stderr_contains("(hint: ");
+    submit("a.b").status(1).stderr_contains("the queue `a.b` has `.` in its name");
+    a.tracer(&["submit", "task", "demo:my_function"]).status(1).stderr_contains("has no workers");
+    broker.kill();
+    wait_until("the agent has noticed", || (a.status()["engine"]["is_reachable"] == false).then_some(()));
+    submit("default").status(1).stderr_contains("could not be reached for 300 ms");
+    let warnings = a.status()["warnings"].to_string();
+    assert!(warnings.contains("cannot be reached, so queues stand still"), "{warnings}");
+
+    // What was refused never runs, also when there is somebody who would.
+    broker.start_again();
+    let b = holder(&broker);
+    agent_pid(&a);
+    assert_eq!(submit("default").success().stdout_text(), "1\n");
+    assert_eq!(b.tasks().len(), 1);
+}
+
+#[test]
+fn a_killed_worker_and_killed_agents_cost_a_shared_task_nothing_but_an_attempt() {
+    let Some(broker) = Broker::start() else { return };
+    let (b, a) = (holder(&broker), origin(&broker));
+    let (id, [started, go]) = submit_blocked(&a, &[], "one");
+    b.wait_for_file(started.as_ref());
+    let running = || b.tasks().into_iter().find(|task| task["state"] == "running");
+    let worker = wait_until("it runs on the other node", || running()?["worker_pid"].as_u64());
+    fs::remove_file(&started).unwrap();
+    kill(worker.try_into().unwrap(), Signal::KILL);
+    b.wait_for_file(started.as_ref());
+    for cluster in [&a, &b] {
+        let agent = agent_pid(cluster);
+        kill(agent, Signal::KILL);
+        wait_until("there is another agent", || {
+            let pid = cluster.status()["engine"]["pid"].as_u64();
+            pid.filter(|pid| *pid != u64::from(agent))
+        });
+    }
+    fs::write(&go, "").unwrap();
+    let task = a.wait_for_task(id);
+    assert_eq!((&task["state"], &task["attempt"]), (&json!("succeeded"), &json!(2)), "{task}");
+    assert_eq!(task["attempts"][0]["failure"]["reason"], "worker_lost", "{task}");
+    let spans = b.wait_for_spans("both attempts", |spans| {
+        spans.all_named("misbehaving_tasks.waits tracer.remote_worker").len() == 2
+    });
+    let attempts = spans.all_named("misbehaving_tasks.waits tracer.remote_worker");
+    assert_eq!(attempts[0].parent_id(), attempts[1].parent_id());
+}
+
+#[test]
+fn an_origin_that_was_killed_hears_of_the_outcome_when_it_is_back() {
+    let Some(broker) = Broker::start() else { return };
+    let (b, a) = (holder(&broker), origin(&broker));
+    let (id, [started, go]) = submit_blocked(&a, &[], "one");
+    b.wait_for_file(started.as_ref());
+    a.kill_head();
+    fs::write(&go, "").unwrap();
+    b.wait_for_task(1);
+    a.start_head(&[]).success();
+    let task = a.wait_for_task(id);
+    assert_eq!(task["state"], "succeeded", "{task}");
+    assert_eq!(b.tasks().len(), 1, "it ran once");
+}
+
+#[test]
+fn a_broker_that_is_killed_right_after_it_has_acknowledged_loses_nothing() {
+    let Some(mut broker) = Broker::start() else { return };
+    let a = origin(&broker);
+    let b = holder(&broker);
+    agent_pid(&b);
+    let running = submit_blocked(&a, &[], "one");
+    b.wait_for_file(running.1[0].as_ref());
+    let ids: Vec<u64> = (0..3)
+        .map(|_| {
+            let run = a.tracer(&["submit", "task", "--queue", "default", "--no-wait", "demo:my_function"]);
+            run.success().stdout_text().trim().parse().unwrap()
+        })
+        .collect();
+    broker.kill();
+    fs::write(&running.1[1], "").unwrap();
+    broker.start_again();
+    for id in ids.into_iter().chain([running.0]) {
+        assert_eq!(a.wait_for_task(id)["state"], "succeeded", "task {id}");
+    }
+}
+
+#[test]
+fn a_shared_task_is_cancelled_where_it_waits_and_where_it_runs() {
+    let Some(broker) = Broker::start() else { return };
+    let b = holder(&broker);
+    let a = origin(&broker);
+    agent_pid(&b);
+    let blocked: Vec<_> = ["one", "two", "three"].iter().map(|name| submit_blocked(&a, &[], name)).collect();
+    for (_, [started, _]) in &blocked[..2] {
+        b.wait_for_file(started.as_ref());
+    }
+    // The third one waits: the node runs two at a time.
+    for (id, _) in blocked.iter().rev() {
+        a.tracer(&["cancel", &id.to_string(), "--grace", "0s"]).success();
+        assert_eq!(a.wait_for_task(*id)["state"], "cancelled");
+    }
+    assert!(!a.file("three-started").exists());
+    let states: Vec<_> = b.tasks().iter().map(|task| task["state"].clone()).collect();
+    assert_eq!(states, ["cancelled", "cancelled"], "they have ended there too");
+}
+
+#[test]
+fn a_node_that_stops_gives_back_what_it_runs_and_another_one_takes_it() {
+    let Some(broker) = Broker::start() else { return };
+    let (b, a) = (holder(&broker), origin(&broker));
+    let (id, [started, go]) = submit_blocked(&a, &[], "one");
+    b.wait_for_file(started.as_ref());
+    fs::remove_file(&started).unwrap();
+    let c = holder(&broker);
+    agent_pid(&c);
+    b.tracer(&["stop", "--grace-period", "0s"]).success();
+    c.wait_for_file(started.as_ref());
+    fs::write(&go, "").unwrap();
+    let task = a.wait_for_task(id);
+    assert_eq!((&task["state"], &task["attempt"]), (&json!("succeeded"), &json!(2)), "{task}");
+}
+
+#[test]
+fn a_node_that_is_killed_whole_is_replaced_by_another_one() {
+    let Some(broker) = Broker::start() else { return };
+    let (b, a) = (holder(&broker), origin(&broker));
+    let (id, [started, go]) = submit_blocked(&a, &[], "one");
+    let (lost, _) = submit_blocked(&a, &["--at-most-once"], "two");
+    b.wait_for_file(started.as_ref());
+    b.wait_for_file(a.file("two-started").as_ref());
+    fs::remove_file(&started).unwrap();
+    let c = holder(&broker);
+    agent_pid(&c);
+    for process in b.processes() {
+        kill_if_there(process.pid, Signal::KILL);
+    }
+    fs::write(&go, "").unwrap();
+    let task = wait_until_within(Duration::from_secs(60), "another node has it", || {
+        let task = a.task(id);
+        (task["state"] == "succeeded").then_some(task)
+    });
+    assert_eq!(task["attempt"], 2, "{task}");
+    c.wait_for_file(started.as_ref());
+    let task = wait_until_within(Duration::from_secs(60), "the other one is lost", || {
+        let task = a.task(lost);
+        (task["state"] == "failed").then_some(task)
+    });
+    assert_eq!(task["failure"]["reason"], "lost", "{task}");
+}
