@@ -14,7 +14,9 @@ const WARM_UP: usize = 200;
 
 /// A workload: how many connections ask at the same time, and the calls of a request in proxy and replica, with the multiple of them that is let
 /// pass. Batches are smaller where other work runs, but a call for each request is many times more.
-const CASES: [(&str, usize, [(&str, f64); 2], f64); 2] = [
+type Case = (&'static str, usize, [(&'static str, f64); 2], f64);
+
+const CASES: [Case; 2] = [
     ("one at a time", 1, [("proxy", 7.1), ("replica", 4.1)], 1.15),
     ("32 at a time", 32, [("proxy", 2.3), ("replica", 0.3)], 1.6),
 ];
