@@ -75,6 +75,19 @@ pub const KEPT: &[Metric] = &[
         "Time that calls of deployments by handlers, tasks and programs took.",
     ),
     metric("rpc.server.call.duration", "s", MetricKind::Histogram, "Time that calls of gRPC to services took."),
+    metric(
+        "tracer.otlp.requests",
+        "{request}",
+        MetricKind::Counter,
+        "Requests that brought OTLP, by signal and outcome.",
+    ),
+    metric(
+        "tracer.otlp.items",
+        "{item}",
+        MetricKind::Counter,
+        "Spans, log records and metrics' points that came by OTLP, by signal and outcome.",
+    ),
+    metric("tracer.otlp.written", "By", MetricKind::Counter, "Bytes written to files for what came by OTLP."),
 ];
 
 /// Requests in a batch. Measured by the library of whoever has a function with `#[batch]`, in its own process.
@@ -111,6 +124,12 @@ pub const SERVE_RETRIES: usize = 8;
 pub const CALL_DURATION: usize = 9;
 /// Position of the duration of calls of gRPC in [`KEPT`].
 pub const RPC_DURATION: usize = 10;
+/// Position of the counter of requests with OTLP in [`KEPT`].
+pub const OTLP_REQUESTS: usize = 11;
+/// Position of the counter of what came by OTLP in [`KEPT`].
+pub const OTLP_ITEMS: usize = 12;
+/// Position of the bytes that were written for what came by OTLP in [`KEPT`].
+pub const OTLP_WRITTEN: usize = 13;
 
 /// Tasks by state.
 pub const TASKS: Metric = metric("tracer.tasks", "{task}", MetricKind::Gauge, "Tasks that have not ended, by state.");
@@ -189,6 +208,13 @@ pub const REPLICAS_TARGET: Metric = metric(
 /// State of services.
 pub const SERVICES: Metric =
     metric("tracer.serve.services", "{service}", MetricKind::Gauge, "1 for the state that a service is in.");
+/// Points of metrics that are not shown.
+pub const OTLP_NOT_SHOWN: Metric = metric(
+    "tracer.otlp.points.not_shown",
+    "{point}",
+    MetricKind::Counter,
+    "Points of metrics that came by OTLP and are not shown here: no room, or of no kind that is.",
+);
 /// Age of the head.
 pub const UPTIME: Metric = metric("tracer.uptime", "s", MetricKind::Gauge, "Time since the head's start.");
 /// Memory of processes.
@@ -210,6 +236,8 @@ pub const ERROR_TYPE: &str = "error.type";
 pub const SERVICE: &str = "tracer.service";
 /// Attribute of a state.
 pub const STATE: &str = "tracer.state";
+/// Attribute of a signal: traces, logs or metrics.
+pub const SIGNAL: &str = "tracer.signal";
 /// Attribute of what became of spans.
 pub const FATE: &str = "tracer.span.fate";
 /// Attribute of a named resource.
@@ -246,6 +274,7 @@ mod tests {
             REPLICAS,
             REPLICAS_TARGET,
             SERVICES,
+            OTLP_NOT_SHOWN,
             UPTIME,
             MEMORY,
             CPU_TIME,
@@ -268,5 +297,8 @@ mod tests {
         assert_eq!(KEPT[SERVE_RETRIES].name, "tracer.serve.requests.retried");
         assert_eq!(KEPT[CALL_DURATION].name, "tracer.serve.call.duration");
         assert_eq!(KEPT[RPC_DURATION].name, "rpc.server.call.duration");
+        assert_eq!(KEPT[OTLP_REQUESTS].name, "tracer.otlp.requests");
+        assert_eq!(KEPT[OTLP_ITEMS].name, "tracer.otlp.items");
+        assert_eq!(KEPT[OTLP_WRITTEN].name, "tracer.otlp.written");
     }
 }

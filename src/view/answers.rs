@@ -8,6 +8,7 @@
 //! | `GET /api/v1/differences?query=&since=…` | attributes by which the traces of a region differ from the others that the query finds |
 //! | `GET /api/v1/traces/{id}` | the trace in columns; `last` and the beginning of an id are taken too |
 //! | `GET /api/v1/traces/{id}/spans/{id}` | one span as it was written |
+//! | `GET /api/v1/logs?trace=&task=&text=&stream=&level=&since=&until=&limit=&before=&after=` | lines of output and log records by time, each with its span |
 //! | `GET /api/v1/open` | what is open now, by process |
 //! | `GET /api/v1/events` | server-sent events: `changed` with a revision |
 

@@ -8,6 +8,7 @@ use super::columns::Columns;
 use super::source::Watched;
 use crate::http_api::parameters;
 use crate::http_api::problem::{self, Kind, Problem};
+use crate::log_entries::{Page, PageRequest, Reader, Spans};
 use crate::trace::{
     Differences, Filter, FindError, HeatMap, List, LiveSpan, Query, Region, Row, SpanId, Trace, rfc3339,
 };
@@ -74,6 +75,14 @@ struct OpenSpan {
     task_id: Option<u64>,
 }
 
+/// Lines of output and log records.
+#[derive(Serialize)]
+struct Logs {
+    revision: u64,
+    #[serde(flatten)]
+    page: Page,
+}
+
 /// A heat map.
 #[derive(Serialize)]
 struct Heat {
@@ -105,6 +114,7 @@ pub(super) enum Question {
     Trace(String),
     Span(String, SpanId),
     Open,
+    Logs(PageRequest),
     Events,
 }
 
@@ -113,6 +123,7 @@ impl Question {
         let known: &[&str] = match segments {
             ["traces"] | ["differences"] => &["query", "since", "until", "min_ns", "max_ns", "limit"],
             ["heat"] => &["query", "since", "until", "min_ns", "max_ns", "columns", "rows"],
+            ["logs"] => PageRequest::PARAMETERS,
             _ => &[],
         };
         let parameters = parameters::parse(query, known)?;
@@ -142,6 +153,7 @@ impl Question {
                 Question::Span((*id).into(), span_id)
             }
             ["open"] => Question::Open,
+            ["logs"] => Question::Logs(PageRequest::new(&parameters)?),
             ["events"] => Question::Events,
             _ => return Err(nothing_at(path)),
         })
@@ -172,6 +184,7 @@ impl Question {
                 Ok(json_text(span.compact_text()))
             }
             Question::Open => json_answer(&open(watched)),
+            Question::Logs(request) => logs(watched, request),
             Question::Events => unreachable!("events are answered by the loop"),
         }
     }
@@ -224,6 +237,16 @@ fn traces(watched: &Watched, among: &Among, limit: usize) -> Answer {
         left_out,
         filtered_out,
     })
+}
+
+/// Lines of output of the head's session, if there is a head, and the log records of the folder.
+fn logs(watched: &Watched, request: &PageRequest) -> Answer {
+    let spans = Spans::Read(watched.watch.loaded());
+    let reader = Reader::new(request.selection.clone(), watched.watch.folder(), watched.session(), spans);
+    let page = reader
+        .page(request.part, request.limit)
+        .map_err(|error| Problem::new(problem::UNREADABLE, format!("the logs cannot be read: {error}")))?;
+    json_answer(&Logs { revision: watched.revision, page })
 }
 
 fn open(watched: &Watched) -> Open {

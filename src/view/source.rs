@@ -62,6 +62,11 @@ impl Source {
 }
 
 impl Watched {
+    /// Returns the session of the head that writes to the folder, as of the last look.
+    pub(super) fn session(&self) -> Option<&Path> {
+        self.head.as_ref().and_then(|(_, session)| session.as_deref())
+    }
+
     fn look(&mut self, temp_dir: Option<&Path>) -> Result<(), LoadError> {
         let session_dir = self.session_dir(temp_dir);
         let now = now_unix_nano();

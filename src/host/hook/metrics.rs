@@ -64,7 +64,7 @@ struct Instrument {
     file: &'static InstrumentFile,
     /// Series by the bytes of attributes as they were given.
     places: RwLock<HashMap<Box<[u8]>, &'static Remembered, FxSeededState>>,
-    /// Those that were looked up last, without a lock; null where there is none.
+    /// Series that were looked up last, to be found without a lock; null where there is none.
     at_hand: [AtomicPtr<Remembered>; AT_HAND],
     /// The series without attributes.
     plain: OnceLock<SeriesPlace>,

@@ -2,7 +2,7 @@
 
 use tracer_ipc::metrics::{SERIES_LIMIT, instruments, read, read_folder};
 
-pub fn holds(bytes: &[u8]) {
+pub(crate) fn holds(bytes: &[u8]) {
     let folder = tempfile::tempdir().expect("there is room for a folder");
     let path = folder.path().join("1");
     std::fs::write(&path, bytes).expect("it can be written to");

@@ -31,7 +31,7 @@ pub struct RunningRequest {
 }
 
 thread_local! {
-    /// What the host says of the span that starts on this thread; null while none does, or none of a request.
+    /// Request of the span that starts on this thread, as the host has lent it; null while none does, or none of a request.
     static CURRENT: Cell<*const abi::RunningRequest> = const { Cell::new(ptr::null()) };
 }
 

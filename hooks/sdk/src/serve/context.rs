@@ -113,7 +113,7 @@ impl fmt::Debug for RequestContext {
 #[cfg(any(feature = "otel-0-31", feature = "otel-0-32", feature = "otel-0-33"))]
 pub(crate) struct Running {
     raw: tracer_abi::RunningRequest,
-    /// What `raw` points into.
+    /// Owner of the texts that `raw` points to.
     _context: RequestContext,
 }
 
