@@ -54,6 +54,7 @@ pub(crate) mod log;
 pub(crate) mod metrics;
 mod openapi;
 mod otlp;
+pub(crate) mod otlp_counts;
 mod output;
 pub(crate) mod parameters;
 pub(crate) mod place;
@@ -184,6 +185,8 @@ struct App {
     /// Counts of requests; none when the file cannot be used.
     requests: Option<Mutex<SeriesFile>>,
     session_dir: PathBuf,
+    /// Time at which the session's folder was made, in nanoseconds since the Unix epoch; 0 if it is not known.
+    session_began_unix_nano: u64,
     welcome: Welcome,
     recorder: Option<&'static Recorder>,
     link: Arc<Link>,
@@ -233,6 +236,7 @@ pub(crate) fn run(session_dir: &Path, head_pid: u32, log_limit: u64) -> Result<(
             .map_err(io_error("read the token of senders"))?,
         requests: open_request_metrics(session_dir),
         session_dir: session_dir.into(),
+        session_began_unix_nano: began_unix_nano(session_dir),
         welcome,
         recorder,
         link: Arc::new(link),
@@ -258,6 +262,13 @@ pub(crate) fn run(session_dir: &Path, head_pid: u32, log_limit: u64) -> Result<(
         eprintln!("tracer: the spans of the HTTP API could not be delivered: {reason}");
     }
     Ok(())
+}
+
+/// Returns the time at which a folder was made.
+fn began_unix_nano(folder: &Path) -> u64 {
+    let made = std::fs::metadata(folder).and_then(|metadata| metadata.created()).ok();
+    let since = made.and_then(|time| time.duration_since(std::time::UNIX_EPOCH).ok());
+    since.and_then(|since| u64::try_from(since.as_nanos()).ok()).unwrap_or(0)
 }
 
 /// Opens the file in which requests are counted. Without it, requests are answered all the same.

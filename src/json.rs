@@ -68,8 +68,8 @@ pub(crate) fn with_times(report: &impl Serialize) -> Value {
     value
 }
 
-/// With nine decimals always, so that texts are in the order of the times.
-fn time_text(unix_nano: u64) -> String {
+/// Returns a time with nine decimals always, so that texts are in the order of the times.
+pub(crate) fn time_text(unix_nano: u64) -> String {
     let text = rfc3339(unix_nano);
     match text.strip_suffix('Z').filter(|text| text.len() == "2026-11-20T19:23:48.123456".len()) {
         Some(text) => format!("{text}000Z"),

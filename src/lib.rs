@@ -147,6 +147,8 @@ pub mod http_api;
 #[cfg(feature = "program")]
 mod json;
 #[cfg(feature = "program")]
+mod log_entries;
+#[cfg(feature = "program")]
 mod memory_limit;
 #[cfg(feature = "program")]
 mod parent;

@@ -27,6 +27,8 @@ pub(crate) struct Line {
     pub(crate) unix_nano: u64,
     /// Text without the line feed; what is no UTF-8 is replaced.
     pub(crate) text: String,
+    /// Place of its beginning: the inode of the index, and the offset in the log.
+    pub(crate) place: (u64, u64),
 }
 
 /// Returns the task that an owner is, or the actor.
@@ -51,10 +53,11 @@ pub(crate) struct TaskLogs {
 type LineKey = (u64, bool, u64, u32, bool);
 
 /// A piece of a log.
-struct Piece {
+struct Piece<'a> {
     extent: Extent,
     worker: (u64, u32),
-    bytes: Vec<u8>,
+    index_inode: u64,
+    bytes: &'a [u8],
 }
 
 impl TaskLogs {
@@ -63,30 +66,44 @@ impl TaskLogs {
         TaskLogs { folder: session_dir.join("logs"), positions: HashMap::new(), open: BTreeMap::new() }
     }
 
-    /// Reads the lines that have come since the last time, of the owners that are wanted, by the time at which they were written.
-    pub(crate) fn read(&mut self, mut is_wanted: impl FnMut(&Extent) -> bool) -> io::Result<Vec<Line>> {
-        let mut pieces = Vec::new();
+    /// Reads the lines that have come since the last time, of the owners that are wanted, by the time at which their beginning was read.
+    pub(crate) fn read(&mut self, is_wanted: impl FnMut(&Extent) -> bool) -> io::Result<Vec<Line>> {
+        let mut lines = Vec::new();
+        self.each(is_wanted, |line| lines.push(line))?;
+        lines.sort_by_key(|line| line.unix_nano);
+        Ok(lines)
+    }
+
+    /// Hands on the lines that have come since the last time, of the owners that are wanted: log by log, each from its beginning.
+    pub(crate) fn each(
+        &mut self,
+        mut is_wanted: impl FnMut(&Extent) -> bool,
+        mut take: impl FnMut(Line),
+    ) -> io::Result<()> {
         for index in self.indexes()? {
             // What goes between two looks is gone.
-            match self.read_part(&index, &mut is_wanted, &mut pieces) {
+            match self.read_part(&index, &mut is_wanted, &mut take) {
                 Err(error) if error.kind() == io::ErrorKind::NotFound => {}
                 other => other?,
             }
         }
-        pieces.sort_by_key(|piece| piece.extent.unix_nano);
-        let mut lines = Vec::new();
-        pieces.iter().for_each(|piece| self.join(piece, &mut lines));
-        Ok(lines)
+        Ok(())
+    }
+
+    /// Hands on every stretch of output, without its bytes.
+    pub(crate) fn owners(&self, mut take: impl FnMut(&Extent)) -> io::Result<()> {
+        for index in self.indexes()? {
+            match read_extents(&index, 0, |extent| take(&extent)) {
+                Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+                other => drop(other?),
+            }
+        }
+        Ok(())
     }
 
     /// Returns the folder of the logs.
     pub(crate) fn folder(&self) -> &Path {
         &self.folder
-    }
-
-    /// Returns whether there are lines that have not come to their end.
-    pub(crate) fn has_rest(&self) -> bool {
-        !self.open.is_empty()
     }
 
     /// Takes what is left of lines that have not come to their end.
@@ -117,7 +134,7 @@ impl TaskLogs {
         &mut self,
         index: &Path,
         is_wanted: &mut impl FnMut(&Extent) -> bool,
-        pieces: &mut Vec<Piece>,
+        take: &mut impl FnMut(Line),
     ) -> io::Result<()> {
         let identity = |path: &Path| fs::metadata(path).map(|metadata| (metadata.dev(), metadata.ino()));
         let key = identity(index)?;
@@ -131,32 +148,34 @@ impl TaskLogs {
         })?;
         if !extents.is_empty() {
             let log = File::open(&log_path)?;
-            let mut found = Vec::with_capacity(extents.len());
-            for extent in extents {
-                let mut bytes = vec![0; extent.length as usize];
-                log.read_exact_at(&mut bytes, extent.offset)
-                    .map_err(|error| io::Error::new(error.kind(), format!("`{}`: {error}", log_path.display())))?;
-                found.push(Piece { extent, worker, bytes });
-            }
             if identity(index)? != key {
                 return Ok(());
             }
-            pieces.append(&mut found);
+            let mut bytes = Vec::new();
+            for extent in extents {
+                bytes.resize(extent.length as usize, 0);
+                log.read_exact_at(&mut bytes, extent.offset)
+                    .map_err(|error| io::Error::new(error.kind(), format!("`{}`: {error}", log_path.display())))?;
+                self.join(&Piece { extent, worker, index_inode: key.1, bytes: &bytes }, take);
+            }
         }
         self.positions.insert(key, position);
         Ok(())
     }
 
     /// Puts a piece behind what its writer wrote before, and takes the lines that are whole.
-    fn join(&mut self, piece: &Piece, lines: &mut Vec<Line>) {
-        let Piece { extent, worker, bytes } = piece;
+    fn join(&mut self, piece: &Piece<'_>, take: &mut impl FnMut(Line)) {
+        let Piece { extent, worker, index_inode, bytes } = piece;
         let (task, attempt) = match extent.owner {
             Owner::None | Owner::Unmarked => return,
             Owner::Attempt { task, attempt, .. } => (task.0, attempt),
             Owner::Actor(actor) => (actor.0, 0),
         };
         let key = (worker.0, extent.stream == Stream::Stderr, task, attempt, extent.is_approximate);
+        let mut offset = extent.offset;
         for part in bytes.split_inclusive(|&byte| byte == b'\n') {
+            let place = (*index_inode, offset);
+            offset += part.len() as u64;
             let line = self.open.entry(key).or_insert_with(|| Line {
                 owner: extent.owner,
                 is_approximate: extent.is_approximate,
@@ -164,6 +183,7 @@ impl TaskLogs {
                 worker: *worker,
                 unix_nano: extent.unix_nano,
                 text: String::new(),
+                place,
             });
             let (text, is_whole) = match part.strip_suffix(b"\n") {
                 Some(text) => (text, true),
@@ -171,7 +191,7 @@ impl TaskLogs {
             };
             line.text.push_str(&String::from_utf8_lossy(text));
             if is_whole || line.text.len() >= LINE_LIMIT {
-                lines.extend(self.open.remove(&key));
+                self.open.remove(&key).into_iter().for_each(&mut *take);
             }
         }
     }

@@ -22,6 +22,7 @@ mod list;
 mod live;
 mod log_records;
 mod open;
+mod owners;
 mod path;
 mod paths;
 pub mod query;
@@ -44,9 +45,12 @@ pub use index::{Among, Changed, INDEX_BYTES, Index, Reach};
 pub use list::{Filter, List, Row};
 pub use live::{Live, LiveSpan, Look};
 pub use log_records::LogRecord;
+pub(crate) use log_records::{FoundRecord, RecordTail, severity_named};
 pub use open::{Open, OpenSpan, OpenTrace};
+pub(crate) use owners::Owners;
 pub use path::{CriticalPath, Idle, Stretch, StretchKind, idle};
 pub use query::{Query, QueryError};
+pub(crate) use read::load_traces;
 pub use read::{LoadError, Notice, Problem, Tail, load};
 pub use region::{Cell, HeatMap, Region};
 pub use report::Report;
@@ -135,6 +139,11 @@ impl Loaded {
         }
         self.graft();
         self.sort();
+    }
+
+    /// Returns the traces that are parts of others, each with the one that it is part of.
+    pub(crate) fn parts(&self) -> impl Iterator<Item = (TraceId, TraceId)> {
+        self.grafts.parts()
     }
 
     fn sort(&mut self) {

@@ -27,6 +27,7 @@
 #include <pthread.h>
 #include <stdarg.h>
 #include <stdbool.h>
+#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -561,6 +562,14 @@ static void *span_start(void *tracer_handle, const TracerSpanStart *start, Trace
     span->start_time = start->start_time_unix_nano == 0 ? now() : start->start_time_unix_nano;
     set(&span->name, start->name);
     span_set_attributes(span, start->attributes, start->attribute_count);
+    // A host before ABI 1.6 sends a shorter struct.
+    if (start->size > offsetof(TracerSpanStart, request) && start->request != NULL) {
+        const TracerKeyValue of_request = {
+            .key = {.ptr = (const uint8_t *)"hook_c.request_id", .len = 17},
+            .value = {.tag = TRACER_VALUE_STR, .as_ = {.str_ = start->request->request_id}},
+        };
+        span_set_attributes(span, &of_request, 1);
+    }
     for (size_t i = 0; i < start->event_count; i++) {
         span_add_event(span, start->events[i]);
     }

@@ -5,18 +5,20 @@ mod task;
 
 use std::time::Duration;
 
-use super::{CommandError, CommandResult, FormatArgs, PlaceArgs};
+use super::trace::SourceArgs;
+use super::{CommandError, CommandResult, FormatArgs};
 use crate::exit;
-use crate::protocol::Stream;
+use crate::log_entries::Origin;
 
-/// Show what a task, the tasks of a trace, or a replica has written
+/// Show what a task, the tasks of a trace, or a replica has written and logged
 ///
-/// Of a task: the lines that its attempts wrote to standard output and standard error, also after its end and without a head, for as long as the logs
-/// of its session are kept (`--max-log-size`, `tracer prune`). Of an actor: what its creation and its methods wrote. Calls of an actor that run
-/// beside each other share their output, which counts for the actor.
+/// Of a task: the lines that its attempts wrote to standard output and standard error, and the log records that were made in them (`tracing`, `log`, and
+/// what its programs send by OTLP), in the order of their times; also after its end and without a head, for as long as the logs of its session and the
+/// span files are kept (`--max-log-size`, `tracer prune`). A record is shown as its severity, the span that it is in, its message and its attributes.
+/// Of an actor: what its creation and its methods wrote. Calls of an actor that run beside each other share their output, which counts for the actor.
 #[derive(clap::Args)]
 #[command(
-    after_help = "Example:\n  tracer logs last\n  tracer logs 7 --follow\n  tracer logs --trace last --grep error\n  tracer logs app#1 --follow"
+    after_help = "Example:\n  tracer logs last\n  tracer logs 7 --follow\n  tracer logs --trace last --grep error\n  tracer logs 7 --level warn\n  tracer logs app#1 --follow"
 )]
 pub(super) struct Args {
     /// The task's id, `last`, the name of an actor, or a replica as `tracer list replicas` names it (`SERVICE/REPLICA` where several services have
@@ -29,17 +31,20 @@ pub(super) struct Args {
     /// Go on with what comes, until the task or the replica has ended; of a trace, until Ctrl-C
     #[arg(short, long)]
     follow: bool,
-    /// Only lines that contain this text
+    /// Only lines and messages that contain this text
     #[arg(long, value_name = "TEXT")]
     grep: Option<String>,
-    /// Only what was written to this output
+    /// Only what was written to this output, or only log records
     #[arg(long, value_name = "OUTPUT")]
     stream: Option<StreamName>,
+    /// Only log records of at least this severity
+    #[arg(long, value_name = "LEVEL")]
+    level: Option<Level>,
     /// Put the time before each line
     #[arg(long)]
     times: bool,
     #[command(flatten)]
-    place: PlaceArgs,
+    source: SourceArgs,
     #[command(flatten)]
     format: FormatArgs,
 }
@@ -51,13 +56,34 @@ enum StreamName {
     Stdout,
     /// Standard error
     Stderr,
+    /// Log records
+    Record,
+}
+
+/// Severity of a log record.
+#[derive(Clone, Copy, clap::ValueEnum)]
+enum Level {
+    Trace,
+    Debug,
+    Info,
+    Warn,
+    Error,
+    Fatal,
+}
+
+impl Level {
+    /// Returns the least number that it has in OpenTelemetry.
+    fn severity(self) -> u8 {
+        self as u8 * 4 + 1
+    }
 }
 
 impl StreamName {
-    fn stream(self) -> Stream {
+    fn origin(self) -> Origin {
         match self {
-            StreamName::Stdout => Stream::Stdout,
-            StreamName::Stderr => Stream::Stderr,
+            StreamName::Stdout => Origin::Stdout,
+            StreamName::Stderr => Origin::Stderr,
+            StreamName::Record => Origin::Record,
         }
     }
 }
@@ -81,6 +107,7 @@ fn refuse_for_replica(args: &Args) -> Result<(), CommandError> {
         (args.stream.is_some(), "--stream"),
         (args.times, "--times"),
         (args.grep.is_some(), "--grep"),
+        (args.level.is_some(), "--level"),
         (args.format.format == super::Format::Json, "--format json"),
     ];
     match given.iter().find(|(is_given, _)| *is_given) {

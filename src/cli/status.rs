@@ -4,8 +4,10 @@ use super::connect::{ask, unexpected_reply};
 use super::{CommandResult, FormatArgs, PlaceArgs, hints, report};
 use crate::count::{Count, Elapsed, Size};
 use crate::exit;
+use crate::http_api::otlp_counts;
 use crate::protocol::{
-    EngineReport, FurtherHook, Metrics, Query, Reply, ServiceState, ServiceSummary, StatusReport, WorkerCounts,
+    EngineReport, FurtherHook, Metrics, OtlpCounts, Query, Reply, ServiceState, ServiceSummary, StatusReport,
+    WorkerCounts,
 };
 
 /// Show the state of the head, its workers, its tasks and its tracing
@@ -20,6 +22,7 @@ pub(super) struct Args {
 
 pub(super) fn run(args: &Args) -> CommandResult {
     let Reply::Status(mut status) = ask(&args.place, &Query::Status)? else { return Err(unexpected_reply()) };
+    otlp_counts::add(&mut status);
     for warning in &mut status.warnings {
         *warning = hints::with_place(warning).into_owned();
     }
@@ -92,6 +95,28 @@ fn engine_lines(engine: &EngineReport) -> [(&'static str, String); 2] {
     ]
 }
 
+/// Returns a further line on what came by OTLP; empty if nothing did.
+fn otlp_line(counts: &OtlpCounts) -> String {
+    let OtlpCounts { accepted_requests, refused_requests, spans, log_records, metric_points, rejected, .. } = *counts;
+    if accepted_requests + refused_requests == 0 {
+        return String::new();
+    }
+    let mut line = format!(
+        "\nreceived {}, {}, {} in {} ({})",
+        Count(spans, "span"),
+        Count(log_records, "log record"),
+        Count(metric_points, "metric point"),
+        Count(accepted_requests, "request"),
+        Size(counts.written_bytes)
+    );
+    for (count, noun, what) in [(rejected, "item", "rejected"), (refused_requests, "request", "refused")] {
+        if count > 0 {
+            line.push_str(&format!(", {} {what}", Count(count, noun)));
+        }
+    }
+    line
+}
+
 fn render(status: &StatusReport) -> String {
     let tracing = match &status.hook {
         None => match &status.tracing_off {
@@ -149,7 +174,8 @@ fn render(status: &StatusReport) -> String {
         fields.push(("metrics", format!("{}/metrics, token in {}", http.url, http.metrics_token_path.display())));
     }
     if let Some(http) = status.http.as_ref().filter(|http| http.receives_otlp) {
-        fields.push(("otlp", format!("{}, token in {}", http.url, http.otlp_token_path.display())));
+        let counts = http.otlp.as_ref().map(otlp_line).unwrap_or_default();
+        fields.push(("otlp", format!("{}, token in {}{counts}", http.url, http.otlp_token_path.display())));
     }
     if let Some(engine) = &status.engine {
         fields.extend(engine_lines(engine));

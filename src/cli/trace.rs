@@ -195,7 +195,7 @@ pub(super) struct SourceArgs {
     #[arg(long, value_name = "DIR", env = config::SPANS_DIR_VARIABLE, value_parser = super::path_parser())]
     spans_dir: Vec<PathBuf>,
     #[command(flatten)]
-    place: PlaceArgs,
+    pub(super) place: PlaceArgs,
 }
 
 impl SourceArgs {

@@ -338,6 +338,7 @@ impl Driver {
             prefix: AttributePrefix::NONE,
             link: None,
             is_attempt: false,
+            request: None,
         });
         self.carrier.trace_context = Some(span.context().clone());
         self.is_carrier_remote = false;

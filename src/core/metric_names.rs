@@ -81,6 +81,19 @@ pub const KEPT: &[Metric] = &[
         MetricKind::Counter,
         "Handshakes of TLS that were not completed, by reason.",
     ),
+    metric(
+        "tracer.otlp.requests",
+        "{request}",
+        MetricKind::Counter,
+        "Requests that brought OTLP, by signal and outcome.",
+    ),
+    metric(
+        "tracer.otlp.items",
+        "{item}",
+        MetricKind::Counter,
+        "Spans, log records and metrics' points that came by OTLP, by signal and outcome.",
+    ),
+    metric("tracer.otlp.written", "By", MetricKind::Counter, "Bytes written to files for what came by OTLP."),
 ];
 
 /// Requests in a batch. Measured by the library of whoever has a function with `#[batch]`, in its own process.
@@ -118,6 +131,12 @@ pub const CALL_DURATION: usize = 9;
 pub const RPC_DURATION: usize = 10;
 /// Position of the counter of handshakes of TLS that have failed in [`KEPT`].
 pub const SERVE_HANDSHAKE_FAILURES: usize = 11;
+/// Position of the counter of requests with OTLP in [`KEPT`].
+pub const OTLP_REQUESTS: usize = 12;
+/// Position of the counter of what came by OTLP in [`KEPT`].
+pub const OTLP_ITEMS: usize = 13;
+/// Position of the bytes that were written for what came by OTLP in [`KEPT`].
+pub const OTLP_WRITTEN: usize = 14;
 
 /// Tasks by state.
 pub const TASKS: Metric = metric("tracer.tasks", "{task}", MetricKind::Gauge, "Tasks that have not ended, by state.");
@@ -196,6 +215,13 @@ pub const REPLICAS_TARGET: Metric = metric(
 /// State of services.
 pub const SERVICES: Metric =
     metric("tracer.serve.services", "{service}", MetricKind::Gauge, "1 for the state that a service is in.");
+/// Points of metrics that are not shown.
+pub const OTLP_NOT_SHOWN: Metric = metric(
+    "tracer.otlp.points.not_shown",
+    "{point}",
+    MetricKind::Counter,
+    "Points of metrics that came by OTLP and are not shown here: no room, or of no kind that is.",
+);
 /// Age of the head.
 pub const UPTIME: Metric = metric("tracer.uptime", "s", MetricKind::Gauge, "Time since the head's start.");
 /// Memory of processes.
@@ -217,6 +243,8 @@ pub const ERROR_TYPE: &str = "error.type";
 pub const SERVICE: &str = "tracer.service";
 /// Attribute of a state.
 pub const STATE: &str = "tracer.state";
+/// Attribute of a signal: traces, logs or metrics.
+pub const SIGNAL: &str = "tracer.signal";
 /// Attribute of what became of spans.
 pub const FATE: &str = "tracer.span.fate";
 /// Attribute of a named resource.
@@ -253,6 +281,7 @@ mod tests {
             REPLICAS,
             REPLICAS_TARGET,
             SERVICES,
+            OTLP_NOT_SHOWN,
             UPTIME,
             MEMORY,
             CPU_TIME,
@@ -276,5 +305,8 @@ mod tests {
         assert_eq!(KEPT[SERVE_HANDSHAKE_FAILURES].name, "tracer.serve.handshakes.failed");
         assert_eq!(KEPT[CALL_DURATION].name, "tracer.serve.call.duration");
         assert_eq!(KEPT[RPC_DURATION].name, "rpc.server.call.duration");
+        assert_eq!(KEPT[OTLP_REQUESTS].name, "tracer.otlp.requests");
+        assert_eq!(KEPT[OTLP_ITEMS].name, "tracer.otlp.items");
+        assert_eq!(KEPT[OTLP_WRITTEN].name, "tracer.otlp.written");
     }
 }

@@ -137,6 +137,7 @@ impl Front {
             metrics_token_path: http_api::place::metrics_token_path(&self.session_dir),
             receives_otlp: self.receives_otlp,
             otlp_token_path: http_api::place::otlp_token_path(&self.session_dir),
+            otlp: None,
             allows_commands: self.allows_commands,
             pid: self.pid(),
             restarts: self.restarts,

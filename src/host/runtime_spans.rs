@@ -50,6 +50,7 @@ impl RuntimeParent {
             prefix: AttributePrefix::NONE,
             link: None,
             is_attempt: false,
+            request: None,
         })
     }
 }

@@ -17,20 +17,28 @@ use super::body::Body;
 use super::limits::{self, BODY_BYTES, BODY_TIME, HELD_TIME, Rate};
 use super::link::LinkError;
 use super::metrics::Collected;
-use super::otlp::Form;
+use super::metrics::report::MetricsReport;
+use super::otlp::{Form, Signal, Taken};
+use super::otlp_counts::{OTLP_REFUSED, OTLP_REJECTED, OTLP_TAKEN, OTLP_WRITTEN_ITEM};
 use super::output::Next;
 use super::problem::{self, Problem};
-use super::reports::{self, Head, ServiceList, TasksAsked, json_answer, json_bytes, task_id, unexpected, with_trace_id};
+use super::reports::{
+    self, Head, ServiceList, TasksAsked, json_answer, json_bytes, task_id, unexpected, with_trace_id,
+};
 use super::routes::{self, Found, Operation, Route};
 use super::submission::{Submission, idempotency_key};
 use super::trace::{self, Asked, ServerSpan};
 use super::{App, access, metrics, openapi, parameters, place};
+use crate::json;
+use crate::log_entries::{PageRequest, Reader, Spans};
 use crate::propagation::Carrier;
 use crate::protocol::{Query, Reply, ServiceQuery, ServiceReply, Stream, TaskReport};
 use crate::task::TaskId;
+use crate::trace::{Live, TraceId};
 use crate::view;
 use tracer_core::lock::lock;
-use tracer_core::metric_names::HTTP_DURATION;
+use tracer_core::metric_names::{HTTP_DURATION, OTLP_ITEMS, OTLP_REQUESTS, OTLP_WRITTEN, SIGNAL};
+use tracer_core::request_names::OUTCOME;
 use tracer_ipc::metrics::SERVING_FOLDER;
 use tracer_ipc::metrics::instruments::{self, MODULES_FOLDER, Measured};
 use tracer_ipc::session;
@@ -104,6 +112,27 @@ impl App {
         let mut file = lock(requests);
         let series = file.series(HTTP_DURATION, &attributes);
         file.observe(series, begun.elapsed().as_secs_f64());
+        if let Found::Route(Route { operation: Operation::Receive(signal), .. }, _) = routes::find(method, path)
+            && self.receiver.is_some()
+        {
+            let outcome = if status.is_success() { OTLP_TAKEN } else { OTLP_REFUSED };
+            let series = file.series(OTLP_REQUESTS, &[(SIGNAL, signal.name()), (OUTCOME, outcome)]);
+            file.count(series, 1);
+        }
+    }
+
+    /// Counts what a request has brought.
+    fn count_items(&self, signal: Signal, taken: &Taken) {
+        let Some(requests) = &self.requests else { return };
+        let mut file = lock(requests);
+        for (outcome, count) in [(OTLP_WRITTEN_ITEM, taken.decoded.accepted), (OTLP_REJECTED, taken.decoded.rejected)] {
+            if count > 0 {
+                let series = file.series(OTLP_ITEMS, &[(SIGNAL, signal.name()), (OUTCOME, outcome)]);
+                file.count(series, count);
+            }
+        }
+        let series = file.series(OTLP_WRITTEN, &[(SIGNAL, signal.name())]);
+        file.count(series, taken.written);
     }
 
     /// Every metric, in the format that the request accepts.
@@ -135,7 +164,12 @@ impl App {
         kept.extend(tracer_ipc::metrics::read_folder(&serving).map_err(unreadable)?);
         let modules = self.metrics_of_modules(place.join(MODULES_FOLDER)).await?;
         let processes = metrics::processes(status.head_pid, &workers);
-        Ok(Collected { kept, modules, status, services, processes })
+        let received = self.receiver.as_ref().map(|receiver| {
+            let mut received = lock(&receiver.metrics);
+            (received.measured(Instant::now()), received.not_shown())
+        });
+        let (received, not_shown) = received.map_or_else(Default::default, |(all, count)| (all, Some(count)));
+        Ok(Collected { kept, modules, received, not_shown, status, services, processes })
     }
 
     /// Asks the observers of modules, and reads what all modules have measured.
@@ -363,6 +397,12 @@ impl App {
                 let segments: Vec<&str> = parts.uri.path().trim_start_matches("/api/v1/").split('/').collect();
                 self.traces.answer(&segments, parts).await
             }
+            (Operation::ListLogs, _) => self.logs(query).await,
+            (Operation::ReportMetrics, _) => {
+                parameters::parse(query, &[])?;
+                let collected = self.collect().await?;
+                Ok(json_answer(StatusCode::OK, &MetricsReport::of(&collected)))
+            }
             (Operation::ExchangeCode, _) => {
                 parameters::parse(query, &[])?;
                 let code = view::read_code(body).await?;
@@ -387,10 +427,13 @@ impl App {
                 parameters::parse(query, &[])?;
                 let form = Form::of(&parts.headers)?;
                 match &self.receiver {
-                    Some(receiver) => {
-                        let answer = receiver.receive(signal, form, parts, body).await;
-                        answer.or_else(|problem| Ok(form.failure(problem)))
-                    }
+                    Some(receiver) => Ok(match receiver.receive(signal, form, parts, body).await {
+                        Ok(taken) => {
+                            self.count_items(signal, &taken);
+                            form.success(signal, &taken.decoded)
+                        }
+                        Err(problem) => form.failure(problem),
+                    }),
                     None => Err(Problem::new(problem::NO_ROUTE, "no OTLP is received")),
                 }
             }
@@ -404,6 +447,32 @@ impl App {
             }
             (_, None) => Err(Problem::new(problem::NO_ROUTE, "the path lacks a task's id")),
         }
+    }
+
+    /// Lines of output and log records of this head's session.
+    async fn logs(&self, query: &str) -> Answer {
+        let parameters = parameters::parse(query, PageRequest::PARAMETERS)?;
+        let PageRequest { task, mut selection, part, limit } = PageRequest::new(&parameters)?;
+        if let (Some(id), Some(tasks)) = (task, &mut selection.tasks) {
+            let report = self.report(id).await?;
+            tasks.since_unix_nano = report.submitted_unix_nano;
+            tasks.traces.extend(report.trace_id.as_deref().and_then(|id| id.parse::<TraceId>().ok()));
+        }
+        // The folder of the spans has those of earlier sessions too.
+        selection.since_unix_nano = selection.since_unix_nano.max(self.session_began_unix_nano);
+        let permit = Arc::clone(&self.large).acquire_owned().await.map_err(|_| unexpected())?;
+        let (session_dir, folder) = (self.session_dir.clone(), self.welcome.tracing.spans_dir.clone());
+        let read = tokio::task::spawn_blocking(move || {
+            let spans = Spans::Stored(Some(Live::new(&session_dir)));
+            let page = Reader::new(selection, &folder, Some(&session_dir), spans).page(part, limit)?;
+            Ok::<_, std::io::Error>(json::bytes(&page).expect("reports are plain data"))
+        });
+        let read = read.await.map_err(|_| unexpected())?;
+        let unreadable = |error| Problem::new(problem::UNREADABLE, format!("the logs cannot be read: {error}"));
+        let bytes = read.map_err(unreadable)?;
+        let mut response = json_bytes(StatusCode::OK, Bytes::new());
+        *response.body_mut() = Body::Large(Some(bytes.into()), permit);
+        Ok(response)
     }
 
     async fn submit(&self, parts: &Parts, body: Incoming, query: &str, parent: Parent) -> Answer {

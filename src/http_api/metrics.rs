@@ -10,6 +10,8 @@
 pub(crate) mod export;
 mod instruments;
 mod otlp;
+pub(super) mod received;
+pub(crate) mod report;
 
 use std::fmt::Write;
 
@@ -74,6 +76,10 @@ pub(super) struct ProcessUse {
 pub(super) struct Collected {
     pub(super) kept: Vec<Series>,
     pub(super) modules: Vec<Measured>,
+    /// Metrics that came by OTLP.
+    pub(super) received: Vec<Measured>,
+    /// Points of these that are not shown; none where no OTLP is received.
+    pub(super) not_shown: Option<u64>,
     pub(super) status: Box<StatusReport>,
     pub(super) services: Vec<ServiceReport>,
     pub(super) processes: Vec<ProcessUse>,
@@ -81,9 +87,13 @@ pub(super) struct Collected {
 
 /// Writes everything.
 pub(super) fn render(format: Format, collected: &Collected) -> String {
-    let Collected { kept, modules, status, services, processes } = collected;
-    let mut writer = Writer { format, out: String::new(), pending: Pending::new(modules) };
+    let Collected { kept, modules, received, not_shown, status, services, processes } = collected;
+    let pending = Pending::new(modules.iter().chain(received));
+    let mut writer = Writer { format, out: String::new(), pending };
     writer.own(kept, (status, services), processes);
+    if let Some(not_shown) = not_shown {
+        writer.all(&names::OTLP_NOT_SHOWN, "", &[("", *not_shown)]);
+    }
     writer.modules();
     if format == Format::OpenMetrics {
         writer.out.push_str("# EOF\n");
@@ -286,9 +296,9 @@ impl Sink for Writer<'_> {
             return self.value(metric, &attributes, series.count as f64);
         }
         let name = family(metric);
-        let mut below = 0;
+        let mut below = 0_u64;
         for (bucket, count) in series.buckets.iter().enumerate() {
-            below += count;
+            below = below.saturating_add(*count);
             let bound = BOUNDARIES.get(bucket).map_or_else(|| "+Inf".to_owned(), |bound| format!("{bound:?}"));
             let labels = labels(&[attributes.as_slice(), &[("le", bound.as_str())]].concat());
             let _ = write!(self.out, "{name}_bucket{labels} {below}");

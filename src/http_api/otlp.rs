@@ -25,6 +25,7 @@ mod tests;
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
+use std::time::Instant;
 
 use flate2::read::MultiGzDecoder;
 use http::{HeaderMap, header, request::Parts};
@@ -35,8 +36,9 @@ use tracer_span_file::{Rotation, SpanFile};
 
 pub(super) use answer::Form;
 
-use super::handlers::{Answer, read_body};
+use super::handlers::read_body;
 use super::limits::{BODIES, HELD_TIME, UNPACKED_BYTES};
+use super::metrics::received::ReceivedMetrics;
 use super::place;
 use super::problem::{self, Problem};
 use crate::hook::Recorder;
@@ -60,6 +62,15 @@ impl Signal {
         }
     }
 
+    /// Returns its name in metrics.
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Signal::Traces => "traces",
+            Signal::Logs => "logs",
+            Signal::Metrics => "metrics",
+        }
+    }
+
     fn schema(self) -> &'static schema::Message {
         match self {
             Signal::Traces => &schema::TRACES,
@@ -80,6 +91,15 @@ pub(super) struct Receiver {
     recorder: Option<&'static Recorder>,
     /// Bodies that may be in memory.
     bodies: Arc<Semaphore>,
+    /// What `GET /metrics` shows of metrics.
+    pub(super) metrics: Mutex<ReceivedMetrics>,
+}
+
+/// Outcome of a request that was taken.
+pub(super) struct Taken {
+    pub(super) decoded: Decoded,
+    /// Bytes that were appended to the file.
+    pub(super) written: u64,
 }
 
 impl Receiver {
@@ -90,11 +110,18 @@ impl Receiver {
             files: Default::default(),
             recorder,
             bodies: Arc::new(Semaphore::new(BODIES)),
+            metrics: Mutex::default(),
         })
     }
 
-    /// Takes a request; its answer counts what was rejected.
-    pub(super) async fn receive(self: &Arc<Self>, signal: Signal, form: Form, parts: &Parts, body: Incoming) -> Answer {
+    /// Takes a request.
+    pub(super) async fn receive(
+        self: &Arc<Self>,
+        signal: Signal,
+        form: Form,
+        parts: &Parts,
+        body: Incoming,
+    ) -> Result<Taken, Problem> {
         let is_packed = is_packed(&parts.headers)?;
         let place = tokio::time::timeout(HELD_TIME, Arc::clone(&self.bodies).acquire_owned()).await;
         let Ok(Ok(place)) = place else {
@@ -108,11 +135,10 @@ impl Receiver {
             let _place = place;
             receiver.write(signal, form, is_packed, &body)
         });
-        let decoded = written.await.map_err(|error| Problem::new(problem::UNAVAILABLE, error.to_string()))??;
-        Ok(form.success(signal, &decoded))
+        written.await.map_err(|error| Problem::new(problem::UNAVAILABLE, error.to_string()))?
     }
 
-    fn write(&self, signal: Signal, form: Form, is_packed: bool, body: &Bytes) -> Result<Decoded, Problem> {
+    fn write(&self, signal: Signal, form: Form, is_packed: bool, body: &Bytes) -> Result<Taken, Problem> {
         let unpacked = if is_packed { Some(unpack(body)?) } else { None };
         let bytes = unpacked.as_deref().unwrap_or(body);
         let decoded = match form {
@@ -126,9 +152,13 @@ impl Receiver {
             let later = |error| Problem::new(problem::UNAVAILABLE, error).header(header::RETRY_AFTER, "5");
             self.append(signal, &decoded.line).map_err(later)?;
             self.hand_on(signal, &decoded).map_err(later)?;
+            if signal == Signal::Metrics {
+                lock(&self.metrics).take_in(&decoded.line, Instant::now());
+            }
         }
+        let written = decoded.line.len() as u64;
         decoded.line = Vec::new();
-        Ok(decoded)
+        Ok(Taken { decoded, written })
     }
 
     /// Leaves spans to the exporters and additional hooks of the session, if it has any.

@@ -16,6 +16,7 @@ use tracer_options::LONGEST_MS;
 use super::body::Body;
 use super::handlers::Answer;
 use super::limits;
+use super::otlp_counts;
 use super::parameters;
 use super::problem::{self, Problem};
 use crate::json;
@@ -230,7 +231,10 @@ pub(crate) async fn services(head: &impl Head, which: ServiceList) -> Answer {
 /// Answers with the head's state.
 pub(crate) async fn status(head: &impl Head) -> Answer {
     match head.ask(Query::Status).await? {
-        Reply::Status(status) => Ok(json_answer(StatusCode::OK, &*status)),
+        Reply::Status(mut status) => {
+            otlp_counts::add(&mut status);
+            Ok(json_answer(StatusCode::OK, &*status))
+        }
         _ => Err(unexpected()),
     }
 }

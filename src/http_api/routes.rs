@@ -23,6 +23,8 @@ pub(super) enum Operation {
     ListServices,
     ListDeployments,
     ListReplicas,
+    ListLogs,
+    ReportMetrics,
     Status,
     Summary,
     /// A question about traces.
@@ -81,6 +83,8 @@ pub(super) const ROUTES: &[Route] = &[
     get("/api/v1/services", Operation::ListServices),
     get("/api/v1/deployments", Operation::ListDeployments),
     get("/api/v1/replicas", Operation::ListReplicas),
+    get("/api/v1/logs", Operation::ListLogs),
+    get("/api/v1/metrics", Operation::ReportMetrics),
     get("/api/v1/status", Operation::Status),
     get("/api/v1/summary", Operation::Summary),
     get("/api/v1/traces", Operation::Look),

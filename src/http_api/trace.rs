@@ -76,6 +76,7 @@ impl ServerSpan {
             prefix: AttributePrefix::NONE,
             link: None,
             is_attempt: false,
+            request: None,
         });
         ServerSpan { recorder, span: Some(span) }
     }

@@ -56,7 +56,7 @@ const MAGIC: u64 = u64::from_le_bytes(*b"TRACERM1");
 const HEADER: usize = 8;
 const USED_AT: usize = 1;
 /// Series in a file, of all metrics. What nobody writes to takes no room.
-const CAPACITY: usize = 24_576;
+const CAPACITY: usize = 30_720;
 const _: () = assert!(KEPT.len() * SERIES_LIMIT <= CAPACITY);
 
 const KIND_AT: usize = 0;
@@ -140,11 +140,14 @@ impl SeriesFile {
         let words = HEADER + CAPACITY * SERIES_WORDS;
         let bytes = (words * size_of::<u64>()) as u64;
         let mut magic = [0; 8];
-        let is_known = file.metadata()?.len() == bytes && {
+        // A shorter one is of a version with fewer metrics.
+        let is_known = (HEADER as u64 * 8..=bytes).contains(&file.metadata()?.len()) && {
             file.read_exact_at(&mut magic, 0)?;
             u64::from_le_bytes(magic) == MAGIC
         };
-        if !is_known {
+        if is_known {
+            file.set_len(bytes)?;
+        } else {
             file.set_len(0)?;
             file.set_len(bytes)?;
             file.write_all_at(&MAGIC.to_le_bytes(), 0)?;

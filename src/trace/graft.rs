@@ -56,6 +56,11 @@ impl Grafts {
         self.stems.iter().filter(move |(_, (trunk, _))| *trunk == id).map(|(part, _)| *part)
     }
 
+    /// Returns the traces that are parts of others, each with the one that it is part of.
+    pub(super) fn parts(&self) -> impl Iterator<Item = (TraceId, TraceId)> {
+        self.stems.iter().map(|(part, (trunk, _))| (*part, *trunk))
+    }
+
     /// Returns the trace that another one, whose id begins so, has become part of.
     pub(super) fn find(&self, digits: &str) -> Option<TraceId> {
         let mut found = self.stems.iter().filter(|(id, _)| id.to_string().starts_with(digits));

@@ -2,15 +2,20 @@
 //!
 //! Nothing of them is kept: a file is read line by line, and of lines in which the trace's id is found, the records with that id are taken.
 
+use std::collections::HashMap;
 use std::fs::{self, File};
-use std::io::{self, BufRead, BufReader};
+use std::io::{self, BufRead, BufReader, Seek as _, SeekFrom};
+use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize, Serializer};
 use serde_json::Value;
 
 use super::read::otlp::{KeyValue, any_value, pairs};
-use super::{Attributes, Loaded, Notice, Problem, SpanId, Trace, time};
+use super::{Attributes, Loaded, Notice, Problem, SpanId, Trace, TraceId, time};
+use crate::names;
+use crate::propagation::TraceParent;
+use crate::task::TaskId;
 
 /// End of the names of the files.
 pub(super) const EXTENSION: &str = ".logs.jsonl";
@@ -45,6 +50,24 @@ impl Serialize for LogRecord {
     }
 }
 
+/// A log record with what its file says about where it comes from.
+#[derive(Clone, Debug)]
+pub(crate) struct FoundRecord {
+    pub(crate) record: LogRecord,
+    /// Number of the severity in OpenTelemetry, from 1; 0 if it is not known.
+    pub(crate) severity: u8,
+    pub(crate) trace_id: Option<TraceId>,
+    /// The attempt of a command that made it, if its resource says so.
+    pub(crate) attempt: Option<(TaskId, u32)>,
+    /// The context of that attempt.
+    pub(crate) stem: Option<(TraceId, SpanId)>,
+    pub(crate) pid: Option<u32>,
+    /// Name of the instrumentation scope: the module or logger that made it.
+    pub(crate) scope: String,
+    /// Place of its line: the file's inode, the offset in it, and the number of the record in the line.
+    pub(crate) place: (u64, u64, u32),
+}
+
 /// `LogsData`.
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
@@ -56,14 +79,59 @@ struct Logs {
 #[serde(rename_all = "camelCase")]
 struct ResourceLogs {
     #[serde(default)]
+    resource: Resource,
+    #[serde(default)]
     scope_logs: Vec<ScopeLogs>,
+}
+
+#[derive(Default, Deserialize)]
+struct Resource {
+    #[serde(default)]
+    attributes: Vec<KeyValue>,
 }
 
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct ScopeLogs {
     #[serde(default)]
+    scope: Scope,
+    #[serde(default)]
     log_records: Vec<Record>,
+}
+
+#[derive(Default, Deserialize)]
+struct Scope {
+    #[serde(default)]
+    name: String,
+}
+
+/// What a resource says about the process of its records.
+#[derive(Clone, Default)]
+struct Process {
+    attempt: Option<(TaskId, u32)>,
+    stem: Option<(TraceId, SpanId)>,
+    pid: Option<u32>,
+}
+
+impl Process {
+    fn of(resource: Resource) -> Process {
+        let attributes = Attributes(pairs(resource.attributes));
+        // Attributes from the environment are texts.
+        let number = |key: &str| match attributes.get(key)? {
+            Value::String(text) => text.parse().ok(),
+            value => value.as_u64(),
+        };
+        let attempt = number(names::ATTEMPT).and_then(|attempt| u32::try_from(attempt).ok());
+        let context = attributes.text(names::TRACEPARENT).and_then(|text| TraceParent::parse(text).ok());
+        let stem = |context: TraceParent| {
+            (TraceId(u128::from_be_bytes(context.trace_id)), SpanId(u64::from_be_bytes(context.span_id)))
+        };
+        Process {
+            attempt: number(names::TASK_ID).map(TaskId).zip(attempt),
+            stem: context.map(stem),
+            pid: number("process.pid").and_then(|pid| u32::try_from(pid).ok()),
+        }
+    }
 }
 
 #[derive(Default, Deserialize)]
@@ -82,7 +150,29 @@ struct Record {
 /// Names of severities in OpenTelemetry, each for four numbers from 1.
 const SEVERITIES: [&str; 6] = ["TRACE", "DEBUG", "INFO", "WARN", "ERROR", "FATAL"];
 
+/// Returns the number of a severity that is known by its name alone.
+pub(crate) fn severity_named(name: &str) -> Option<u8> {
+    let name = if name.eq_ignore_ascii_case("warning") { "WARN" } else { name };
+    let at = SEVERITIES.iter().position(|known| known.eq_ignore_ascii_case(name))?;
+    u8::try_from(at * 4 + 1).ok()
+}
+
 impl Record {
+    fn into_found(self, process: &Process, scope: &str, place: (u64, u64, u32)) -> FoundRecord {
+        let by_name = || severity_named(&self.severity_text).unwrap_or(0);
+        let severity = u8::try_from(self.severity_number).ok().filter(|&number| number > 0);
+        FoundRecord {
+            severity: severity.unwrap_or_else(by_name),
+            trace_id: self.trace_id.parse().ok(),
+            attempt: process.attempt,
+            stem: process.stem,
+            pid: process.pid,
+            scope: scope.to_owned(),
+            place,
+            record: self.into_log_record(),
+        }
+    }
+
     fn into_log_record(self) -> LogRecord {
         let nanos = |value: &Value| match value {
             Value::String(text) => text.parse().unwrap_or(0),
@@ -122,6 +212,85 @@ impl Loaded {
         }
         records.sort_by_key(|record| record.time_unix_nano);
         (records, notices)
+    }
+}
+
+/// The files of log records of a folder, read again and again, each time only what is new.
+#[derive(Debug)]
+pub(crate) struct RecordTail {
+    folder: PathBuf,
+    /// Offset behind the last line that was read, by device and inode: a file that is rotated gets another name.
+    positions: HashMap<(u64, u64), u64>,
+}
+
+impl RecordTail {
+    /// Makes a reader that has read nothing yet.
+    pub(crate) fn new(folder: &Path) -> RecordTail {
+        RecordTail { folder: folder.into(), positions: HashMap::new() }
+    }
+
+    /// Reads the records that have come since the last time, file by file, and says what could not be read. If there are `texts`, lines in which none of
+    /// them is found are stepped over.
+    pub(crate) fn read(&mut self, texts: &[String], mut take: impl FnMut(FoundRecord)) -> Vec<Notice> {
+        let mut notices = Vec::new();
+        for path in files(&self.folder) {
+            match self.read_file(&path, texts, &mut take) {
+                Ok(0) => {}
+                Ok(damaged) => notices.push(Notice { path, problem: Problem::Damaged(damaged) }),
+                // Rotated away between the listing and now.
+                Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+                Err(error) => notices.push(Notice { path, problem: Problem::Unreadable(error.to_string()) }),
+            }
+        }
+        notices
+    }
+
+    fn read_file(&mut self, path: &Path, texts: &[String], take: &mut impl FnMut(FoundRecord)) -> io::Result<usize> {
+        let file = File::open(path)?;
+        let metadata = file.metadata()?;
+        let position = self.positions.entry((metadata.dev(), metadata.ino())).or_default();
+        if metadata.len() < *position {
+            // It was begun anew.
+            *position = 0;
+        }
+        if metadata.len() == *position {
+            return Ok(0);
+        }
+        let mut file = BufReader::with_capacity(1 << 16, file);
+        file.seek(SeekFrom::Start(*position))?;
+        let (mut line, mut damaged) = (Vec::new(), 0);
+        loop {
+            line.clear();
+            let length = file.read_until(b'\n', &mut line)?;
+            // What does not end yet is being written, or will never be.
+            if line.last() != Some(&b'\n') {
+                return Ok(damaged);
+            }
+            let offset = *position;
+            *position += length as u64;
+            if !texts.is_empty() && !texts.iter().any(|text| memchr::memmem::find(&line, text.as_bytes()).is_some()) {
+                continue;
+            }
+            match serde_json::from_slice::<Logs>(&line) {
+                Ok(logs) => logs.into_found((metadata.ino(), offset), take),
+                Err(_) => damaged += 1,
+            }
+        }
+    }
+}
+
+impl Logs {
+    fn into_found(self, (inode, offset): (u64, u64), take: &mut impl FnMut(FoundRecord)) {
+        let mut number = 0;
+        for ResourceLogs { resource, scope_logs } in self.resource_logs {
+            let process = Process::of(resource);
+            for ScopeLogs { scope, log_records } in scope_logs {
+                for record in log_records {
+                    take(record.into_found(&process, &scope.name, (inode, offset, number)));
+                    number += 1;
+                }
+            }
+        }
     }
 }
 

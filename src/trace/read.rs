@@ -22,7 +22,7 @@ use serde::Deserialize;
 use serde::de::IgnoredAny;
 use serde_json::error::Category;
 
-use super::span::{Kind, Span, SpanFile, SpanLocation, Status};
+use super::span::{Kind, Span, SpanFile, SpanLocation, Status, TraceId};
 use super::{Loaded, time};
 use crate::count::Count;
 
@@ -124,10 +124,80 @@ pub(super) fn is_of_spans(path: &Path) -> bool {
         && !OTHER_SIGNALS.iter().any(|other| name.ends_with(other.as_bytes()))
 }
 
+/// Lists the files of a folder that may have spans, by name.
+fn span_files(folder: &Path) -> Result<Vec<(PathBuf, fs::Metadata)>, LoadError> {
+    let error = |source: io::Error| match source.kind() {
+        io::ErrorKind::NotFound => LoadError::Missing { folder: folder.into() },
+        _ => LoadError::Unreadable { folder: folder.into(), source },
+    };
+    let mut paths = Vec::new();
+    for entry in fs::read_dir(folder).map_err(error)? {
+        let path = entry.map_err(error)?.path();
+        // A link to a file is followed; anything that is not a file, a fifo say, could block.
+        if is_of_spans(&path)
+            && let Ok(metadata) = path.metadata()
+            && metadata.is_file()
+        {
+            paths.push((path, metadata));
+        }
+    }
+    // Which of two duplicates is kept must not depend on the order of the directory.
+    paths.sort_by(|left, right| left.0.cmp(&right.0));
+    Ok(paths)
+}
+
 /// Reads every `*.json`, `*.txt` and `*.jsonl` file in `folder`, not in folders below it.
 pub fn load(folder: &Path) -> Result<Loaded, LoadError> {
     let (spans, notices) = Tail::new(folder).read()?;
     Ok(Loaded::new(folder, spans, notices))
+}
+
+/// The most texts that are looked for one after the other, before it is faster to read everything.
+const NEEDLES: usize = 16;
+
+/// Reads, of a folder as [`load`] does, the traces whose ids begin with one of these digits in lower case, and what commands have made in attempts
+/// of theirs. Objects in which no such id is found are not parsed.
+pub(crate) fn load_traces(folder: &Path, beginnings: &[String]) -> Result<Loaded, LoadError> {
+    let is_wanted = |id: TraceId| {
+        let id = id.to_string();
+        beginnings.iter().any(|beginning| id.starts_with(beginning.as_str()))
+    };
+    let (mut spans, mut notices) = (Vec::new(), Vec::new());
+    for (path, _) in span_files(folder)? {
+        match fs::read(&path) {
+            Ok(bytes) => {
+                let bytes = if beginnings.len() > NEEDLES { bytes } else { objects_with(&bytes, beginnings) };
+                if !bytes.is_empty() {
+                    let file = SpanFile { pid: pid_of(&path), path, bytes };
+                    // What else is in the file is for those to tell who read all of it.
+                    let _ = scan(Arc::new(file), &mut spans);
+                }
+            }
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            Err(error) => notices.push(Notice { path, problem: Problem::Unreadable(error.to_string()) }),
+        }
+        spans.retain(|span: &Span| is_wanted(span.trace_id) || span.stem().is_some_and(|(id, _)| is_wanted(id)));
+    }
+    Ok(Loaded::new(folder, spans, notices))
+}
+
+/// Returns the objects of a file in which one of the texts is found, in order. In every layout, a line that begins with a brace begins an object.
+fn objects_with(bytes: &[u8], texts: &[String]) -> Vec<u8> {
+    let mut ranges: Vec<Range<usize>> = Vec::new();
+    for text in texts {
+        let finder = memchr::memmem::Finder::new(text.as_bytes());
+        let mut from = 0;
+        while let Some(found) = finder.find(&bytes[from..]).map(|found| from + found) {
+            let start = memchr::memmem::rfind(&bytes[..found], b"\n{").map_or(0, |line| line + 1);
+            let end = found + find(&bytes[found..], b"\n{");
+            let end = (end + 1).min(bytes.len());
+            ranges.push(start..end);
+            from = end;
+        }
+    }
+    ranges.sort_by_key(|range| range.start);
+    ranges.dedup();
+    ranges.into_iter().flat_map(|range| &bytes[range]).copied().collect()
 }
 
 /// A folder of span files that is read again and again, each time only what is new.
@@ -153,25 +223,8 @@ impl Tail {
 
     /// Reads what was appended since the last time, and says what of that could not be used.
     pub fn read(&mut self) -> Result<(Vec<Span>, Vec<Notice>), LoadError> {
-        let error = |source: io::Error| match source.kind() {
-            io::ErrorKind::NotFound => LoadError::Missing { folder: self.folder.clone() },
-            _ => LoadError::Unreadable { folder: self.folder.clone(), source },
-        };
-        let mut paths = Vec::new();
-        for entry in fs::read_dir(&self.folder).map_err(error)? {
-            let path = entry.map_err(error)?.path();
-            // A link to a file is followed; anything that is not a file, a fifo say, could block.
-            if is_of_spans(&path)
-                && let Ok(metadata) = path.metadata()
-                && metadata.is_file()
-            {
-                paths.push((path, metadata));
-            }
-        }
-        // Which of two duplicates is kept must not depend on the order of the directory.
-        paths.sort_by(|left, right| left.0.cmp(&right.0));
         let (mut spans, mut notices) = (Vec::new(), Vec::new());
-        for (path, metadata) in paths {
+        for (path, metadata) in span_files(&self.folder)? {
             let known = self.files.entry((metadata.dev(), metadata.ino())).or_default();
             if metadata.len() == known.len && known.len > 0 {
                 continue;

@@ -16,6 +16,7 @@
 //! | `GET now` | what runs: a track for each process, the queue, the head's figures |
 //! | `GET open` | what is open now, by process |
 //! | `GET events?after=` | server-sent events: `changed` with a revision, the traces that have changed since the one before, and how many it does not name |
+//! | `GET logs?trace=&task=&text=&stream=&level=&since=&until=&limit=&before=&after=` | lines of output and log records by time, each with its span |
 
 use std::path::PathBuf;
 use std::sync::Arc;

@@ -13,9 +13,11 @@ use super::inside::{Attempts, Found, Links, Written};
 use super::source::Watched;
 use crate::http_api::parameters;
 use crate::http_api::problem::{self, Problem};
+use crate::log_entries::{Page, PageRequest, Reader, Spans};
 use crate::names;
 use crate::trace::{
-    self, DiffRow, Differences, FindError, HeatMap, LiveSpan, Query, Reach, Region, Row, SpanId, Trace, align, rfc3339,
+    self, DiffRow, Differences, FindError, HeatMap, Live, LiveSpan, Query, Reach, Region, Row, SpanId, Trace, align,
+    rfc3339,
 };
 use tracer_core::clock::parse_rfc3339;
 
@@ -112,6 +114,14 @@ struct OpenSpan {
     task_id: Option<u64>,
 }
 
+/// Lines of output and log records.
+#[derive(Serialize)]
+struct Logs {
+    revision: u64,
+    #[serde(flatten)]
+    page: Page,
+}
+
 /// A heat map.
 #[derive(Serialize)]
 struct Heat {
@@ -180,6 +190,8 @@ pub(super) enum OfHead {
     History(Wanted),
     /// Attempts of a trace, why nothing ran, and why tasks wait.
     Attempts(String),
+    /// Lines of output of the head's session, if there is a head, and the log records of the folder.
+    Logs(PageRequest),
 }
 
 impl Question {
@@ -191,6 +203,7 @@ impl Question {
             ["traces", _, "find"] => &["text"],
             ["compare"] => &["before", "after"],
             ["history"] => &["text", "state", "limit"],
+            ["logs"] => PageRequest::PARAMETERS,
             _ => &[],
         };
         let parameters = parameters::parse(query, known)?;
@@ -240,6 +253,7 @@ impl Question {
             ["now"] => Question::OfHead(OfHead::Now),
             ["open"] => Question::Open,
             ["events"] => Question::Events { after: parameters::number(&parameters, "after", 0, LAST_REVISION)? },
+            ["logs"] => Question::OfHead(OfHead::Logs(PageRequest::new(&parameters)?)),
             _ => return Err(nothing_at(path)),
         })
     }
@@ -438,6 +452,17 @@ impl OfHead {
                         cluster::explain(session, &mut waiting[..most]).map_err(of_head)?;
                     }
                     json_answer(&found)
+                })
+            }
+            OfHead::Logs(request) => {
+                let folder = watched.index.folder().to_path_buf();
+                Box::new(move || {
+                    let spans = Spans::Stored(session.as_deref().map(Live::new));
+                    let reader = Reader::new(request.selection, &folder, session.as_deref(), spans);
+                    let page = reader.page(request.part, request.limit);
+                    let unreadable =
+                        |error| Problem::new(problem::UNREADABLE, format!("the logs cannot be read: {error}"));
+                    json_answer(&Logs { revision, page: page.map_err(unreadable)? })
                 })
             }
         })

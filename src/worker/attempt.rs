@@ -737,6 +737,7 @@ impl Attempts {
                 attributes,
                 link: lease.previous,
                 is_attempt: true,
+                request: None,
             })
         })
     }

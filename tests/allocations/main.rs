@@ -69,6 +69,7 @@ fn span(recorder: &'static Recorder, parent: &TraceContext) {
         attributes: &[],
         link: None,
         is_attempt: false,
+        request: None,
     });
     span.set_attributes(&[("tracer.cpu_time_ns", 1234i64.into())]);
     span.add_event("exception", &[("exception.message", Attribute::Str("no"))]);

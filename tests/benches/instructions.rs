@@ -99,6 +99,7 @@ fn pair(recorder: &'static Recorder, number: i64) {
         attributes: &[],
         link: None,
         is_attempt: false,
+        request: None,
     };
     let producer = recorder.start(&request);
     let consumer = recorder.start(&SpanRequest {
@@ -126,6 +127,7 @@ fn pair(recorder: &'static Recorder, number: i64) {
             ("tracer.queued_ns", Attribute::I64(123_456 + number)),
         ],
         is_attempt: true,
+        request: None,
         ..request
     });
     consumer.end();
@@ -160,6 +162,7 @@ fn in_task(recorder: &'static Recorder, count: u64) {
         attributes: &[],
         link: None,
         is_attempt: true,
+        request: None,
     });
     let parent = attempt.context().parent;
     let span_context = abi::SpanContext {

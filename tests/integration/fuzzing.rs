@@ -22,6 +22,8 @@ mod otlp;
 mod protocol;
 #[path = "../fuzz/properties/queries.rs"]
 mod queries;
+#[path = "../fuzz/properties/series_files.rs"]
+mod series_files;
 #[path = "../fuzz/properties/span_files.rs"]
 mod span_files;
 #[path = "../fuzz/properties/trace_context.rs"]
@@ -73,6 +75,11 @@ fn hostile_frames_of_a_lane_are_refused_and_what_is_taken_is_sent_on_as_it_came(
 #[test]
 fn any_span_file_is_read_and_what_is_exported_is_read_again() {
     replay("span_files", span_files::holds);
+}
+
+#[test]
+fn hostile_files_of_series_are_read_or_are_none() {
+    replay("series_files", series_files::holds);
 }
 
 #[test]

@@ -377,7 +377,7 @@ fn misspelt_module_and_attribute_get_the_nearest_as_a_suggestion() {
         &[],
         "error: module `hook_forms` (<bin>/libhook_forms.so) has no hook `own_describtion`; it has `description`, \
          `talkative`, `talkative_failure`, `provider`, `processors`, `exporter`, `exporter_without_backend`, `stamping_exporter`, \
-         `request_exporter`, `own_description`, `own_limits` and `own_provider`\n\
+         `request_exporter`, `asking_exporter`, `own_description`, `own_limits` and `own_provider`\n\
          Did you mean `own_description`?\n",
     );
     assert_refused(
@@ -834,6 +834,46 @@ fn processor_of_a_hook_puts_the_ids_of_the_running_task_on_every_span() {
     let others: Vec<_> = spans.iter().filter(|span| span.attribute("fixture.task").is_null()).collect();
     assert_eq!(others.len() + stamped, spans.len());
     assert!(others.iter().all(|span| ["SpanKind.INTERNAL", "SpanKind.PRODUCER"].contains(&span.kind())));
+}
+
+#[test]
+fn a_hook_is_told_the_request_for_which_a_span_starts() {
+    let cluster = Cluster::builder().arg("--tracing-exporter=hook_forms:asking_exporter").start();
+    let address = TcpListener::bind(("127.0.0.1", 0)).unwrap().local_addr().unwrap();
+    let file = cluster.file("service.toml");
+    let text = format!(
+        "name = \"shop\"\n[http]\naddress = \"{address}\"\n[[applications]]\nname = \"a\"\nimport_path = \"handlers:spanned\"\n"
+    );
+    fs::write(&file, text).unwrap();
+    cluster.tracer(&["serve", "deploy", file.to_str().unwrap()]).success();
+    let mut client = Clients::at_rest(address, "/");
+    let exchange = client.ask();
+    cluster.submit("traced_tasks:logs", &["1"]).success();
+    cluster.stop().success();
+    assert_eq!(exchange.status(), Some(200));
+    let spans = exported(&cluster);
+    let of = |name: &str| {
+        let is_it = |span: &&Span| span.trace_id() == exchange.trace_id && span.name().starts_with(name);
+        spans.iter().find(is_it).unwrap_or_else(|| panic!("no `{name}` in {}", spans.describe()))
+    };
+    let handled = of("replica_handle_request");
+    // The handler's own span, and the one that the host makes around the handler.
+    for span in [of("work"), handled] {
+        for (asked, known) in [
+            ("asked.request_id", "request_id"),
+            ("asked.app", "app"),
+            ("asked.deployment", "deployment"),
+            ("asked.replica", "replica_id"),
+            ("asked.route_prefix", "route"),
+        ] {
+            assert!(span.attribute(asked).is_string(), "no {asked}: {}", span.value);
+            assert_eq!(span.attribute(asked), handled.attribute(known), "{asked}");
+        }
+        assert!(span.attribute("asked.client").as_str().is_some_and(|client| client.starts_with("127.0.0.1:")));
+    }
+    let elsewhere = spans.iter().filter(|span| span.trace_id() != exchange.trace_id);
+    assert!(elsewhere.clone().any(|span| span.name() == "doubles"), "{}", spans.describe());
+    assert!(elsewhere.into_iter().all(|span| span.attribute("asked.request_id").is_null()), "{}", spans.describe());
 }
 
 #[test]

@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 
 use crate::dead_heads::kill_all;
 use crate::seen_means_recorded::Submitter;
-use crate::support::{Cluster, HOOK, Random, Receiver, compile_c, kill, wait_until};
+use crate::support::{Api, Cluster, HOOK, Random, Receiver, compile_c, kill, wait_until};
 
 /// A log record of a file, with its scope.
 #[derive(Clone, Debug)]
@@ -219,8 +219,19 @@ fn events_take_the_form_and_the_level_that_is_configured() {
 #[test]
 fn log_records_go_to_a_collector_too() {
     let Some(receiver) = Receiver::start(&["200"]) else { return };
+    log_records_go_to(&receiver, "otlp:setup_tracing");
+}
+
+#[test]
+fn log_records_go_to_a_collector_over_grpc_too() {
+    let Some(receiver) = Receiver::start_grpc(true, &["200"]) else { return };
+    log_records_go_to(&receiver, "otlp_grpc:setup_tracing");
+}
+
+#[track_caller]
+fn log_records_go_to(receiver: &Receiver, hook: &str) {
     let cluster = Cluster::builder()
-        .hook("otlp:setup_tracing")
+        .hook(hook)
         .env("OTEL_EXPORTER_OTLP_ENDPOINT", receiver.endpoint())
         .env("OTEL_LOGS_EXPORTER", "otlp")
         .env("OTEL_BLRP_SCHEDULE_DELAY", "20")
@@ -290,6 +301,97 @@ fn what_a_dead_head_and_its_workers_have_left_is_there_for_whoever_reads() {
         let shown = cluster.tracer(&["trace", "show", "last", "--logs"]).success().stdout_text();
         assert_eq!((shown.matches("INFO waits").count(), shown.matches("WARN goes on").count()), (1, 1), "{shown}");
     }
+}
+
+/// Returns the entries of `tracer logs`.
+#[track_caller]
+fn entries(cluster: &Cluster, arguments: &[&str]) -> Vec<Value> {
+    let arguments: Vec<&str> = ["logs", "--format", "json"].into_iter().chain(arguments.iter().copied()).collect();
+    let run = cluster.tracer(&arguments).success();
+    run.stdout_text().lines().map(|line| serde_json::from_str(line).expect("a line is JSON")).collect()
+}
+
+#[track_caller]
+fn sorted_texts(entries: &[Value]) -> Vec<&str> {
+    let mut texts: Vec<_> = entries.iter().map(|entry| entry["text"].as_str().expect("a text")).collect();
+    texts.sort_unstable();
+    texts
+}
+
+#[test]
+fn records_stand_beside_lines_in_the_order_of_their_times_with_their_spans() {
+    let cluster = Cluster::builder().hook(HOOK).arg("--http").arg("127.0.0.1:0").start();
+    cluster.submit("traced_tasks:logs_and_prints", &["1"]).success();
+    cluster.submit("traced_tasks:logs_and_prints", &["2"]).success();
+    let spans = cluster.spans();
+    let attempt = spans.attempt_of(2);
+    let of_task = entries(&cluster, &["2"]);
+    assert_eq!(sorted_texts(&of_task), ["begins", "doubling", "printed 2"]);
+    let times: Vec<_> = of_task.iter().map(|entry| entry["unix_nano"].as_u64().expect("a time")).collect();
+    assert!(times.is_sorted(), "{times:?}");
+    let trace = &cluster.task(2)["trace_id"];
+    for entry in &of_task {
+        let span = if entry["text"] == "doubling" { "doubles" } else { attempt.name() };
+        assert_eq!((&entry["span_name"], &entry["task_id"], &entry["attempt"]), (&json!(span), &json!(2), &json!(1)));
+        assert_eq!(&entry["trace_id"], trace);
+        let is_line = entry["text"] == "printed 2";
+        assert_eq!(entry["stream"], if is_line { "stdout" } else { "record" });
+        assert_eq!(entry["severity"].is_null(), is_line);
+        if entry["text"] != "doubling" {
+            assert_eq!(format!("0x{}", entry["span_id"].as_str().expect("an id")), attempt.span_id());
+        }
+    }
+    let shown = cluster.tracer(&["logs", "2", "--level", "warn"]).success().stdout_text();
+    assert_eq!(shown, "WARN doubles: doubling half=0.5 text=\"a\\\"b\" right=true debugged=\"Some(1)\"\n");
+    cluster.tracer(&["logs", "2", "--stream", "stdout"]).success().stdout("printed 2\n");
+    let of_trace = cluster.tracer(&["logs", "--trace", "last", "--grep", "doub"]).success().stdout_text();
+    assert!(of_trace.starts_with("(task 2 pid=") && of_trace.contains("WARN doubles: doubling"), "{of_trace}");
+
+    let api = Api::of(&cluster);
+    let answer = |query: &str| api.get(&format!("/api/v1/logs{query}")).status(200).json();
+    let of_both = answer("");
+    assert_eq!((of_both["entries"].as_array().map(Vec::len), &of_both["left_out"]), (Some(6), &json!(0)));
+    let listed = answer("?task=2")["entries"].clone();
+    let without_pid = |entry: &Value| {
+        let mut entry = entry.clone();
+        let fields = entry.as_object_mut().expect("an object");
+        fields.retain(|name, _| name != "worker_pid" && name != "schema_version");
+        entry
+    };
+    assert_eq!(listed, Value::Array(of_task.iter().map(without_pid).collect()));
+    let trace = trace.as_str().expect("it is traced");
+    assert_eq!(answer(&format!("?trace={trace}&stream=record&text=begins"))["entries"][0]["task_id"], 2);
+    let newest = answer("?limit=2");
+    assert_eq!(newest["left_out"], 4);
+    let before = newest["before"].as_str().expect("there are older ones");
+    let older = answer(&format!("?limit=10&before={before}"));
+    assert_eq!(older["entries"].as_array().map(Vec::len), Some(4));
+    let after = older["after"].as_str().expect("a place");
+    assert_eq!(answer(&format!("?after={after}"))["entries"], newest["entries"]);
+    api.get("/api/v1/logs?task=77").problem(404, "no-such-task");
+    api.get("/api/v1/logs?level=loud").problem(400, "invalid-request");
+
+    // Nobody is asked for what lies in files.
+    cluster.stop().success();
+    assert_eq!(sorted_texts(&entries(&cluster, &["1"])), ["begins", "doubling", "printed 1"]);
+    assert_eq!(sorted_texts(&entries(&cluster, &["last"])), ["begins", "doubling", "printed 2"]);
+    assert_eq!(sorted_texts(&entries(&cluster, &["--trace", trace])), ["begins", "doubling", "printed 2"]);
+}
+
+#[test]
+fn records_of_a_running_task_are_followed_and_those_of_its_killed_worker_are_shown() {
+    let cluster = Cluster::traced();
+    let started = cluster.file("started");
+    let argument = json!(started).to_string();
+    let _running = cluster.submit_in_background("traced_tasks:logs_and_waits", &[&argument, "--crash-limit=0"]);
+    cluster.wait_for_file(&started);
+    let following = cluster.tracer_in_background(&["logs", "1", "--follow"]);
+    following.wait_for_stdout("waits\n");
+    let pid = fs::read_to_string(&started).expect("the pid").parse().expect("a number");
+    kill(pid, Signal::KILL);
+    let shown = following.wait().success().stdout_text();
+    let messages: Vec<_> = shown.lines().map(|line| line.rsplit(": ").next().unwrap_or_default()).collect();
+    assert_eq!(messages, ["waits", "goes on"], "{shown}");
 }
 
 #[test]

@@ -192,6 +192,21 @@ fn json_is_in_the_file_before_it_is_acknowledged_and_what_cannot_be_taken_is_cou
     let metric = json!({"resourceMetrics": [{"scopeMetrics": [{"metrics": [{"name": "m", "gauge": {"dataPoints": [{"asInt": "5"}]}}]}]}]});
     post(&api, "metrics", &metric).status(200);
     assert_eq!((lines(&cluster, ".logs.jsonl"), lines(&cluster, ".metrics.jsonl")), (vec![log], vec![metric]));
+    post(&api, "traces", &json!([])).status(400);
+    let counts = cluster.status()["http"]["otlp"].clone();
+    let bytes: usize = fs::read_dir(cluster.spans_dir())
+        .expect("the folder")
+        .map(|entry| entry.expect("a file").path())
+        .filter(|path| path.extension().is_some_and(|extension| extension == "jsonl"))
+        .map(|path| fs::metadata(path).expect("it is there").len() as usize)
+        .sum();
+    assert_eq!(
+        counts,
+        json!({"accepted_requests": 4, "refused_requests": 1, "spans": 2, "log_records": 1, "metric_points": 1, "rejected": 1, "written_bytes": bytes})
+    );
+    let text = cluster.tracer(&["status"]).success().stdout_text();
+    let line = "received 2 spans, 1 log record, 1 metric point in 4 requests";
+    assert!(text.contains(line) && text.contains(", 1 item rejected, 1 request refused"), "{text}");
     // Those beside the span files are no spans, and nobody is told that they are none.
     let list = cluster.tracer(&["trace", "list"]).success();
     assert_eq!(list.stderr_text(), "");
@@ -201,6 +216,46 @@ fn json_is_in_the_file_before_it_is_acknowledged_and_what_cannot_be_taken_is_cou
     cluster.start_head(&[]).success();
     let again = Api { token: api.token, ..sender(&cluster) };
     post(&again, "traces", &one_span("later")).status(200);
+}
+
+#[test]
+fn metrics_of_two_programs_are_in_the_scrape_each_with_its_labels() {
+    let cluster = Cluster::builder().arg("--http=127.0.0.1:0").arg("--otlp").start();
+    let (api, sender) = (Api::of(&cluster), sender(&cluster));
+    let request = |instance: &str, value: &str| {
+        let attribute = |key: &str, value: &str| json!({"key": key, "value": {"stringValue": value}});
+        let resource = json!({"attributes": [attribute("service.name", "shop"), attribute("service.instance.id", instance), attribute("os.type", "linux")]});
+        let point = json!({"asInt": value, "attributes": [attribute("shop.region", "east")]});
+        let sum = json!({"aggregationTemporality": 2, "isMonotonic": true, "dataPoints": [point]});
+        let scope =
+            json!({"scope": {"name": "shop"}, "metrics": [{"name": "shop.orders", "unit": "{order}", "sum": sum}]});
+        json!({"resourceMetrics": [{"resource": resource, "scopeMetrics": [scope]}]})
+    };
+    for (instance, value) in [("one", "5"), ("one", "7"), ("other", "3")] {
+        post(&sender, "metrics", &request(instance, value)).status(200);
+    }
+    let scrape = api.get("/metrics").status(200).text();
+    let sample = |instance: &str| {
+        let start = format!(
+            "shop_orders_total{{job=\"shop\",instance=\"{instance}\",shop_region=\"east\",otel_scope_name=\"shop\"}} "
+        );
+        scrape
+            .lines()
+            .find_map(|line| line.strip_prefix(&start))
+            .unwrap_or_else(|| panic!("{instance}: {scrape}"))
+            .to_owned()
+    };
+    assert_eq!((sample("one"), sample("other")), ("7".into(), "3".into()));
+    assert!(
+        scrape.contains("target_info{job=\"shop\",instance=\"one\",os_type=\"linux\",otel_scope_name=\"\"} 1"),
+        "{scrape}"
+    );
+    assert!(
+        scrape.contains("tracer_otlp_items_total{tracer_outcome=\"written\",tracer_signal=\"metrics\"} 3")
+            || scrape.contains("tracer_otlp_items_total{tracer_signal=\"metrics\",tracer_outcome=\"written\"} 3"),
+        "{scrape}"
+    );
+    assert!(scrape.contains("tracer_otlp_points_not_shown_total 0"), "{scrape}");
 }
 
 #[test]

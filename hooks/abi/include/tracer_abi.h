@@ -452,6 +452,27 @@ typedef struct TracerSpanAdditions {
     void (*host_update_name)(void *data, struct TracerStr name);
 } TracerSpanAdditions;
 
+// The request to a service that a replica handles, for span processors that put its ids on every span. Everything is borrowed for the call.
+// Since ABI 1.6.
+typedef struct TracerRunningRequest {
+    // The size of this struct, as its maker compiled it.
+    size_t size;
+    // The id that the client and the access log see. A client may choose it, so two requests may have the same.
+    struct TracerStr request_id;
+    // The name of the application.
+    struct TracerStr application;
+    // The deployment's name in the application.
+    struct TracerStr deployment;
+    // The replica that handles it.
+    struct TracerStr replica;
+    // The prefix under which the application is served; `/` for all.
+    struct TracerStr route_prefix;
+    // The client's address, as `address:port`; empty when unknown.
+    struct TracerStr client;
+    // Time after which the answer is not wanted, in nanoseconds since the Unix epoch; 0 for none.
+    uint64_t deadline_unix_nano;
+} TracerRunningRequest;
+
 // Everything a span begins with.
 typedef struct TracerSpanStart {
     // The size of this struct, as the caller compiled it.
@@ -488,6 +509,9 @@ typedef struct TracerSpanStart {
     // Receiver of what a hook's sampler and its span processors put on the span while it starts, so that whoever completes the span has it too. Null
     // when nobody wants to know. Only the host fills it in, for hooks. Since ABI 1.6.
     const struct TracerSpanAdditions *additions;
+    // The request to a service for which the span is made: a module fills it in for its handler's spans, the host for the span around the handler, and
+    // hooks get both. Null outside of requests. Since ABI 1.6.
+    const struct TracerRunningRequest *request;
 } TracerSpanStart;
 
 // Answer of the maker of a span about it.

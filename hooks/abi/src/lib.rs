@@ -931,6 +931,9 @@ pub struct SpanStart {
     /// Receiver of what a hook's sampler and its span processors put on the span while it starts, so that whoever completes the span has it too. Null
     /// when nobody wants to know. Only the host fills it in, for hooks. Since ABI 1.6.
     pub additions: *const SpanAdditions,
+    /// The request to a service for which the span is made: a module fills it in for its handler's spans, the host for the span around the handler, and
+    /// hooks get both. Null outside of requests. Since ABI 1.6.
+    pub request: *const RunningRequest,
 }
 
 /// Callbacks for what a hook adds to a span that is starting, beyond what it was asked to start it with.
@@ -973,6 +976,29 @@ pub struct Runtime {
     pub attempt: u32,
     /// The actor that is made, or whose method this is; 0 for other tasks. Since ABI 1.2.
     pub actor_id: u64,
+}
+
+/// The request to a service that a replica handles, for span processors that put its ids on every span. Everything is borrowed for the call.
+/// Since ABI 1.6.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct RunningRequest {
+    /// The size of this struct, as its maker compiled it.
+    pub size: usize,
+    /// The id that the client and the access log see. A client may choose it, so two requests may have the same.
+    pub request_id: Str,
+    /// The name of the application.
+    pub application: Str,
+    /// The deployment's name in the application.
+    pub deployment: Str,
+    /// The replica that handles it.
+    pub replica: Str,
+    /// The prefix under which the application is served; `/` for all.
+    pub route_prefix: Str,
+    /// The client's address, as `address:port`; empty when unknown.
+    pub client: Str,
+    /// Time after which the answer is not wanted, in nanoseconds since the Unix epoch; 0 for none.
+    pub deadline_unix_nano: u64,
 }
 
 /// Answer of the maker of a span about it.
@@ -1606,6 +1632,7 @@ impl SpanStart {
             prefix_id: 0,
             prefix_count: 0,
             additions: ptr::null(),
+            request: ptr::null(),
         }
     }
 }
@@ -1705,7 +1732,8 @@ const _: () = {
     assert!(size_of::<FinishedSpans>() == 56);
     assert!(size_of::<Scope>() == 72);
     assert!(size_of::<SpanContext>() == 56);
-    assert!(size_of::<SpanStart>() == 144);
+    assert!(size_of::<SpanStart>() == 152);
+    assert!(size_of::<RunningRequest>() == 112);
     assert!(size_of::<SpanAdditions>() == 56);
     assert!(size_of::<Runtime>() == 64);
     assert!(size_of::<SpanStarted>() == 40);

@@ -51,7 +51,7 @@ pub fn setup_tracing() -> Result<Tracing, SettingsError> {
     let receiver = format!("`{}`", settings.shown_endpoint());
     let description = format!("spans over OTLP/HTTP to {receiver}");
     let mut builder = delivery::builder(transport, receiver, settings.timeout, description);
-    if let Some(settings) = Settings::of_logs(|name| std::env::var(name).ok())? {
+    if let Some(settings) = Settings::of_logs(Protocol::Http, |name| std::env::var(name).ok())? {
         settings.warn();
         let receiver = format!("`{}`", settings.shown_endpoint());
         builder = delivery::with_logs(builder, HttpTransport::new(&settings)?, receiver, settings.timeout);

@@ -126,19 +126,23 @@ impl Settings {
         })
     }
 
-    /// Reads the variables for log records, over HTTP; none unless `OTEL_LOGS_EXPORTER` has `otlp`. They are those for traces with `LOGS` in
-    /// place of `TRACES`, and the path is `/v1/logs`.
-    pub fn of_logs(lookup: impl Fn(&str) -> Option<String>) -> Result<Option<Settings>, SettingsError> {
-        Settings::of_signal("LOGS", "/v1/logs", lookup)
+    /// Reads the variables for log records; none unless `OTEL_LOGS_EXPORTER` has `otlp`. They are those for traces with `LOGS` in
+    /// place of `TRACES`, and over HTTP the path is `/v1/logs`.
+    pub fn of_logs(
+        protocol: Protocol,
+        lookup: impl Fn(&str) -> Option<String>,
+    ) -> Result<Option<Settings>, SettingsError> {
+        Settings::of_signal(protocol, "LOGS", "/v1/logs", lookup)
     }
 
     /// Reads the variables for metrics, over HTTP; none unless `OTEL_METRICS_EXPORTER` has `otlp`. They are those for traces with `METRICS` in
     /// place of `TRACES`, and the path is `/v1/metrics`.
     pub fn of_metrics(lookup: impl Fn(&str) -> Option<String>) -> Result<Option<Settings>, SettingsError> {
-        Settings::of_signal("METRICS", "/v1/metrics", lookup)
+        Settings::of_signal(Protocol::Http, "METRICS", "/v1/metrics", lookup)
     }
 
     fn of_signal(
+        protocol: Protocol,
         signal: &str,
         path: &str,
         lookup: impl Fn(&str) -> Option<String>,
@@ -148,7 +152,7 @@ impl Settings {
             return Ok(None);
         }
         let of_signal = |text: &str| text.replace("_TRACES_", &format!("_{signal}_"));
-        let mut settings = Settings::from_variables(Protocol::Http, |name| lookup(&of_signal(name)))
+        let mut settings = Settings::from_variables(protocol, |name| lookup(&of_signal(name)))
             .map_err(|error| SettingsError::new(of_signal(&error.message)))?;
         let own = lookup(&format!("OTEL_EXPORTER_OTLP_{signal}_ENDPOINT"));
         let has_own = own.is_some_and(|url| !url.trim().is_empty());
@@ -358,7 +362,7 @@ mod tests {
     #[test]
     fn log_records_are_sent_when_it_is_asked_for_and_by_variables_of_their_own() {
         let of_logs = |variables: &[(&str, &str)]| {
-            Settings::of_logs(|name| {
+            Settings::of_logs(Protocol::Http, |name| {
                 variables.iter().find(|(known, _)| *known == name).map(|(_, value)| (*value).to_owned())
             })
         };
@@ -374,6 +378,8 @@ mod tests {
         assert_eq!(endpoint(&[asked, general, of_traces, own]), "http://l/v1/traces");
         let headers = [asked, ("OTEL_EXPORTER_OTLP_LOGS_HEADERS", "a=1"), ("OTEL_EXPORTER_OTLP_TRACES_HEADERS", "b=2")];
         assert_eq!(of_logs(&headers).unwrap().unwrap().headers, [("a".to_owned(), "1".to_owned())]);
+        let over_grpc = Settings::of_logs(Protocol::Grpc, |name| (name == asked.0).then(|| asked.1.to_owned()));
+        assert_eq!(over_grpc.unwrap().unwrap().endpoint, "http://localhost:4317");
         let error = of_logs(&[asked, ("OTEL_EXPORTER_OTLP_LOGS_ENDPOINT", "nowhere")]).unwrap_err();
         assert!(error.message.starts_with("`OTEL_EXPORTER_OTLP_LOGS_ENDPOINT` is `nowhere`"), "{error}");
     }

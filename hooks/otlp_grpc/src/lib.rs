@@ -1,4 +1,4 @@
-//! A tracing hook: sampled spans go over OTLP/gRPC to a collector or a backend, in batches.
+//! A tracing hook: sampled spans, and log records if they are asked for, go over OTLP/gRPC to a collector or a backend, in batches.
 //!
 //! [`setup_tracing`] is the hook. Variables, tries and pauses are those of the hook `otlp`, told in `tracer-otlp`; but the endpoint
 //! has no path, its default is `http://localhost:4317`, and where it has no scheme `OTEL_EXPORTER_OTLP_INSECURE` decides about TLS.
@@ -10,6 +10,7 @@ use std::fmt;
 use std::time::Duration;
 
 use http::uri::PathAndQuery;
+use opentelemetry_proto::tonic::collector::logs::v1::{ExportLogsServiceRequest, ExportLogsServiceResponse};
 use opentelemetry_proto::tonic::collector::trace::v1::{ExportTraceServiceRequest, ExportTraceServiceResponse};
 use prost::Message;
 use tokio::runtime::Runtime;
@@ -20,14 +21,15 @@ use tonic::metadata::{MetadataKey, MetadataMap, MetadataValue};
 use tonic::transport::{Certificate, Channel, ClientTlsConfig, Endpoint, Identity};
 use tonic::{Code, Request, Status};
 use tonic_prost::ProstCodec;
-use tracer_otlp::delivery::{self, Answer, Transport};
+use tracer_otlp::delivery::{self, Answer, LogTransport, Transport};
 use tracer_otlp::{Compression, Protocol, Settings, SettingsError, authorities_pem, client_pem};
 use tracer_sdk::hook::Tracing;
 
-const METHOD: &str = "/opentelemetry.proto.collector.trace.v1.TraceService/Export";
+const EXPORT_SPANS: &str = "/opentelemetry.proto.collector.trace.v1.TraceService/Export";
+const EXPORT_LOGS: &str = "/opentelemetry.proto.collector.logs.v1.LogsService/Export";
 const USER_AGENT: &str = concat!("OTel-OTLP-Exporter-Rust/", env!("CARGO_PKG_VERSION"), " tracer");
 
-/// Spans over OTLP/gRPC to where the variables say.
+/// Spans over OTLP/gRPC to where the variables say, and with `OTEL_LOGS_EXPORTER=otlp` log records too.
 ///
 /// On failure: a variable says something with which spans would not go where they should, or a file that one names cannot be
 /// used. Whether anyone listens there is not tried.
@@ -37,7 +39,13 @@ pub fn setup_tracing() -> Result<Tracing, SettingsError> {
     let transport = GrpcTransport::new(&settings)?;
     let receiver = format!("`{}`", settings.shown_endpoint());
     let description = format!("spans over OTLP/gRPC to {receiver}");
-    Ok(delivery::tracing(transport, receiver, settings.timeout, description))
+    let mut builder = delivery::builder(transport, receiver, settings.timeout, description);
+    if let Some(settings) = Settings::of_logs(Protocol::Grpc, |name| std::env::var(name).ok())? {
+        settings.warn();
+        let receiver = format!("`{}`", settings.shown_endpoint());
+        builder = delivery::with_logs(builder, GrpcTransport::new(&settings)?, receiver, settings.timeout);
+    }
+    Ok(builder.build())
 }
 
 /// OTLP/gRPC to one server.
@@ -83,35 +91,64 @@ impl GrpcTransport {
         Ok(GrpcTransport { runtime, client, metadata: metadata(&settings.headers)? })
     }
 
-    async fn call(&self, message: ExportTraceServiceRequest) -> Result<ExportTraceServiceResponse, Status> {
+    async fn call<A, B>(&self, method: &'static str, message: A) -> Result<B, Status>
+    where
+        A: Message + Default + 'static,
+        B: Message + Default + 'static,
+    {
         let mut client = self.client.clone();
         client.ready().await.map_err(|error| Status::unavailable(with_sources(&error)))?;
         let mut request = Request::new(message);
         *request.metadata_mut() = self.metadata.clone();
-        let codec = ProstCodec::default();
-        Ok(client.unary(request, PathAndQuery::from_static(METHOD), codec).await?.into_inner())
+        let codec = ProstCodec::<A, B>::default();
+        Ok(client.unary(request, PathAndQuery::from_static(method), codec).await?.into_inner())
+    }
+
+    async fn export(&self, batch: &Batch) -> Result<Answer, Status> {
+        let (rejected, reason) = match batch {
+            Batch::Spans(request) => {
+                let response: ExportTraceServiceResponse = self.call(EXPORT_SPANS, request.clone()).await?;
+                response.partial_success.map(|partial| (partial.rejected_spans, partial.error_message))
+            }
+            Batch::Logs(request) => {
+                let response: ExportLogsServiceResponse = self.call(EXPORT_LOGS, request.clone()).await?;
+                response.partial_success.map(|partial| (partial.rejected_log_records, partial.error_message))
+            }
+        }
+        .unwrap_or_default();
+        Ok(if rejected > 0 { Answer::Partly { rejected: rejected.unsigned_abs(), reason } } else { Answer::Accepted })
     }
 }
 
-impl Transport for GrpcTransport {
-    type Message = ExportTraceServiceRequest;
+/// A batch of spans or of log records.
+#[derive(Clone, Debug)]
+pub enum Batch {
+    /// Spans.
+    Spans(ExportTraceServiceRequest),
+    /// Log records.
+    Logs(ExportLogsServiceRequest),
+}
 
-    fn encode(&self, request: ExportTraceServiceRequest) -> ExportTraceServiceRequest {
-        request
+impl Transport for GrpcTransport {
+    type Message = Batch;
+
+    fn encode(&self, request: ExportTraceServiceRequest) -> Batch {
+        Batch::Spans(request)
     }
 
-    fn send(&self, message: &ExportTraceServiceRequest, timeout: Duration) -> Answer {
-        let called = self.runtime.block_on(async { tokio::time::timeout(timeout, self.call(message.clone())).await });
+    fn send(&self, message: &Batch, timeout: Duration) -> Answer {
+        let called = self.runtime.block_on(async { tokio::time::timeout(timeout, self.export(message)).await });
         match called {
             Err(_) => Answer::Later { pause: None, reason: "it did not answer in time".to_owned() },
             Ok(Err(status)) => failure(&status),
-            Ok(Ok(response)) => match response.partial_success {
-                Some(partial) if partial.rejected_spans > 0 => {
-                    Answer::Partly { rejected: partial.rejected_spans.unsigned_abs(), reason: partial.error_message }
-                }
-                _ => Answer::Accepted,
-            },
+            Ok(Ok(answer)) => answer,
         }
+    }
+}
+
+impl LogTransport for GrpcTransport {
+    fn encode_logs(&self, request: ExportLogsServiceRequest) -> Batch {
+        Batch::Logs(request)
     }
 }
 

@@ -42,6 +42,7 @@ mod otlp;
 mod pause;
 mod request_stamps;
 mod ring;
+mod running_request;
 mod sink;
 mod table;
 
@@ -59,6 +60,7 @@ pub use into_tracing::{Error, IntoProcessors, IntoTracing};
 pub use otlp::decode as decode_otlp;
 pub use pause::{Pause, SharedPause};
 pub use request_stamps::RequestStamps;
+pub use running_request::{RunningRequest, running_request};
 
 /// Runs a hook and returns the table for it, which lives as long as the process.
 ///

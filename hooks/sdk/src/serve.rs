@@ -54,6 +54,8 @@ mod upgrade;
 pub use batch::{BatchError, batch};
 pub use body::{Body, BodyError, Sender};
 pub use bytes::Bytes;
+#[cfg(any(feature = "otel-0-31", feature = "otel-0-32", feature = "otel-0-33"))]
+pub(crate) use context::running;
 pub use context::{RequestContext, RequestScope, request_context, set_route};
 pub use handle::{Answers, CallError, CallErrorKind, DeploymentHandle, MethodCall, deployment_handle};
 pub use handler::{FromRequest, IntoResponse, Json};

@@ -28,7 +28,7 @@ pub(super) fn run(args: &Args, replica: &str) -> CommandResult {
 
 /// The replica that is meant.
 fn find(args: &Args, wanted: &str) -> Result<crate::protocol::ReplicaReportRow, CommandError> {
-    let rows: Vec<_> = serve::list(&args.place)?.into_iter().flat_map(|service| service.replicas).collect();
+    let rows: Vec<_> = serve::list(&args.source.place)?.into_iter().flat_map(|service| service.replicas).collect();
     let mut meant = rows.iter().filter(|row| row.name == *wanted || format!("{}/{}", row.service, row.name) == *wanted);
     match (meant.next(), meant.next()) {
         (Some(found), None) => Ok(found.clone()),

@@ -1,101 +1,130 @@
-//! Output of tasks.
+//! Output and log records of tasks.
 
 use std::collections::BTreeSet;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use serde::Serialize;
 
 use super::super::connect::unexpected_reply;
 use super::super::named::{self, NamedTask};
 use super::super::{CommandError, CommandResult, Format, report};
-use super::{Args, INTERVAL};
+use super::{Args, INTERVAL, Level, StreamName};
 use crate::clock::utc;
 use crate::driver::{Driver, DriverError};
 use crate::exit;
-use crate::protocol::{ActorState, Query, Reply, Stream, TaskFilter, TaskReport};
+use crate::log_entries::{Entry, Origin, Part, Reader, Selection, Spans, Tasks};
+use crate::protocol::{ActorState, Query, Reply, TaskFilter, TaskReport};
 use crate::session;
 use crate::task::TaskId;
-use crate::task_logs::{Line, TaskLogs, task_of};
-use crate::task_output::{Extent, Owner};
-use tracer_core::hex::hex;
+use crate::task_logs::TaskLogs;
+use crate::task_output::Owner;
+use crate::trace::{self, Live, LoadError, Loaded, TraceId};
 
 /// The most tasks that are looked at for the methods of an actor.
 const TASK_LIMIT: usize = 100_000;
 
-/// Selection of lines.
+/// The newest entries that are looked at for the last task, where no head knows it.
+const NEWEST: usize = 1000;
+
+/// Subject of the entries.
 enum Wanted {
     Tasks {
-        ids: BTreeSet<TaskId>,
+        tasks: Tasks,
         /// The actor whose methods they are, if it is one.
         actor: Option<TaskId>,
-        /// Time of the submission, if it is known: what was written before is of another session's task of that id.
-        since_unix_nano: u64,
     },
     /// The beginning of a trace's id.
     Trace(String),
-    /// Whatever wrote last; its task is found with the lines.
+    /// Whatever wrote last; its task is found with the entries.
     Last,
 }
 
 impl Wanted {
-    fn is(&self, extent: &Extent) -> bool {
-        match self {
-            Wanted::Tasks { ids, since_unix_nano, .. } => {
-                extent.unix_nano >= *since_unix_nano && task_of(extent.owner).is_some_and(|task| ids.contains(&task))
-            }
-            Wanted::Trace(start) => {
-                matches!(extent.owner, Owner::Attempt { trace_id, .. } if trace_id != [0; 16] && hex(&trace_id).starts_with(start))
-            }
-            Wanted::Last => true,
+    fn of_id(id: TaskId) -> Wanted {
+        Wanted::Tasks { tasks: Tasks { ids: BTreeSet::from([id]), ..Tasks::default() }, actor: None }
+    }
+
+    /// Returns the selection of its entries that the flags let through.
+    fn selection(&self, args: &Args) -> Selection {
+        let (tasks, trace) = match self {
+            Wanted::Tasks { tasks, .. } => (Some(tasks.clone()), None),
+            Wanted::Trace(beginning) => (None, Some(beginning.clone())),
+            Wanted::Last => (None, None),
+        };
+        Selection {
+            tasks,
+            trace,
+            text: args.grep.clone(),
+            origin: args.stream.map(StreamName::origin),
+            least_severity: args.level.map_or(0, Level::severity),
+            ..Selection::default()
         }
+    }
+
+    /// Returns the selection of all of its output.
+    fn output(&self) -> Selection {
+        let (tasks, trace) = match self {
+            Wanted::Tasks { tasks, .. } => (Some(tasks.clone()), None),
+            Wanted::Trace(beginning) => (None, Some(beginning.clone())),
+            Wanted::Last => (None, None),
+        };
+        Selection { tasks, trace, ..Selection::default() }
     }
 }
 
-/// A line as JSON.
+/// An entry as JSON, on a line of its own.
 #[derive(Serialize)]
-struct LineReport<'a> {
-    task_id: Option<TaskId>,
-    /// None for calls of an actor that share their output.
-    attempt: Option<u32>,
-    trace_id: Option<String>,
-    stream: &'static str,
-    worker_id: u64,
-    worker_pid: u32,
-    unix_nano: u64,
-    is_approximate: bool,
-    text: &'a str,
+struct EntryReport<'a> {
+    #[serde(flatten)]
+    entry: &'a Entry,
+    /// The process of the worker of a line.
+    worker_pid: Option<u32>,
 }
 
 pub(super) fn run(args: &Args) -> CommandResult {
-    let mut driver = match Driver::connect(&args.place.temp_dir()) {
+    let mut driver = match Driver::connect(&args.source.temp_dir()) {
         Ok(driver) => Some(driver),
         // The logs outlive their head.
         Err(DriverError::Session(session::SessionError::NoHead { .. })) => None,
         Err(error) => return Err(error.into()),
     };
+    let (folder, head) = args.source.folder_and_head();
     let mut wanted = wanted(args, driver.as_mut())?;
-    let sessions = sessions(args, driver.as_ref());
-    let (mut logs, mut lines) = match find(&sessions, &mut wanted)? {
-        Some(found) => found,
-        None => {
-            let may_come = args.follow && driver.as_mut().is_some_and(|driver| goes_on(driver, &mut wanted));
-            match sessions.first().filter(|_| may_come) {
-                Some(own) => (TaskLogs::of_session(own), Vec::new()),
-                None => return nothing_found(args, &wanted, driver.as_mut()),
-            }
+    if let Wanted::Last = wanted {
+        match last_without_head(&folder, &sessions(args, driver.as_ref()))? {
+            Some(task) => wanted = Wanted::of_id(task),
+            None => return nothing_found(args, &wanted, driver.as_mut()),
         }
-    };
-    check_one_trace(&wanted, &lines)?;
-    let mut approximate = 0;
+    }
+    if let (Wanted::Tasks { actor: Some(_), .. }, Some(driver)) = (&wanted, driver.as_mut()) {
+        add_methods(driver, &mut wanted);
+    }
+    let sessions = sessions(args, driver.as_ref());
+    let session = session_of(&sessions, &mut wanted)?.or(sessions.first().cloned());
+    let live = head.map(|head| Live::new(&head.session_dir));
+    let loaded = traces_of_task(&mut wanted, &folder)?;
+    let spans = loaded.as_ref().map_or(Spans::Stored(live), Spans::Read);
+    let mut reader = Reader::new(wanted.selection(args), &folder, session.as_deref(), spans);
+    let mut traces = BTreeSet::new();
+    let (mut approximate, mut is_first) = (0, true);
     loop {
         // Looked at before what was written last is read.
         let goes_on = args.follow && driver.as_mut().is_some_and(|driver| goes_on(driver, &mut wanted));
-        lines.extend(read(&mut logs, &wanted)?);
-        if !goes_on {
-            lines.extend(logs.take_rest());
+        if let (Wanted::Tasks { tasks, actor: Some(_) }, Some(selected)) = (&wanted, &mut reader.selection().tasks) {
+            selected.clone_from(tasks);
         }
-        approximate += show(args, &wanted, &lines);
-        lines.clear();
+        let mut entries = read(&mut reader, &folder)?;
+        if !goes_on {
+            entries.extend(reader.take_rest());
+        }
+        reader.complete(entries.iter_mut()).map_err(|error| unreadable(&folder, &error))?;
+        entries.sort_by_key(|entry| entry.unix_nano);
+        check_one_trace(&wanted, &entries, &reader, &mut traces)?;
+        if is_first && entries.is_empty() && !goes_on && !has_filtered(args, &wanted, &folder, session.as_deref())? {
+            return nothing_found(args, &wanted, driver.as_mut());
+        }
+        is_first = is_first && entries.is_empty();
+        approximate += show(args, &wanted, &entries);
         if !goes_on {
             say_approximate(approximate);
             return Ok(exit::OK);
@@ -104,7 +133,64 @@ pub(super) fn run(args: &Args) -> CommandResult {
     }
 }
 
-/// Finds out which lines are meant.
+/// Returns whether there are entries that the flags have kept out.
+fn has_filtered(args: &Args, wanted: &Wanted, folder: &Path, session: Option<&Path>) -> Result<bool, CommandError> {
+    if args.grep.is_none() && args.stream.is_none() && args.level.is_none() {
+        return Ok(false);
+    }
+    let reader = Reader::new(wanted.output(), folder, session, Spans::Stored(None));
+    let page = reader.page(Part::Newest { before: None }, 1).map_err(|error| unreadable(folder, &error))?;
+    Ok(!page.entries.is_empty())
+}
+
+fn read(reader: &mut Reader<'_>, folder: &Path) -> Result<Vec<Entry>, CommandError> {
+    let mut entries = Vec::new();
+    match reader.read(|entry| entries.push(entry)) {
+        Ok(notices) => notices.iter().for_each(|notice| report::warning(notice)),
+        // A session that another head is removing.
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
+        Err(error) => return Err(unreadable(folder, &error)),
+    }
+    Ok(entries)
+}
+
+fn unreadable(folder: &Path, error: &std::io::Error) -> CommandError {
+    let text = format!("the logs, or the files in `{}`, cannot be read: {error}", folder.display());
+    CommandError::new(exit::FAILED, text)
+}
+
+/// Finds the task of the newest entry that is of one.
+fn last_without_head(folder: &Path, sessions: &[PathBuf]) -> Result<Option<TaskId>, CommandError> {
+    for session in sessions.iter().map(|session| Some(session.as_path())).chain([None]) {
+        let reader = Reader::new(Selection::default(), folder, session, Spans::Stored(None));
+        let page = reader.page(Part::Newest { before: None }, NEWEST).map_err(|error| unreadable(folder, &error))?;
+        // Without its spans, a record may be of any session's task.
+        let last = page.entries.iter().rev().find(|entry| session.is_none() || entry.origin != Origin::Record);
+        if let Some(task) = last.and_then(|entry| entry.task) {
+            return Ok(Some(task));
+        }
+    }
+    Ok(None)
+}
+
+/// Reads all spans, where the traces of a task are not known, and takes the last of its traces.
+fn traces_of_task(wanted: &mut Wanted, folder: &Path) -> Result<Option<Loaded>, CommandError> {
+    let Wanted::Tasks { tasks, .. } = wanted else { return Ok(None) };
+    if !tasks.traces.is_empty() || tasks.since_unix_nano > 0 {
+        return Ok(None);
+    }
+    match trace::load(folder) {
+        Ok(loaded) => {
+            let has_it = |trace: &&trace::Trace| tasks.ids.iter().any(|&id| trace::Owners::has_attempt_of(trace, id));
+            tasks.traces.extend(loaded.traces.iter().rev().find(has_it).map(|trace| trace.id));
+            Ok(Some(loaded))
+        }
+        Err(LoadError::Missing { .. }) => Ok(None),
+        Err(error) => Err(CommandError::new(exit::FAILED, error)),
+    }
+}
+
+/// Finds out what is meant.
 fn wanted(args: &Args, driver: Option<&mut Driver>) -> Result<Wanted, CommandError> {
     if let Some(trace) = &args.trace {
         return wanted_trace(trace, driver);
@@ -113,7 +199,7 @@ fn wanted(args: &Args, driver: Option<&mut Driver>) -> Result<Wanted, CommandErr
     let Some(driver) = driver else {
         return match name.parse() {
             _ if name == "last" => Ok(Wanted::Last),
-            Ok(NamedTask::Id(id)) => Ok(Wanted::Tasks { ids: BTreeSet::from([id]), actor: None, since_unix_nano: 0 }),
+            Ok(NamedTask::Id(id)) => Ok(Wanted::of_id(id)),
             _ => Err(CommandError::new(
                 exit::FAILED,
                 format!(
@@ -129,18 +215,21 @@ fn wanted(args: &Args, driver: Option<&mut Driver>) -> Result<Wanted, CommandErr
         name.parse().map_err(|error| CommandError::new(exit::USAGE, format!("`{name}` is no task id: {error}")))?;
     let id = named.id(driver)?;
     let Reply::Task(found) = driver.query(&Query::Task { id })? else { return Err(unexpected_reply()) };
-    let mut wanted = match found {
-        Some(task) => of_task(&task),
-        // It may have been forgotten, or be of an earlier session.
-        None => Wanted::Tasks { ids: BTreeSet::from([id]), actor: None, since_unix_nano: 0 },
-    };
-    add_methods(driver, &mut wanted);
-    Ok(wanted)
+    // It may have been forgotten, or be of an earlier session.
+    Ok(found.map_or(Wanted::of_id(id), |task| of_task(&task)))
 }
 
 fn of_task(task: &TaskReport) -> Wanted {
-    let actor = task.actor_id.filter(|&actor| actor == task.id);
-    Wanted::Tasks { ids: BTreeSet::from([task.id]), actor, since_unix_nano: task.submitted_unix_nano }
+    let tasks = Tasks {
+        ids: BTreeSet::from([task.id]),
+        traces: trace_of(task).into_iter().collect(),
+        since_unix_nano: task.submitted_unix_nano,
+    };
+    Wanted::Tasks { tasks, actor: task.actor_id.filter(|&actor| actor == task.id) }
+}
+
+fn trace_of(task: &TaskReport) -> Option<TraceId> {
+    task.trace_id.as_deref()?.parse().ok()
 }
 
 fn wanted_trace(trace: &str, driver: Option<&mut Driver>) -> Result<Wanted, CommandError> {
@@ -175,10 +264,14 @@ fn last_task(driver: &mut Driver) -> Result<Option<TaskReport>, CommandError> {
 
 /// Adds the calls of an actor to its creation.
 fn add_methods(driver: &mut Driver, wanted: &mut Wanted) {
-    let Wanted::Tasks { ids, actor: Some(actor), .. } = wanted else { return };
+    let Wanted::Tasks { tasks, actor: Some(actor) } = wanted else { return };
     let query = Query::Tasks { limit: TASK_LIMIT, which: TaskFilter::default() };
     if let Ok(Reply::Tasks(list)) = driver.query(&query) {
-        ids.extend(list.tasks.iter().filter(|task| task.actor_id == Some(*actor)).map(|task| task.id));
+        let calls = list.tasks.iter().filter(|task| task.actor_id == Some(*actor));
+        for call in calls {
+            tasks.ids.insert(call.id);
+            tasks.traces.extend(trace_of(call));
+        }
     }
 }
 
@@ -190,7 +283,7 @@ fn goes_on(driver: &mut Driver, wanted: &mut Wanted) -> bool {
             let query = Query::Actor { wanted: actor.to_string() };
             matches!(driver.query(&query), Ok(Reply::Actor(Ok(actor))) if actor.state != ActorState::Dead)
         }
-        Wanted::Tasks { ids, .. } => ids.iter().any(|&id| {
+        Wanted::Tasks { tasks, .. } => tasks.ids.iter().any(|&id| {
             matches!(driver.query(&Query::Task { id }), Ok(Reply::Task(Some(task))) if task.ended_unix_nano.is_none())
         }),
         Wanted::Trace(_) | Wanted::Last => driver.query(&Query::Status).is_ok(),
@@ -200,84 +293,86 @@ fn goes_on(driver: &mut Driver, wanted: &mut Wanted) -> bool {
 /// The sessions to look into: the head's, then the others, newest first.
 fn sessions(args: &Args, driver: Option<&Driver>) -> Vec<PathBuf> {
     let own = driver.map(|driver| driver.welcome().session_dir.clone());
-    let mut others = session::all_sessions(&args.place.temp_dir());
+    let mut others = session::all_sessions(&args.source.temp_dir());
     others.retain(|folder| Some(folder) != own.as_ref());
     others.sort_by_key(|folder| std::cmp::Reverse(folder.metadata().and_then(|metadata| metadata.modified()).ok()));
     own.into_iter().chain(others).collect()
 }
 
-/// Finds the session in which the wanted lines are, and reads those that are there. Of the last task's, makes its task what is wanted.
-fn find(sessions: &[PathBuf], wanted: &mut Wanted) -> Result<Option<(TaskLogs, Vec<Line>)>, CommandError> {
+/// Finds the session in whose logs there is wanted output, and notes the traces of the tasks that wrote it.
+fn session_of(sessions: &[PathBuf], wanted: &mut Wanted) -> Result<Option<PathBuf>, CommandError> {
+    let selection = wanted.output();
     for session in sessions {
-        if let Wanted::Last = wanted {
-            let last = read(&mut TaskLogs::of_session(session), wanted)?.into_iter().next_back();
-            let Some(task) = last.and_then(|line| task_of(line.owner)) else { continue };
-            *wanted = Wanted::Tasks { ids: BTreeSet::from([task]), actor: None, since_unix_nano: 0 };
+        let logs = TaskLogs::of_session(session);
+        let (mut found, mut traces) = (false, BTreeSet::new());
+        let read = logs.owners(|extent| {
+            if selection.wants(extent, |id| id) {
+                found = true;
+                if let Owner::Attempt { trace_id, .. } = extent.owner {
+                    traces.extend(Some(TraceId(u128::from_be_bytes(trace_id))).filter(|id| id.0 != 0));
+                }
+            }
+        });
+        match read {
+            // A session that another head is removing.
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => continue,
+            read => read.map_err(|error| unreadable(session, &error))?,
         }
-        let mut logs = TaskLogs::of_session(session);
-        let lines = read(&mut logs, wanted)?;
-        if !lines.is_empty() || logs.has_rest() {
-            return Ok(Some((logs, lines)));
+        if found {
+            if let Wanted::Tasks { tasks, .. } = wanted {
+                tasks.traces.extend(traces);
+            }
+            return Ok(Some(session.clone()));
         }
     }
     Ok(None)
 }
 
-fn read(logs: &mut TaskLogs, wanted: &Wanted) -> Result<Vec<Line>, CommandError> {
-    match logs.read(|extent| wanted.is(extent)) {
-        Ok(lines) => Ok(lines),
-        // A session that another head is removing.
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(Vec::new()),
-        Err(error) => {
-            let text = format!("the logs in `{}` cannot be read: {error}", logs.folder().display());
-            Err(CommandError::new(exit::FAILED, text))
-        }
-    }
-}
-
 /// Refuses the beginning of an id that several traces have.
-fn check_one_trace(wanted: &Wanted, lines: &[Line]) -> Result<(), CommandError> {
+fn check_one_trace(
+    wanted: &Wanted,
+    entries: &[Entry],
+    reader: &Reader<'_>,
+    found: &mut BTreeSet<TraceId>,
+) -> Result<(), CommandError> {
     let Wanted::Trace(start) = wanted else { return Ok(()) };
-    let ids: BTreeSet<String> = lines.iter().filter_map(trace_of).collect();
-    if ids.len() < 2 {
+    found.extend(entries.iter().filter_map(|entry| reader.trunk_of(entry)));
+    if found.len() < 2 {
         return Ok(());
     }
-    let ids: Vec<_> = ids.iter().take(5).map(|id| format!("`{id}`")).collect();
+    let ids: Vec<_> = found.iter().take(5).map(|id| format!("`{id}`")).collect();
     let text = format!("several traces begin with `{start}`: {}\n(hint: give more of its digits)", ids.join(", "));
     Err(CommandError::new(exit::USAGE, text))
 }
 
-fn trace_of(line: &Line) -> Option<String> {
-    match line.owner {
-        Owner::Attempt { trace_id, .. } if trace_id != [0; 16] => Some(hex(&trace_id)),
-        _ => None,
-    }
-}
-
-/// Shows the lines that the flags let through, and returns how many of them are approximate.
-fn show(args: &Args, wanted: &Wanted, lines: &[Line]) -> usize {
-    let stream = args.stream.map(super::StreamName::stream);
-    let chosen = lines.iter().filter(|line| {
-        stream.is_none_or(|stream| stream == line.stream)
-            && args.grep.as_ref().is_none_or(|text| line.text.contains(text.as_str()))
-    });
-    let is_one_task = matches!(wanted, Wanted::Tasks { ids, .. } if ids.len() == 1);
+/// Shows entries, and returns how many lines are approximate.
+fn show(args: &Args, wanted: &Wanted, entries: &[Entry]) -> usize {
+    let is_one_task = matches!(wanted, Wanted::Tasks { tasks, .. } if tasks.ids.len() == 1);
     let (mut text, mut approximate) = (String::new(), 0);
-    for line in chosen {
-        approximate += usize::from(line.is_approximate);
+    for entry in entries {
+        let is_line = entry.origin != Origin::Record;
+        let is_approximate = entry.is_approximate && is_line;
+        approximate += usize::from(is_approximate);
         match args.format.format {
-            Format::Json => text.push_str(&report::json_line(&line_report(line))),
+            Format::Json => {
+                let worker_pid = entry.pid.filter(|_| is_line);
+                text.push_str(&report::json_line(&EntryReport { entry, worker_pid }));
+            }
             Format::Text => {
                 if args.times {
-                    text.push_str(&format!("{} ", utc(line.unix_nano)));
+                    text.push_str(&format!("{} ", utc(entry.unix_nano)));
                 }
-                if !is_one_task && let Some(task) = task_of(line.owner) {
-                    text.push_str(&format!("(task {task} pid={}) ", line.worker.1));
+                if !is_one_task {
+                    text.push_str(&origin(entry));
                 }
-                if line.is_approximate {
+                if is_approximate {
                     text.push_str("~ ");
                 }
-                text.push_str(&line.text);
+                if is_line {
+                    text.push_str(&entry.text);
+                } else {
+                    text.push_str(&record(entry));
+                }
                 text.push('\n');
             }
         }
@@ -291,21 +386,31 @@ fn show(args: &Args, wanted: &Wanted, lines: &[Line]) -> usize {
     approximate
 }
 
-fn line_report(line: &Line) -> LineReport<'_> {
-    LineReport {
-        task_id: task_of(line.owner),
-        attempt: match line.owner {
-            Owner::Attempt { attempt, .. } => Some(attempt),
-            _ => None,
-        },
-        trace_id: trace_of(line),
-        stream: if line.stream == Stream::Stdout { "stdout" } else { "stderr" },
-        worker_id: line.worker.0,
-        worker_pid: line.worker.1,
-        unix_nano: line.unix_nano,
-        is_approximate: line.is_approximate,
-        text: &line.text,
+/// Returns the task and the process of an entry, as they stand before its text.
+fn origin(entry: &Entry) -> String {
+    let pid = entry.pid.map(|pid| format!("pid={pid}"));
+    let task = entry.task.map(|task| format!("task {task}"));
+    let words: Vec<String> = task.into_iter().chain(pid).collect();
+    if words.is_empty() { String::new() } else { format!("({}) ", words.join(" ")) }
+}
+
+/// Returns a record as one line, or as several where its message has several: `WARN span: message key=value`.
+fn record(entry: &Entry) -> String {
+    let mut text = String::new();
+    if !entry.severity.is_empty() {
+        text.push_str(&format!("{} ", entry.severity));
     }
+    if let Some(name) = &entry.span_name {
+        text.push_str(&format!("{name}: "));
+    }
+    text.push_str(&entry.text.trim_end_matches('\n').replace('\n', "\n  "));
+    for (key, value) in &entry.attributes.0 {
+        // Its place in the source is for programs.
+        if !key.starts_with("code.") {
+            text.push_str(&format!(" {key}={value}"));
+        }
+    }
+    text
 }
 
 fn say_approximate(count: usize) {
@@ -319,8 +424,8 @@ fn say_approximate(count: usize) {
 
 /// Says that nothing was found, and why that may be.
 fn nothing_found(args: &Args, wanted: &Wanted, driver: Option<&mut Driver>) -> CommandResult {
-    if let Wanted::Tasks { ids, .. } = wanted
-        && let (Some(&id), Some(driver)) = (ids.first(), driver)
+    if let Wanted::Tasks { tasks, .. } = wanted
+        && let (Some(&id), Some(driver)) = (tasks.ids.first(), driver)
     {
         let task = named::task(driver, id)?;
         let mut text = match task.ended_unix_nano {
@@ -335,11 +440,11 @@ fn nothing_found(args: &Args, wanted: &Wanted, driver: Option<&mut Driver>) -> C
         report::talk(&text);
         return Ok(exit::OK);
     }
-    let place = args.place.temp_dir();
+    let place = args.source.temp_dir();
     let what = match wanted {
-        Wanted::Trace(start) => format!("no task of a trace `{start}` has written anything that is kept"),
-        Wanted::Tasks { ids, .. } if !ids.is_empty() => {
-            format!("no output of task {} is kept", ids.first().unwrap_or(&TaskId(0)))
+        Wanted::Trace(start) => format!("no task of a trace `{start}` has written or logged anything that is kept"),
+        Wanted::Tasks { tasks, .. } if !tasks.ids.is_empty() => {
+            format!("no output of task {} is kept", tasks.ids.first().unwrap_or(&TaskId(0)))
         }
         _ => "no output of a task is kept".into(),
     };

@@ -197,6 +197,7 @@ impl Call {
             attributes: attributes.as_slice(),
             link: self.link,
             is_attempt: false,
+            request: None,
         }));
     }
 
@@ -232,6 +233,7 @@ impl Call {
                 attributes: &[],
                 link: None,
                 is_attempt: false,
+                request: None,
             });
             span.end_at(now);
         }

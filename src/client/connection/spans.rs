@@ -99,6 +99,7 @@ impl SubmissionSpans {
             attributes: &attributes[..count],
             link: None,
             is_attempt: false,
+            request: None,
         }))
     }
 

@@ -160,6 +160,8 @@ pub struct SpanRequest<'a> {
     pub link: Option<SpanLink>,
     /// True if this is the span of an attempt.
     pub is_attempt: bool,
+    /// The request to a service that it is the span of, for hooks.
+    pub request: Option<&'a abi::RunningRequest>,
 }
 
 /// Attributes that other spans of this process start with too.
@@ -446,6 +448,7 @@ impl Recorder {
             baggage: abi::Str::new(request.baggage),
             prefix_id: request.prefix.id,
             prefix_count,
+            request: request.request.map_or(ptr::null(), ptr::from_ref),
             ..abi::SpanStart::new(abi::Str::new(request.name), request.kind)
         };
         let mut started = abi::SpanStarted::EMPTY;
@@ -1753,6 +1756,7 @@ mod tests {
             prefix: AttributePrefix::NONE,
             link: None,
             is_attempt: false,
+            request: None,
         }
     }
 

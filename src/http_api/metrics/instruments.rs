@@ -1,4 +1,4 @@
-//! Metrics of modules in a scrape: names and labels as OpenTelemetry's specification maps them to Prometheus.
+//! Metrics of modules, and of programs that send them by OTLP, in a scrape: names and labels as OpenTelemetry's specification maps them to Prometheus.
 //!
 //! A name that tracer has too is in the same family, told apart by the scope (`otel_scope_name`). What would clash, such as one name for a counter
 //! and a gauge, is left out, because a scraper drops everything else with it.
@@ -28,9 +28,9 @@ struct Family<'a> {
 }
 
 impl<'a> Pending<'a> {
-    pub(super) fn new(modules: &'a [Measured]) -> Pending<'a> {
+    pub(super) fn new(modules: impl IntoIterator<Item = &'a Measured>) -> Pending<'a> {
         let mut families: Vec<Family<'a>> = Vec::new();
-        for measured in modules.iter().filter(|measured| !measured.series.is_empty()) {
+        for measured in modules.into_iter().filter(|measured| !measured.series.is_empty()) {
             let definition = &measured.definition;
             let kind = match definition.kind {
                 InstrumentKind::Counter | InstrumentKind::ObservableCounter => MetricKind::Counter,
@@ -178,9 +178,9 @@ impl Writer<'_> {
             let _ = write!(self.out, "{name}{suffix}{} {}", in_braces(&labels), definition.number.value(series.bits));
             return self.end_sample(series.exemplars.first().filter(|_| family.kind == MetricKind::Counter));
         }
-        let mut below = 0;
+        let mut below = 0_u64;
         for (bucket, count) in series.buckets.iter().enumerate() {
-            below += count;
+            below = below.saturating_add(*count);
             let bound =
                 definition.boundaries.get(bucket).map_or_else(|| "+Inf".to_owned(), |bound| format!("{bound:?}"));
             let mut labels = labels.clone();

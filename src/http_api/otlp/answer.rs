@@ -51,7 +51,7 @@ impl Form {
     }
 
     /// Returns `Export…ServiceResponse`: empty when all was taken, else with how many records were rejected and why.
-    pub(super) fn success(self, signal: Signal, decoded: &Decoded) -> Response<Body> {
+    pub(in crate::http_api) fn success(self, signal: Signal, decoded: &Decoded) -> Response<Body> {
         let Decoded { rejected, reason, .. } = decoded;
         let reason = reason.as_deref().unwrap_or_default();
         let body = match (self, rejected) {

@@ -24,15 +24,15 @@ impl fmt::Display for Malformed {
 
 /// Result of decoding a body.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct Decoded {
+pub(in crate::http_api) struct Decoded {
     /// One line of JSON with all that is accepted; empty if nothing is.
-    pub(super) line: Vec<u8>,
+    pub(in crate::http_api) line: Vec<u8>,
     /// Records in it.
-    pub(super) accepted: u64,
+    pub(in crate::http_api) accepted: u64,
     /// Records that are not.
-    pub(super) rejected: u64,
+    pub(in crate::http_api) rejected: u64,
     /// Reason why the first of these was rejected.
-    pub(super) reason: Option<String>,
+    pub(in crate::http_api) reason: Option<String>,
 }
 
 /// The state of a decoder.

@@ -437,6 +437,25 @@ pub struct EngineReport {
     pub restarts: u64,
 }
 
+/// Counts of what came by OTLP, under this head and those before it in its place.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct OtlpCounts {
+    /// Requests that were taken, whole or in part.
+    pub accepted_requests: u64,
+    /// Requests of which nothing was taken.
+    pub refused_requests: u64,
+    /// Spans that were written.
+    pub spans: u64,
+    /// Log records that were written.
+    pub log_records: u64,
+    /// Points of metrics that were written.
+    pub metric_points: u64,
+    /// Spans, records and points that were refused, of requests that were taken.
+    pub rejected: u64,
+    /// Bytes that were written.
+    pub written_bytes: u64,
+}
+
 /// The HTTP API of a head.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct HttpReport {
@@ -459,6 +478,9 @@ pub struct HttpReport {
     /// The file with the token that senders of OTLP show; the same under every head of the place.
     #[serde(default)]
     pub otlp_token_path: PathBuf,
+    /// Counts of what was received. The head leaves them out; whoever reports adds them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub otlp: Option<OtlpCounts>,
     /// True if commands are taken, and not only functions.
     pub allows_commands: bool,
     /// The process that serves it; none while it is started again.

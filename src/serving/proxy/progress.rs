@@ -180,6 +180,7 @@ impl Progress {
             attributes: attributes.as_slice(),
             link: self.link,
             is_attempt: false,
+            request: None,
         });
         self.hop = Some(span);
     }
@@ -204,6 +205,7 @@ impl Progress {
                 attributes: &[],
                 link: None,
                 is_attempt: false,
+                request: None,
             });
             span.end_at(now);
         }
@@ -424,6 +426,7 @@ fn start_server(thread: &Rc<ProxyThread>, arrived: &Arrived<'_>, now: u64) -> Op
         attributes,
         link: None,
         is_attempt: false,
+        request: None,
     }))
 }
 

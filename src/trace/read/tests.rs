@@ -504,3 +504,29 @@ fn floats_and_times_that_python_writes_and_json_does_not_know_are_read() {
         }
     }
 }
+
+#[test]
+fn traces_that_are_asked_for_are_read_in_every_layout() {
+    let folder = tempfile::tempdir().unwrap();
+    for (name, text) in [("1.json", ONE_PER_LINE), ("2.json", PRETTY_PRINTED)] {
+        fs::write(folder.path().join(name), text).unwrap();
+    }
+    let other = span("of another trace", 1, None, (0, 1)).trace(7).line();
+    fs::write(folder.path().join("3.json"), format!("{other}{ONE_PER_LINE}{other}")).unwrap();
+    let all = load(folder.path()).unwrap();
+    for beginning in ["8f3c6a2e9d514b7083e1f6a4c2d95b07", "8f3c6a2", "00000000000000000000000000000007", "ffff"] {
+        let expected: Vec<_> = all.traces.iter().filter(|trace| trace.id.to_string().starts_with(beginning)).collect();
+        let found = load_traces(folder.path(), &[beginning.into()]).unwrap();
+        assert_eq!(found.traces.len(), expected.len(), "{beginning}");
+        for (found, expected) in found.traces.iter().zip(expected) {
+            assert_eq!((found.id, found.duplicates), (expected.id, expected.duplicates));
+            let texts = |trace: &super::super::Trace| -> Vec<String> {
+                trace.spans.iter().map(|span| span.text().into_owned()).collect()
+            };
+            assert_eq!(texts(found), texts(expected));
+        }
+    }
+    let many: Vec<String> = (0..NEEDLES as u64 + 1).map(|number| format!("{number:032x}")).collect();
+    assert_eq!(load_traces(folder.path(), &many).unwrap().traces.len(), 1);
+    assert!(matches!(load_traces(&folder.path().join("none"), &many), Err(LoadError::Missing { .. })));
+}

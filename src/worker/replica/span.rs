@@ -165,6 +165,17 @@ pub(super) fn start(
     let is_grpc = context.is_grpc;
     let method = context.is_call.then(|| client_text(opening.target));
     let of_call = method.map(|method| names.span_of_call(method));
+    let text = abi::Str::new;
+    let request = abi::RunningRequest {
+        size: size_of::<abi::RunningRequest>(),
+        request_id: text(opening.request_id),
+        application: text(names.application),
+        deployment: text(names.deployment),
+        replica: text(names.replica),
+        route_prefix: text(names.route_prefix),
+        client: text(opening.client),
+        deadline_unix_nano: opening.deadline_unix_nano,
+    };
     recorder.start(&SpanRequest {
         name: of_call.as_deref().unwrap_or(&names.span),
         kind: abi::SPAN_KIND_SERVER,
@@ -183,6 +194,7 @@ pub(super) fn start(
         attributes: attributes.as_slice(),
         link: None,
         is_attempt: false,
+        request: Some(&request),
     })
 }
 

@@ -138,6 +138,7 @@ fn attempt<'a>(parent: Option<&'a TraceContext>, attributes: &'a [(&'a str, Attr
         prefix: AttributePrefix::NONE,
         link: None,
         is_attempt: false,
+        request: None,
     }
 }
 

@@ -28,6 +28,7 @@ use super::delivery::Delivery;
 use super::direct::{Direct, Handle};
 use super::guard::{FileFormat, GuardedProcessor, panic_text};
 use super::logs;
+use super::running_request;
 use super::sink::{Reply, Sink};
 use crate::runtime::{self, RuntimeContext};
 
@@ -338,8 +339,10 @@ unsafe fn build_span(
         // SAFETY: promised by the caller.
         unsafe { RuntimeContext::of_running(convert::sized(start.runtime, &mut space)) }
     });
-    // Samplers and processors see it.
+    // Samplers and processors see both.
     let _entered = running.map(|running| runtime::enter(Some(running)));
+    // SAFETY: what the host has lent is there until the call returns.
+    let _handled = unsafe { running_request::enter(start.request) };
     // When no span is made, what travelled so far travels on.
     let passed_on = |parent: &abi::SpanContext| Started {
         trace_id: parent.trace_id,

@@ -23,6 +23,8 @@ use super::api::trace::{
 use super::api::{self, Array, Context, ContextGuard, InstrumentationScope, KeyValue, StringValue, Value};
 use super::builder_status;
 use crate::baggage;
+#[cfg(feature = "serve")]
+use crate::serve::running as running_request;
 use crate::trace_state::{escape, unescape};
 
 /// Number of attributes that are handed over without an allocation.
@@ -187,6 +189,7 @@ impl api::trace::Tracer for Tracer {
         let events = builder.events.as_deref().map(Records::events);
         let (link_pointers, event_pointers) = (Records::pointers(&links), Records::pointers(&events));
         let baggage = Some(parent_cx.baggage()).filter(|baggage| !baggage.is_empty()).map(ToString::to_string);
+        let running = running_request();
         let request = abi::SpanStart {
             size: size_of::<abi::SpanStart>(),
             name: Str::new(&builder.name),
@@ -210,6 +213,7 @@ impl api::trace::Tracer for Tracer {
             prefix_id: 0,
             prefix_count: 0,
             additions: ptr::null(),
+            request: running.as_ref().map_or(ptr::null(), |running| ptr::from_ref(running.raw())),
         };
         let mut started = abi::SpanStarted::EMPTY;
         // SAFETY: the handle is a tracer of this table; everything in the request outlives the call.
@@ -601,4 +605,20 @@ impl<'a> Records<'a, abi::Link> {
         let pointers = records.iter().map(ptr::from_ref).collect();
         Records { pointers, _records: records, _attributes: attributes, _contexts: contexts }
     }
+}
+
+/// A request, where none can be handled.
+#[cfg(not(feature = "serve"))]
+enum NoRequest {}
+
+#[cfg(not(feature = "serve"))]
+impl NoRequest {
+    fn raw(&self) -> &abi::RunningRequest {
+        match *self {}
+    }
+}
+
+#[cfg(not(feature = "serve"))]
+fn running_request() -> Option<NoRequest> {
+    None
 }

@@ -17,8 +17,11 @@ use crate::proxy::Held;
 pub struct RequestContext(Arc<Inner>);
 
 pub(super) struct Inner {
-    pub(super) host: HostTable,
-    pub(super) number: u64,
+    /// The host's table and the request's number in it; none for a hook, which is not the one that handles it.
+    pub(super) host: Option<(HostTable, u64)>,
+    pub(super) application: &'static str,
+    pub(super) deployment: &'static str,
+    pub(super) replica: &'static str,
     pub(super) request_id: String,
     pub(super) route_prefix: String,
     pub(super) client: String,
@@ -38,20 +41,17 @@ impl RequestContext {
 
     /// Returns the name of the application.
     pub fn application(&self) -> &'static str {
-        // SAFETY: texts of the host's table live as long as the process.
-        text(unsafe { self.0.host.settings().application.as_bytes() })
+        self.0.application
     }
 
     /// Returns the deployment's name in the application.
     pub fn deployment(&self) -> &'static str {
-        // SAFETY: as above.
-        text(unsafe { self.0.host.settings().deployment.as_bytes() })
+        self.0.deployment
     }
 
     /// Returns the replica that handles the request.
     pub fn replica(&self) -> &'static str {
-        // SAFETY: as above.
-        text(unsafe { self.0.host.settings().replica.as_bytes() })
+        self.0.replica
     }
 
     /// Returns the prefix under which the application is served; `/` for all.
@@ -64,7 +64,7 @@ impl RequestContext {
         &self.0.client
     }
 
-    /// Returns the model that the request is for, as its header `x-model-id` or its caller says; empty if neither does.
+    /// Returns the model that the request is for, as its header `x-model-id` or its caller says; empty if neither does, and in a hook.
     pub fn model(&self) -> &str {
         &self.0.model
     }
@@ -75,9 +75,29 @@ impl RequestContext {
         Some(SystemTime::UNIX_EPOCH + Duration::from_nanos(nanos))
     }
 
-    /// Says which route the handler has found, such as `/users/{id}`: the attribute `http.route` of the request's spans. Of several the last counts.
+    /// Says which route the handler has found, such as `/users/{id}`: the attribute `http.route` of the request's spans. Of several the last counts. In a
+    /// hook it does nothing.
     pub fn set_route(&self, route: &str) {
-        self.0.host.set_route(self.0.number, route);
+        if let Some((host, number)) = &self.0.host {
+            host.set_route(*number, route);
+        }
+    }
+
+    /// Returns the request that a hook is told of.
+    #[cfg(feature = "hooks")]
+    fn of_hook(request: crate::hook::RunningRequest) -> RequestContext {
+        let deadline = request.deadline.and_then(|time| time.duration_since(SystemTime::UNIX_EPOCH).ok());
+        RequestContext::new(Inner {
+            host: None,
+            application: request.application,
+            deployment: request.deployment,
+            replica: request.replica,
+            request_id: request.request_id,
+            route_prefix: request.route_prefix,
+            client: request.client,
+            model: String::new(),
+            deadline_unix_nano: deadline.map_or(0, |since| u64::try_from(since.as_nanos()).unwrap_or(u64::MAX)),
+        })
     }
 }
 
@@ -89,9 +109,38 @@ impl fmt::Debug for RequestContext {
     }
 }
 
-/// Returns a text of the host's, which writes UTF-8.
-fn text(bytes: &'static [u8]) -> &'static str {
-    std::str::from_utf8(bytes).unwrap_or_default()
+/// The current request, as the ABI has it.
+#[cfg(any(feature = "otel-0-31", feature = "otel-0-32", feature = "otel-0-33"))]
+pub(crate) struct Running {
+    raw: tracer_abi::RunningRequest,
+    /// Owner of the texts that `raw` points to.
+    _context: RequestContext,
+}
+
+#[cfg(any(feature = "otel-0-31", feature = "otel-0-32", feature = "otel-0-33"))]
+impl Running {
+    /// Returns it as the ABI has it. Its texts are there as long as this value is.
+    pub(crate) fn raw(&self) -> &tracer_abi::RunningRequest {
+        &self.raw
+    }
+}
+
+/// Returns the request that runs on this thread, to be told to a hook.
+#[cfg(any(feature = "otel-0-31", feature = "otel-0-32", feature = "otel-0-33"))]
+pub(crate) fn running() -> Option<Running> {
+    let context = CURRENT.try_with(|current| current.borrow().clone()).ok().flatten()?;
+    let text = tracer_abi::Str::new;
+    let raw = tracer_abi::RunningRequest {
+        size: size_of::<tracer_abi::RunningRequest>(),
+        request_id: text(context.request_id()),
+        application: text(context.application()),
+        deployment: text(context.deployment()),
+        replica: text(context.replica()),
+        route_prefix: text(context.route_prefix()),
+        client: text(context.client()),
+        deadline_unix_nano: context.0.deadline_unix_nano,
+    };
+    Some(Running { raw, _context: context })
 }
 
 thread_local! {
@@ -100,8 +149,14 @@ thread_local! {
 
 /// Returns the request that runs on this thread, or none outside of a handler. Threads and futures that a handler starts are outside; take the
 /// value along.
+///
+/// In a hook, a span processor's `on_start` and a sampler are told the request for which a span starts: that of the handler which makes it, and of the span
+/// around the handler. `on_end` is told nothing.
 pub fn request_context() -> Option<RequestContext> {
-    CURRENT.try_with(|current| current.borrow().clone()).ok().flatten()
+    let own = CURRENT.try_with(|current| current.borrow().clone()).ok().flatten();
+    #[cfg(feature = "hooks")]
+    let own = own.or_else(|| crate::hook::running_request().map(RequestContext::of_hook));
+    own
 }
 
 /// Says which route the handler of the current request has found: see [`RequestContext::set_route`].

@@ -307,9 +307,14 @@ impl Replica {
             .flatten();
         let model = request.headers().get("x-model-id").and_then(|model| model.to_str().ok());
         let model = model.map(str::to_owned).unwrap_or_default();
+        let served = self.host.settings();
+        // SAFETY: texts of the host's table live as long as the process, and are UTF-8.
+        let name = |text: abi::Str| std::str::from_utf8(unsafe { text.as_bytes() }).unwrap_or_default();
         let context = RequestContext::new(Inner {
-            host: self.host,
-            number,
+            host: Some((self.host, number)),
+            application: name(served.application),
+            deployment: name(served.deployment),
+            replica: name(served.replica),
             request_id: text(head.request_id),
             route_prefix: text(head.route_prefix),
             client: text(head.client),
