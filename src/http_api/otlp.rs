@@ -91,7 +91,7 @@ pub(super) struct Receiver {
     recorder: Option<&'static Recorder>,
     /// Bodies that may be in memory.
     bodies: Arc<Semaphore>,
-    /// What `GET /metrics` shows of metrics.
+    /// Series of metrics for `GET /metrics`.
     pub(super) metrics: Mutex<ReceivedMetrics>,
 }
 

@@ -451,7 +451,7 @@ pub enum ProxyReport {
     Drained,
 }
 
-/// What a proxy says of its certificates.
+/// Report of a proxy's certificates.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CertificateReport {
     /// Reason why those that it uses are older than the files, if they are.

@@ -29,7 +29,7 @@ struct World {
     ready: BTreeMap<u32, (u32, u32)>,
     lanes: Vec<(WorkerId, u32)>,
     configured: Vec<(WorkerId, u64)>,
-    /// What proxies have, whether or not they have said so.
+    /// Answers of proxies, whether or not they have given them.
     lanes_of_proxies: BTreeSet<(WorkerId, u32)>,
     settings_of_proxies: BTreeMap<WorkerId, u64>,
     orders: Vec<(WorkerId, u64)>,

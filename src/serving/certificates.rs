@@ -47,7 +47,7 @@ pub struct PairError {
     pub file: PairFile,
     /// Place of the pair in the service file: none for that of `[http.tls]`, else the index of its `[[http.tls.names]]`.
     pub name: Option<usize>,
-    /// What was expected and found, with the file's path.
+    /// Expectation and finding, with the file's path.
     pub reason: String,
 }
 
@@ -149,7 +149,7 @@ fn read(path: &Path) -> Result<Vec<u8>, String> {
 /// All certificates of a service.
 #[derive(Debug)]
 pub struct Certificates {
-    /// That for every name that no other is for, then those of names in the order of the service file.
+    /// The certificate for every name that no other is for, then those of names in the order of the service file.
     pub pairs: Vec<Pair>,
     by_name: Hosts<usize>,
 }

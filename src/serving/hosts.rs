@@ -137,7 +137,7 @@ pub struct HostRoute<T> {
     pub hosts: Vec<HostPattern>,
     /// Prefix of its paths.
     pub prefix: RoutePrefix,
-    /// What answers there.
+    /// Target that answers there.
     pub target: T,
 }
 

@@ -105,7 +105,7 @@ struct Scope {
     name: String,
 }
 
-/// What a resource says about the process of its records.
+/// Description of the process of its records, from a resource.
 #[derive(Clone, Default)]
 struct Process {
     attempt: Option<(TaskId, u32)>,

@@ -53,7 +53,7 @@ struct Task {
     queued_ns: Option<u64>,
     cpu_time_ns: Option<u64>,
     peak_memory_bytes: Option<u64>,
-    /// What it failed with.
+    /// Error that it failed with.
     error: Option<String>,
     trace_id: Option<String>,
     /// Span of the last attempt.

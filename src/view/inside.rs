@@ -32,7 +32,7 @@ const IDLE: usize = 200;
 pub(super) struct Found {
     revision: u64,
     span_ids: Vec<SpanId>,
-    /// Why the text is no query, if it looks like one.
+    /// Reason why the text is no query, if it looks like one.
     problem: Option<String>,
 }
 
@@ -167,7 +167,7 @@ struct Attempt {
     cpu_time_ns: Option<u64>,
     peak_memory_bytes: Option<u64>,
     error: Option<String>,
-    /// Who wrote the span, if it was not its process.
+    /// Writer of the span, if it was not its process.
     completed_by: Option<String>,
 }
 
@@ -180,7 +180,7 @@ struct Gap {
     /// The span that ends it.
     span_id: SpanId,
     is_queued: bool,
-    /// What is known of the reason.
+    /// Known part of the reason.
     why: String,
 }
 
@@ -318,7 +318,7 @@ pub(super) struct Written {
     /// In the order of time.
     entries: Vec<Entry>,
     left_out: usize,
-    /// What could not be read.
+    /// Sources that could not be read.
     notices: Vec<String>,
 }
 

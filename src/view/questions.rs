@@ -166,16 +166,16 @@ pub(super) enum Question {
     },
     Trace(String),
     Span(String, SpanId),
-    /// Which spans of a trace a text finds.
+    /// Spans of a trace that a text finds.
     Find(String, String),
     /// Links of a trace's spans, and to them.
     Links(String),
-    /// What was written during a trace.
+    /// Events, log records and lines that were written during a trace.
     Written(String),
     /// Two sides, each a trace or a query.
     Compare([String; 2]),
     Open,
-    /// What the head is asked about.
+    /// A question that the head completes.
     OfHead(OfHead),
     Events {
         after: Option<u64>,
@@ -184,7 +184,7 @@ pub(super) enum Question {
 
 /// A question that the head completes, if there is one.
 pub(super) enum OfHead {
-    /// What runs now.
+    /// Overview of what runs now.
     Now,
     /// Tasks, completed from spans.
     History(Wanted),
@@ -420,7 +420,7 @@ fn state(parameters: &[(String, String)]) -> Result<String, Problem> {
     Err(Problem::new(problem::INVALID, text))
 }
 
-/// What is left to do of a question when the spans are read.
+/// Rest of a question, when the spans are read.
 type Next = Box<dyn FnOnce() -> Answer + Send>;
 
 impl OfHead {

@@ -1,4 +1,4 @@
-//! What runs now: a track for each process that has something open, the queue by function with the reason why it waits, and the figures of the head.
+//! Overview of now: a track for each process that has something open, the queue by function with the reason why it waits, and the figures of the head.
 //! Made of what the head says and of what is in the spools; plain functions.
 
 use std::collections::{BTreeMap, HashMap, HashSet};

@@ -147,7 +147,7 @@ fn the_client_wsproto_talks_and_closes_with_a_code_of_its_own() {
     assert_eq!(service.spans_of_connection().0.attribute("tracer.websocket.close_code"), &json!(4002));
 }
 
-/// What the client says, if all is well.
+/// Output of the client, if all is well.
 fn by_wsproto(answer: &str) -> [Value; 4] {
     [json!({"answer": answer}), json!({"pong": "there"}), json!({"length": 1_000_000}), json!({"code": 4002})]
 }

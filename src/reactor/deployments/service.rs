@@ -228,7 +228,7 @@ pub(super) struct Proxy {
     pub(super) is_silent: bool,
     /// Reason why it does not use those that it was given.
     pub(super) failure: Option<String>,
-    /// What it has said of its certificates.
+    /// Report of its certificates.
     pub(super) certificates: CertificateReport,
     /// Time at which it is killed, if it is still there.
     pub(super) kill_at_ns: Option<u64>,

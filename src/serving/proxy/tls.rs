@@ -43,7 +43,7 @@ struct Current {
     stamps: Vec<Stamp>,
 }
 
-/// What tells one content of a file from another without reading it: device, inode, length, and the time of the last change.
+/// Mark that tells one content of a file from another without reading it: device, inode, length, and the time of the last change.
 type Stamp = Option<(u64, u64, u64, i64, i64)>;
 
 fn stamp(path: &Path) -> Stamp {
@@ -137,7 +137,7 @@ pub(super) enum Failed {
     TooSlow,
     /// The client has gone, or the connection is cut.
     Gone,
-    /// What came is not TLS.
+    /// The client does not speak TLS.
     NotTls,
     /// The client and this server do not agree, or the client has broken the protocol.
     Protocol,

@@ -1,4 +1,4 @@
-//! What a service takes when it does nothing: memory of its processes, of an idle connection, and processor time.
+//! Footprint of a service that does nothing: memory of its processes, of an idle connection, and processor time.
 
 use std::fs;
 use std::thread;
