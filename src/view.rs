@@ -11,7 +11,7 @@
 //!   └──────────────────┘          └──────────────────────────────────────────┘
 //! ```
 //!
-//! The same questions are answered by the HTTP API of a head ([`crate::http_api`]), if it has one; [`Traces`] answers them in both.
+//! The same questions are answered by the HTTP API of a head ([`crate::http_api`]), if it has one; `Traces` answers them in both.
 //!
 //! The server of `tracer view` needs no head, and listens on loopback addresses. The page's files hold no data: whoever names this server in `Host` gets
 //! them. All else needs the token of a viewer in `Authorization: Bearer`. There are no cookies, because every port of a machine shares them. A

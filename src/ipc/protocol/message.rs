@@ -43,7 +43,7 @@ pub mod kind {
     /// Worker: which methods of the actor that it has made run beside each other ([`ActorMethods`](super::ActorMethods)). It comes before the
     /// result of the creation.
     pub const ACTOR_METHODS: u8 = 12;
-    /// Agent: something about tasks that are shared with other nodes ([`FromAgent`](super::FromAgent)).
+    /// Agent: something about tasks that are shared with other nodes ([`FromAgent`](super::super::FromAgent)).
     pub const SHARED: u8 = 13;
 
     /// Head: the hello is accepted ([`Welcome`](super::Welcome)).
@@ -73,7 +73,7 @@ pub mod kind {
     pub const USAGE: u8 = 43;
     /// Head, to a worker: whether it marks its output ([`Marking`](crate::task_output::Marking)), one or more.
     pub const MARKING: u8 = 44;
-    /// Head, to its agent: something about tasks that are shared with other nodes ([`ToAgent`](super::ToAgent)).
+    /// Head, to its agent: something about tasks that are shared with other nodes ([`ToAgent`](super::super::ToAgent)).
     pub const SHARING: u8 = 45;
 }
 
