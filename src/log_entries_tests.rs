@@ -145,7 +145,7 @@ fn a_selection_lets_through_what_fits_all_of_it() {
         (Selection { origin: Some(Origin::Stdout), ..all.clone() }, &["one", "three", "four"]),
         (Selection { origin: Some(Origin::Stderr), ..all.clone() }, &[]),
         (Selection { least_severity: 13, ..all.clone() }, &["five", "six"]),
-        (Selection { since_unix_nano: 20, until_unix_nano: Some(40), ..all.clone() }, &["two", "three"]),
+        (Selection { since_unix_nano: 20, until_unix_nano: Some(40), ..all.clone() }, &["two", "three", "four"]),
         (Selection { least_severity: 17, ..of_task(2) }, &["five"]),
     ] {
         assert_eq!(place.texts(&selection), expected, "{selection:?}");

@@ -175,7 +175,11 @@ mod tests {
             }
             let (found, read) = read(&dir).unwrap();
             assert_eq!(read, settings);
-            assert!(write(&dir, &settings).is_err(), "a token that is there is not written over");
+            write(&dir, &settings).unwrap();
+            let again = super::read(&dir).unwrap().0;
+            assert_eq!(again.full, found.full, "a head that goes on with a session goes on with its tokens");
+            let other = HttpSettings { allows_commands: false, ..settings };
+            assert!(write(&dir, &other).is_err(), "a token that is there is not written over");
             tokens.extend([found.full, found.viewer, found.control]);
         }
         assert!(tokens.iter().all(|token| token.len() == 64));
