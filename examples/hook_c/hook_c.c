@@ -562,6 +562,7 @@ static void *span_start(void *tracer_handle, const TracerSpanStart *start, Trace
     span->start_time = start->start_time_unix_nano == 0 ? now() : start->start_time_unix_nano;
     set(&span->name, start->name);
     span_set_attributes(span, start->attributes, start->attribute_count);
+#if TRACER_ABI_MINOR >= 6
     // A host before ABI 1.6 sends a shorter struct.
     if (start->size > offsetof(TracerSpanStart, request) && start->request != NULL) {
         const TracerKeyValue of_request = {
@@ -570,6 +571,7 @@ static void *span_start(void *tracer_handle, const TracerSpanStart *start, Trace
         };
         span_set_attributes(span, &of_request, 1);
     }
+#endif
     for (size_t i = 0; i < start->event_count; i++) {
         span_add_event(span, start->events[i]);
     }

@@ -394,8 +394,8 @@ fn group(watched: &Watched, text: &str) -> Result<(Vec<Trace>, usize), Problem> 
     if is_id {
         return Ok((vec![find(watched, text)?], 0));
     }
-    let query =
-        Query::parse(text, watched.now_unix_nano).map_err(|error| Problem::new(problem::INVALID, error.to_string()))?;
+    let query = Query::parse(text, watched.now_unix_nano)
+        .map_err(|error| Problem::new(problem::NOT_A_QUESTION, error.to_string()))?;
     let among = trace::Among { query, ..trace::Among::default() };
     let mut traces = Vec::new();
     let mut large = Vec::new();

@@ -285,7 +285,7 @@ fn scrapers_are_let_in_with_their_own_token_and_see_nothing_else() {
     let open = scrape(&cluster, OPENMETRICS);
     assert_eq!(open.header("content-type"), "application/openmetrics-text; version=1.0.0; charset=utf-8");
     api.get("/metrics").status(200);
-    for target in ["/", "/api/v1/tasks", "/api/v1/status", "/metrics/", "/metrics/x"] {
+    for target in ["/api/v1", "/api/v1/tasks", "/api/v1/status", "/metrics/", "/metrics/x"] {
         scraper.get(target).problem(401, "unauthorized");
     }
     api.ask("GET", "/metrics").without("Authorization").send().problem(401, "unauthorized");

@@ -29,7 +29,7 @@ fn nothing_is_answered_without_the_token_whatever_the_method() {
     let problem = wrong.send().problem(401, "unauthorized");
     let hint = problem["hint"].as_str().expect("a hint");
     assert!(hint.contains("http.token") && !hint.contains(&api.token), "{hint}");
-    let in_url = api.ask("GET", &format!("/?token={}", api.token)).without("Authorization");
+    let in_url = api.ask("GET", &format!("/api/v1?token={}", api.token)).without("Authorization");
     in_url.send().problem(401, "unauthorized");
 }
 
