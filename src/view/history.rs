@@ -6,9 +6,10 @@ use std::collections::{HashMap, HashSet};
 use serde::Serialize;
 use serde_json::Value;
 
+use crate::json::time_text;
 use crate::names;
 use crate::protocol::TaskReport;
-use crate::trace::{Among, Attributes, Index, Kind, Span, Status, Trace, rfc3339};
+use crate::trace::{Among, Attributes, Index, Kind, Span, Status, Trace};
 
 /// Large traces whose tasks are listed.
 const LARGE: usize = 10;
@@ -180,7 +181,7 @@ fn of_trace<'a>(trace: &'a Trace, attempts: impl Iterator<Item = &'a Span>) -> V
             attempt: number(&attributes, names::ATTEMPT).unwrap_or(1),
             worker_id: number(&attributes, names::WORKER_ID),
             pid: span.pid(),
-            start_time: rfc3339(span.start_unix_nano),
+            start_time: time_text(span.start_unix_nano),
             duration_ns: span.duration_ns(),
             queued_ns: number(&attributes, names::QUEUED_NS),
             cpu_time_ns: number(&attributes, names::CPU_TIME_NS),
@@ -258,7 +259,7 @@ fn of_report(report: TaskReport, now_unix_nano: u64) -> Task {
         attempt: u64::from(report.attempt),
         worker_id: report.worker_id.map(|id| id.0),
         pid: report.worker_pid,
-        start_time: rfc3339(start),
+        start_time: time_text(start),
         duration_ns: end.saturating_sub(start),
         queued_ns: None,
         cpu_time_ns: None,

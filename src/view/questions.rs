@@ -390,7 +390,7 @@ impl Side {
 
 /// Returns the trace that a text names, or the newest ones that it finds as a query, and how many more it finds.
 fn group(watched: &Watched, text: &str) -> Result<(Vec<Trace>, usize), Problem> {
-    let is_id = text == "last" || (text.len() >= 4 && text.bytes().all(|byte| byte.is_ascii_hexdigit()));
+    let is_id = text == "last" || ((4..=32).contains(&text.len()) && text.bytes().all(|byte| byte.is_ascii_hexdigit()));
     if is_id {
         return Ok((vec![find(watched, text)?], 0));
     }

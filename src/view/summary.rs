@@ -5,9 +5,10 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 
 use serde::Serialize;
 
+use crate::json::time_text;
 use crate::protocol::{StatusReport, TaskReport, TaskState, WorkerReport};
 use crate::task::TaskId;
-use crate::trace::{LiveSpan, rfc3339};
+use crate::trace::LiveSpan;
 
 /// Functions of which the oldest waiting task is explained.
 const EXPLAINED: usize = 12;
@@ -164,7 +165,7 @@ impl Summary {
         queue.truncate(QUEUED);
         Summary {
             revision,
-            time: rfc3339(now_unix_nano),
+            time: time_text(now_unix_nano),
             tracks,
             tracks_left_out,
             queue,

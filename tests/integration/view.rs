@@ -551,8 +551,10 @@ fn questions_about_a_trace_and_about_the_head_are_answered() {
     assert!(reason.contains("busy"), "{reason}");
     assert_eq!(now["head"]["tasks"]["succeeded"], 2);
     let waiting_trace = now["queue"][0]["trace_id"].as_str().expect("it is traced");
-    let of_waiting = view.get(&format!("/api/v1/traces/{waiting_trace}/attempts"));
-    assert!(of_waiting["waiting"][0]["why"].as_str().is_some_and(|why| why.contains("busy")), "{of_waiting}");
+    wait_until("its submission says which task it is", || {
+        let attempts = view.get(&format!("/api/v1/traces/{waiting_trace}/attempts"));
+        attempts["waiting"][0]["why"].as_str().is_some_and(|why| why.contains("busy")).then_some(())
+    });
 
     // Tasks of the head and of spans alone.
     let history = view.get("/api/v1/history");
@@ -610,12 +612,12 @@ fn questions_about_a_trace_and_about_the_head_are_answered() {
         let list = view.get(&format!("/api/v1/{name}"));
         assert_eq!(list[name].as_array().map(Vec::len), Some(rows), "{list}");
     }
-    for (target, part) in [
-        ("/api/v1/history?state=lost", "waiting, running, succeeded, failed"),
-        ("/api/v1/compare?before=kind:consumr&after=last", "did you mean"),
-        ("/api/v1/traces/last/find?texts=a", "texts"),
+    for (target, status, name, part) in [
+        ("/api/v1/history?state=lost", 400, "invalid-request", "waiting, running, succeeded, failed"),
+        ("/api/v1/compare?before=kind:consumr&after=last", 422, "not-a-question", "did you mean"),
+        ("/api/v1/traces/last/find?texts=a", 400, "invalid-request", "texts"),
     ] {
-        let problem = view.api.get(target).problem(400, "invalid-request");
+        let problem = view.api.get(target).problem(status, name);
         assert!(problem.to_string().contains(part), "{target}: {problem}");
     }
     fs::write(release, "").expect("it can be written");
