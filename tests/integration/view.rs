@@ -552,7 +552,8 @@ fn questions_about_a_trace_and_about_the_head_are_answered() {
     assert_eq!(now["head"]["tasks"]["succeeded"], 2);
     let waiting_trace = now["queue"][0]["trace_id"].as_str().expect("it is traced");
     wait_until("its submission says which task it is", || {
-        let attempts = view.get(&format!("/api/v1/traces/{waiting_trace}/attempts"));
+        // None as long as no span of it is there.
+        let attempts = view.api.get(&format!("/api/v1/traces/{waiting_trace}/attempts")).json();
         attempts["waiting"][0]["why"].as_str().is_some_and(|why| why.contains("busy")).then_some(())
     });
 
