@@ -161,8 +161,8 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let mut tokens = Vec::new();
         for session in ["a", "b"] {
-            let dir = folder.path().join(session);
-            fs::create_dir(&dir).unwrap();
+            let dir = folder.path().join("sessions").join(session);
+            fs::create_dir_all(&dir).unwrap();
             let settings = HttpSettings {
                 address: "[::1]:80".parse().unwrap(),
                 allows_commands: true,

@@ -511,7 +511,7 @@ mod tests {
 
     #[test]
     fn an_end_of_another_node_names_no_file_of_this_one() {
-        let stored = tracer_core::Stored { name: "secret".into(), bytes: 1 };
+        let stored = tracer_core::Stored { name: "7-1".into(), bytes: 1 };
         let end = SharedEnd {
             attempt: 1,
             outcome: Outcome::Stored(stored),
