@@ -87,7 +87,7 @@ pub(super) struct Args {
     resources: Option<String>,
     /// Join the engine at this address, over which machines share the tasks of queues, such as nats://127.0.0.1:4222
     ///
-    /// It is a nats-server with JetStream, which you run: `nats-server -a 127.0.0.1 -p 4222 -js -sd DIR`. Addresses of other machines are not
+    /// The engine is a nats-server with JetStream, which you run yourself: `nats-server -a 127.0.0.1 -p 4222 -js -sd DIR`. Addresses of other machines are not
     /// taken yet, because nothing is encrypted. With an address, --num-workers may be 0, for a node that only submits.
     #[arg(long, value_name = "URL", env = config::ADDRESS_VARIABLE)]
     address: Option<String>,

@@ -1,6 +1,6 @@
 //! Decisions of the agent: functions over its state that return effects. It reads no clock and knows no socket.
 //!
-//! It has two sides. As *origin* it puts tasks of its head into queues, and tells the head how they ended. As *holder* it pulls tasks for the head's free
+//! The agent has two sides. As *origin* it puts tasks of its head into queues, and tells the head how they ended. As *holder* it pulls tasks for the head's free
 //! slots, claims them, and brings their outcomes into their records. Both change records in one way: an [`Event`] is brought about by reading the record
 //! unless it is known, asking [`change`] what it becomes, and swapping; who loses a race reads again, and what was unreachable is tried again once
 //! the engine is there. For each record one event is brought about at a time.

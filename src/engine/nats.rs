@@ -54,9 +54,9 @@ pub(crate) enum FromEngine {
     Record(ClusterTaskId, Vec<u8>),
     /// Another node has told this one something.
     Told(Vec<u8>),
-    /// It can be reached: its name and version.
+    /// Start of a time in which the engine can be reached, with its name and version.
     Reachable(String),
-    /// It cannot be reached, and why.
+    /// Start of a time in which the engine cannot be reached, with the reason.
     Unreachable(String),
 }
 

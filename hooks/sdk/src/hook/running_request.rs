@@ -38,7 +38,7 @@ thread_local! {
 /// Returns the request for which a span starts on this thread: in a span processor's `on_start` and in a sampler, of every span that a handler makes and of
 /// the one around it. None elsewhere, and with a host before ABI 1.6.
 ///
-/// It costs nothing unless it is called; then it copies the texts.
+/// Each call copies the texts. A span whose processors do not call this function costs no more than without a request.
 pub fn running_request() -> Option<RunningRequest> {
     let raw = CURRENT.try_with(Cell::get).ok()?;
     if raw.is_null() {

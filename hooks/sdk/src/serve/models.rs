@@ -75,7 +75,7 @@ impl<T> Models<T> {
     ///
     /// # Errors
     ///
-    /// What `load` returns.
+    /// The error of `load`, and then the model is not kept: the next call loads it again.
     pub async fn get<'a, E, F>(&self, id: &'a str, load: impl FnOnce(&'a str) -> F) -> Result<Arc<T>, E>
     where
         F: Future<Output = Result<T, E>>,
