@@ -293,15 +293,20 @@ mod tests {
         assert!(kept < 8 << 20, "{kept} bytes are kept for a backlog of {}", connection.backlog());
     }
 
-    #[test]
-    fn what_is_held_is_written_when_the_journal_has_come_so_far_and_in_its_order() {
+    /// Returns a connection, and what reads all that its client has by now.
+    fn read_as_text() -> (Connection, impl FnMut() -> String) {
         let (stream, mut client) = UnixStream::pair().unwrap();
         client.set_nonblocking(true).unwrap();
-        let mut connection = Connection::new(stream).unwrap();
-        let mut read = || {
+        let read = move || {
             let mut bytes = [0; 64];
             client.read(&mut bytes).map_or(String::new(), |count| String::from_utf8_lossy(&bytes[..count]).into())
         };
+        (Connection::new(stream).unwrap(), read)
+    }
+
+    #[test]
+    fn what_is_held_is_written_when_the_journal_has_come_so_far_and_in_its_order() {
+        let (mut connection, mut read) = read_as_text();
         connection.outbox.extend_from_slice(b"free");
         assert!(connection.write().unwrap());
         assert_eq!(read(), "free");
@@ -323,13 +328,7 @@ mod tests {
 
     #[test]
     fn an_answer_that_comes_later_has_its_place_before_what_was_put_behind_it() {
-        let (stream, mut client) = UnixStream::pair().unwrap();
-        client.set_nonblocking(true).unwrap();
-        let mut connection = Connection::new(stream).unwrap();
-        let mut read = || {
-            let mut bytes = [0; 64];
-            client.read(&mut bytes).map_or(String::new(), |count| String::from_utf8_lossy(&bytes[..count]).into())
-        };
+        let (mut connection, mut read) = read_as_text();
         connection.outbox.extend_from_slice(b"one ");
         connection.leave_gap(connection.outbox.len(), 7);
         connection.outbox.extend_from_slice(b"three ");

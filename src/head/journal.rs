@@ -1388,23 +1388,9 @@ mod tests {
         use crate::stored::Stored;
         use crate::task::{CommandSpec, Demand, FunctionSpec, Input, InputSource, Policy, TaskSpec, TraceLink};
         let long = "x".repeat(300).leak();
-        let of = |spec| Envelope {
-            spec,
-            name: "",
-            run_limit: None,
-            policy: Policy::default(),
-            demand: Demand::default(),
-            module_version: None,
-            wants_output: false,
-            traces_runtime: false,
-            trace: None,
-            baggage: "",
-            submitter: None,
-            inputs: Vec::new(),
-        };
         let function =
             |actor| TaskSpec::Function(FunctionSpec { actor, ..FunctionSpec::of_task("demo", "function", &[0x91, 7]) });
-        let plain = of(function(ActorRole::None));
+        let plain = Envelope::of(function(ActorRole::None));
         let link = |trace_state| Some(TraceLink { trace_id: [1; 16], span_id: [2; 8], trace_flags: 1, trace_state });
         let command = CommandSpec {
             program: b"/bin/echo",
@@ -1441,9 +1427,9 @@ mod tests {
                 ],
                 ..plain.clone()
             },
-            of(TaskSpec::Command(command)),
-            of(function(ActorRole::Create(options))),
-            of(function(ActorRole::Call(TaskId(5)))),
+            Envelope::of(TaskSpec::Command(command)),
+            Envelope::of(function(ActorRole::Create(options))),
+            Envelope::of(function(ActorRole::Call(TaskId(5)))),
             Envelope { baggage: "user=bob", ..plain },
         ]
     }
@@ -1633,20 +1619,8 @@ mod tests {
         use crate::task::{Demand, FunctionSpec, Input, InputSource, TaskSpec};
         let spec = TaskSpec::Function(FunctionSpec::of_task("demo", "f", &[0x90; 64]));
         let of_task = |task| Input { argument: 0, source: InputSource::Task(TaskId(task)) };
-        let envelope = Envelope {
-            spec,
-            name: "mine",
-            run_limit: None,
-            policy,
-            demand: Demand::default(),
-            module_version: None,
-            wants_output: false,
-            traces_runtime: false,
-            trace: None,
-            baggage: "",
-            submitter: None,
-            inputs: input.map(of_task).into_iter().collect(),
-        };
+        let envelope =
+            Envelope { name: "mine", policy, inputs: input.map(of_task).into_iter().collect(), ..Envelope::of(spec) };
         let mut bytes = Vec::new();
         envelope.encode(&mut bytes);
         bytes

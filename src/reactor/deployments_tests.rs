@@ -489,6 +489,19 @@ fn a_first_version_that_fails_leaves_nothing_if_a_command_was_to_own_it() {
     assert!(list_services(&fixture.services, &fixture.world, fixture.now()).is_empty());
 }
 
+impl Fixture {
+    /// Lets time pass until there is a replica again, and returns how much, in milliseconds.
+    fn wait_for_replica(&mut self) -> u64 {
+        let before = self.world.now;
+        while self.world.replicas.is_empty() {
+            let next = self.turn().expect("it is started again");
+            self.world.now = self.world.now.max(next);
+            self.turn();
+        }
+        (self.world.now - before) / 1_000_000
+    }
+}
+
 #[test]
 fn a_replica_that_dies_is_replaced_and_one_that_dies_again_and_again_waits() {
     let mut fixture = Fixture::default();
@@ -499,17 +512,11 @@ fn a_replica_that_dies_is_replaced_and_one_that_dies_again_and_again_waits() {
         let replica = *fixture.world.replicas.keys().next().expect("there is one");
         fixture.exits(replica, "was killed by SIGKILL (signal 9)");
         assert_eq!(fixture.state(), ServiceState::Degraded);
-        let before = fixture.world.now;
         if pauses.len() == 1 {
             let warning = "replicas die one after the other, the next is started in 500 ms; the last was app#2: it was killed by SIGKILL (signal 9)";
             assert_eq!(fixture.report().warnings, [warning]);
         }
-        while fixture.world.replicas.is_empty() {
-            let next = fixture.turn().expect("it is started again");
-            fixture.world.now = fixture.world.now.max(next);
-            fixture.turn();
-        }
-        pauses.push((fixture.world.now - before) / 1_000_000);
+        pauses.push(fixture.wait_for_replica());
         fixture.settle(|_| true);
         assert_eq!(fixture.world.ready.len(), 1);
     }
@@ -531,13 +538,7 @@ fn a_replica_that_is_never_ready_waits_longer_and_longer() {
     for _ in 0..12 {
         let replica = *fixture.world.replicas.keys().next().expect("there is one");
         fixture.exits(replica, "exited with code 1");
-        let before = fixture.world.now;
-        while fixture.world.replicas.is_empty() {
-            let next = fixture.turn().expect("it is started again");
-            fixture.world.now = fixture.world.now.max(next);
-            fixture.turn();
-        }
-        pauses.push((fixture.world.now - before) / 1_000_000);
+        pauses.push(fixture.wait_for_replica());
         // It lives for a while, and makes no handler.
         fixture.wait(Duration::from_secs(5));
     }

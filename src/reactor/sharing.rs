@@ -216,20 +216,7 @@ fn check(envelope: &[u8]) -> Option<String> {
 /// Returns the envelope of a task that could not be read.
 fn placeholder() -> Vec<u8> {
     let spec = TaskSpec::Function(FunctionSpec::of_task("unknown", "unknown", &[0x90]));
-    let envelope = Envelope {
-        spec,
-        name: "",
-        run_limit: None,
-        policy: Policy::default(),
-        demand: Demand::default(),
-        module_version: None,
-        wants_output: false,
-        traces_runtime: false,
-        trace: None,
-        baggage: "",
-        submitter: None,
-        inputs: Vec::new(),
-    };
+    let envelope = Envelope::of(spec);
     let mut bytes = Vec::new();
     envelope.encode(&mut bytes);
     bytes

@@ -232,20 +232,7 @@ pub(crate) const NEVER_AGAIN: Policy<'static> = Policy {
 
 pub(crate) fn plain(policy: Policy<'static>) -> Envelope<'static> {
     let spec = TaskSpec::Function(FunctionSpec::of_task("demo", "my_function", &[0x90]));
-    Envelope {
-        spec,
-        name: "",
-        run_limit: None,
-        policy,
-        demand: Demand::default(),
-        module_version: None,
-        wants_output: false,
-        traces_runtime: false,
-        trace: None,
-        baggage: "",
-        submitter: None,
-        inputs: Vec::new(),
-    }
+    Envelope { policy, ..Envelope::of(spec) }
 }
 
 /// A head with its effects and a clock that is held.

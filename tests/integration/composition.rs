@@ -15,6 +15,23 @@ use crate::support::{Answer, Cluster, HOOK, Span, kill, read_answer, wait_until}
 /// Deadline of a request. Generous: it is reached only by a test that fails.
 const LIMIT: Duration = Duration::from_secs(30);
 
+/// Serves deployments of the fixture `handlers`, each with further lines of its table; the first is the ingress. Returns the address.
+#[track_caller]
+pub(crate) fn serve_handlers(cluster: &Cluster, deployments: &[(&str, &str)]) -> String {
+    let mut text = String::from("name = \"shop\"\n[http]\naddress = \"127.0.0.1:0\"\n[[applications]]\n");
+    text.push_str(&format!("name = \"main\"\nimport_path = \"handlers:{}\"\n", deployments[0].0));
+    for (name, lines) in deployments {
+        let table = "[[applications.deployments]]";
+        text.push_str(&format!("{table}\nname = \"{name}\"\nimport_path = \"handlers:{name}\"\n{lines}\n"));
+    }
+    let file = cluster.file("service.toml");
+    fs::write(&file, text).expect("the folder is ours");
+    cluster.tracer(&["serve", "deploy", file.to_str().expect("it is text")]).success();
+    let status = cluster.tracer(&["serve", "status", "--format", "json"]).success().json();
+    let url = status["services"][0]["url"].as_str().expect("it has a URL");
+    url.trim_start_matches("http://").trim_end_matches('/').to_owned()
+}
+
 /// A service whose ingress calls others.
 struct Served {
     cluster: Cluster,
@@ -26,18 +43,7 @@ impl Served {
     #[track_caller]
     fn start(deployments: &[(&str, &str)]) -> Served {
         let cluster = Cluster::builder().hook(HOOK).start();
-        let mut text = String::from("name = \"shop\"\n[http]\naddress = \"127.0.0.1:0\"\n[[applications]]\n");
-        text.push_str(&format!("name = \"main\"\nimport_path = \"handlers:{}\"\n", deployments[0].0));
-        for (name, lines) in deployments {
-            let table = "[[applications.deployments]]";
-            text.push_str(&format!("{table}\nname = \"{name}\"\nimport_path = \"handlers:{name}\"\n{lines}\n"));
-        }
-        let file = cluster.file("service.toml");
-        fs::write(&file, text).expect("the folder is ours");
-        cluster.tracer(&["serve", "deploy", file.to_str().expect("it is text")]).success();
-        let status = cluster.tracer(&["serve", "status", "--format", "json"]).success().json();
-        let url = status["services"][0]["url"].as_str().expect("it has a URL");
-        let address = url.trim_start_matches("http://").trim_end_matches('/').to_owned();
+        let address = serve_handlers(&cluster, deployments);
         Served { cluster, address }
     }
 

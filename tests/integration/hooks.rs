@@ -836,9 +836,8 @@ fn processor_of_a_hook_puts_the_ids_of_the_running_task_on_every_span() {
     assert!(others.iter().all(|span| ["SpanKind.INTERNAL", "SpanKind.PRODUCER"].contains(&span.kind())));
 }
 
-#[test]
-fn a_hook_is_told_the_request_for_which_a_span_starts() {
-    let cluster = Cluster::builder().arg("--tracing-exporter=hook_forms:asking_exporter").start();
+/// Serves the handler `spanned`, which makes spans, and returns a client of it.
+fn client_of_spanned(cluster: &Cluster) -> Clients {
     let address = TcpListener::bind(("127.0.0.1", 0)).unwrap().local_addr().unwrap();
     let file = cluster.file("service.toml");
     let text = format!(
@@ -846,7 +845,13 @@ fn a_hook_is_told_the_request_for_which_a_span_starts() {
     );
     fs::write(&file, text).unwrap();
     cluster.tracer(&["serve", "deploy", file.to_str().unwrap()]).success();
-    let mut client = Clients::at_rest(address, "/");
+    Clients::at_rest(address, "/")
+}
+
+#[test]
+fn a_hook_is_told_the_request_for_which_a_span_starts() {
+    let cluster = Cluster::builder().arg("--tracing-exporter=hook_forms:asking_exporter").start();
+    let mut client = client_of_spanned(&cluster);
     let exchange = client.ask();
     cluster.submit("traced_tasks:logs", &["1"]).success();
     cluster.stop().success();
@@ -879,14 +884,7 @@ fn a_hook_is_told_the_request_for_which_a_span_starts() {
 #[test]
 fn processor_of_a_hook_puts_the_ids_of_a_request_on_every_span_of_its_handler() {
     let cluster = Cluster::builder().arg("--tracing-exporter=hook_forms:request_exporter").start();
-    let address = TcpListener::bind(("127.0.0.1", 0)).unwrap().local_addr().unwrap();
-    let file = cluster.file("service.toml");
-    let text = format!(
-        "name = \"shop\"\n[http]\naddress = \"{address}\"\n[[applications]]\nname = \"a\"\nimport_path = \"handlers:spanned\"\n"
-    );
-    fs::write(&file, text).unwrap();
-    cluster.tracer(&["serve", "deploy", file.to_str().unwrap()]).success();
-    let mut client = Clients::at_rest(address, "/");
+    let mut client = client_of_spanned(&cluster);
     let exchanges = [client.ask(), client.ask()];
     cluster.stop().success();
     let spans = exported(&cluster);

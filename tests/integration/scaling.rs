@@ -1,12 +1,12 @@
 //! Deployments that have as many replicas as their requests want: from none to some and back, without a lost request.
 
-use std::fs;
 use std::io::{BufReader, Write};
 use std::net::TcpStream;
 use std::time::Duration;
 
 use serde_json::Value;
 
+use super::composition::serve_handlers;
 use crate::support::{Answer, Cluster, HOOK, Run, read_answer, wait_until};
 
 /// Deadline of a request. Generous: it is reached only by a test that fails.
@@ -21,19 +21,8 @@ struct Scaled {
 impl Scaled {
     #[track_caller]
     fn start(cluster: Cluster, deployments: &[(&str, &str)]) -> Scaled {
-        let mut text = String::from("name = \"shop\"\n[http]\naddress = \"127.0.0.1:0\"\n[[applications]]\n");
-        text.push_str(&format!("name = \"main\"\nimport_path = \"handlers:{}\"\n", deployments[0].0));
-        for (name, lines) in deployments {
-            let table = "[[applications.deployments]]";
-            text.push_str(&format!("{table}\nname = \"{name}\"\nimport_path = \"handlers:{name}\"\n{lines}\n"));
-        }
-        let file = cluster.file("service.toml");
-        fs::write(&file, text).expect("the folder is ours");
-        cluster.tracer(&["serve", "deploy", file.to_str().expect("it is text")]).success();
-        let mut served = Scaled { cluster, address: String::new() };
-        let url = served.status()["url"].as_str().expect("it has a URL").to_owned();
-        served.address = url.trim_start_matches("http://").trim_end_matches('/').to_owned();
-        served
+        let address = serve_handlers(&cluster, deployments);
+        Scaled { cluster, address }
     }
 
     fn status(&self) -> Value {

@@ -50,18 +50,8 @@ const ARGUMENTS: &[u8] = &[0x91, 0xce, 0, 1, 2, 3];
 fn envelope() -> Vec<u8> {
     let mut bytes = Vec::new();
     Envelope {
-        spec: TaskSpec::Function(FunctionSpec::of_task("demo", "my_function", ARGUMENTS)),
-        name: "",
-        run_limit: None,
-        policy: Policy::default(),
-        demand: Demand::default(),
-        module_version: None,
-        wants_output: false,
-        traces_runtime: false,
         trace: Some(TraceLink { trace_id: [1; 16], span_id: [2; 8], trace_flags: 1, trace_state: "" }),
-        baggage: "",
-        submitter: None,
-        inputs: Vec::new(),
+        ..Envelope::of(TaskSpec::Function(FunctionSpec::of_task("demo", "my_function", ARGUMENTS)))
     }
     .encode(&mut bytes);
     bytes

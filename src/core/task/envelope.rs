@@ -281,6 +281,24 @@ const KNOWN: u16 = WANTS_OUTPUT
     | HAS_QUEUE;
 
 impl<'a> Envelope<'a> {
+    /// Returns the description of a task of which nothing is said but what it runs.
+    pub fn of(spec: TaskSpec<'a>) -> Envelope<'a> {
+        Envelope {
+            spec,
+            name: "",
+            run_limit: None,
+            policy: Policy::default(),
+            demand: Demand::default(),
+            module_version: None,
+            wants_output: false,
+            traces_runtime: false,
+            trace: None,
+            baggage: "",
+            submitter: None,
+            inputs: Vec::new(),
+        }
+    }
+
     /// Appends the envelope to `out`.
     pub fn encode(&self, out: &mut Vec<u8>) {
         let Policy { extra, queue, .. } = self.policy;
@@ -574,23 +592,6 @@ mod tests {
     use super::*;
     use crate::hex::hex;
 
-    fn envelope<'a>(spec: TaskSpec<'a>) -> Envelope<'a> {
-        Envelope {
-            spec,
-            name: "",
-            run_limit: None,
-            policy: Policy::default(),
-            demand: Demand::default(),
-            module_version: None,
-            wants_output: false,
-            traces_runtime: false,
-            trace: None,
-            baggage: "",
-            submitter: None,
-            inputs: Vec::new(),
-        }
-    }
-
     #[test]
     fn an_option_that_few_have_takes_room_only_where_it_is_said() {
         let encoded = |priority| {
@@ -733,7 +734,7 @@ mod tests {
             program: Vec<u8>, arguments: Vec<Vec<u8>>, environment: Vec<(Vec<u8>, Vec<u8>)>, directory: Vec<u8>,
             replaces_environment: bool, input: Vec<u8>,
         ) {
-            let command = envelope(TaskSpec::Command(CommandSpec {
+            let command = Envelope::of(TaskSpec::Command(CommandSpec {
                 program: &program,
                 arguments: arguments.iter().map(Vec::as_slice).collect(),
                 environment: environment.iter().map(|(key, value)| (key.as_slice(), value.as_slice())).collect(),
@@ -761,7 +762,7 @@ mod tests {
         };
         let parts = ["demo", "function", "arguments"];
         let [module, function, arguments] = parts;
-        let plain = envelope(TaskSpec::Function(FunctionSpec::of_task(module, function, arguments.as_bytes())));
+        let plain = Envelope::of(TaskSpec::Function(FunctionSpec::of_task(module, function, arguments.as_bytes())));
         let of_parts = parts.concat().len();
         assert_eq!(length(&plain) - of_parts, 6, "two of flags, the kind, and three lengths");
         let trace = Some(TraceLink { trace_id: [1; 16], span_id: [2; 8], trace_flags: 1, trace_state: "" });

@@ -410,6 +410,25 @@ impl Recorder {
         Room::lend(request, |attributes, prefix_count| self.start_with(request, attributes, prefix_count))
     }
 
+    /// Records a span without attributes that ends now: an INTERNAL one, of a wait that lasted so long, in nanoseconds.
+    pub fn record_wait(&'static self, name: &str, parent: &TraceContext, waited_ns: u64) {
+        let now = now_unix_nano();
+        let span = self.start(&SpanRequest {
+            name,
+            kind: abi::SPAN_KIND_INTERNAL,
+            parent: Some(parent),
+            is_parent_remote: false,
+            baggage: "",
+            start_time_unix_nano: now.saturating_sub(waited_ns),
+            prefix: AttributePrefix::NONE,
+            attributes: &[],
+            link: None,
+            is_attempt: false,
+            request: None,
+        });
+        span.end_at(now);
+    }
+
     fn start_with(
         &'static self,
         request: &SpanRequest<'_>,

@@ -192,22 +192,8 @@ impl Progress {
             self.thread.figures.count_wait(self.route.as_deref(), waited_ns);
         }
         let (Some(waited_ns), Some(recorder), Some(hop)) = (waited_ns, self.thread.recorder, &self.hop) else { return };
-        let now = now_unix_nano();
         for name in [names::QUEUE_SPAN].into_iter().chain(is_cold.then_some(names::COLD_START_SPAN)) {
-            let span = recorder.start(&SpanRequest {
-                name,
-                kind: abi::SPAN_KIND_INTERNAL,
-                parent: Some(hop.context()),
-                is_parent_remote: false,
-                baggage: "",
-                start_time_unix_nano: now.saturating_sub(waited_ns),
-                prefix: AttributePrefix::NONE,
-                attributes: &[],
-                link: None,
-                is_attempt: false,
-                request: None,
-            });
-            span.end_at(now);
+            recorder.record_wait(name, hop.context(), waited_ns);
         }
     }
 

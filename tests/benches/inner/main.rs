@@ -338,18 +338,8 @@ fn spool(criterion: &mut Criterion) {
 
 fn envelope() -> Envelope<'static> {
     Envelope {
-        spec: TaskSpec::Function(FunctionSpec::of_task("demo", "my_function", &[0x90])),
-        name: "",
-        run_limit: None,
-        policy: Policy::default(),
-        demand: Demand::default(),
-        module_version: None,
-        wants_output: false,
-        traces_runtime: false,
         trace: Some(TraceLink { trace_id: [1; 16], span_id: [2; 8], trace_flags: 1, trace_state: "" }),
-        baggage: "",
-        submitter: None,
-        inputs: Vec::new(),
+        ..Envelope::of(TaskSpec::Function(FunctionSpec::of_task("demo", "my_function", &[0x90])))
     }
 }
 

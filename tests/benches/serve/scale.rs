@@ -11,10 +11,13 @@ use super::service::{Service, one};
 const REPLICAS: usize = 64;
 /// Applications, each with a route and a replica of its own: as many as start within a minute.
 const ROUTES: usize = 64;
+/// Processes that the head may have, as its variable says it.
+const ROOM: &[(&str, &str)] = &[("TRACER_MAX_PROCESSES", "128")];
+
 /// Measures replicas and shows.
 pub(crate) fn replicas(seconds: u32, runs: usize) -> Result<(), Failure> {
-    let settings = format!("[[applications.deployments]]\nname = \"app\"\nnum_replicas = {REPLICAS}\n");
-    let many = one("handlers:app") + &settings;
+    let deployment = format!("import_path = \"handlers:app\"\nnum_replicas = {REPLICAS}\n");
+    let many = format!("{}[[applications.deployments]]\n{deployment}", one("handlers:app"));
     compare("replicas", &format!("{REPLICAS} replicas"), "1 replica", &many, &one("handlers:app"), "/", (seconds, runs))
 }
 
@@ -39,7 +42,7 @@ fn compare(
     path: &'static str,
     (seconds, runs): (u32, usize),
 ) -> Result<(), Failure> {
-    let services = [Service::start(one, true, &[])?, Service::start(many, true, &[])?];
+    let services = [Service::start(one, true, ROOM)?, Service::start(many, true, ROOM)?];
     let load = Load::get(32, path);
     let mut found = [Vec::new(), Vec::new()];
     for number in 0..=runs {
