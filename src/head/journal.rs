@@ -1616,7 +1616,7 @@ mod tests {
     }
 
     fn envelope(policy: crate::task::Policy<'_>, input: Option<u64>) -> Vec<u8> {
-        use crate::task::{Demand, FunctionSpec, Input, InputSource, TaskSpec};
+        use crate::task::{FunctionSpec, Input, InputSource, TaskSpec};
         let spec = TaskSpec::Function(FunctionSpec::of_task("demo", "f", &[0x90; 64]));
         let of_task = |task| Input { argument: 0, source: InputSource::Task(TaskId(task)) };
         let envelope =

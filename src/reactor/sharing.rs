@@ -2,9 +2,7 @@
 //! the *holder* of those that it runs for others.
 
 use tracer_core::ClusterTaskId;
-use tracer_core::task::{
-    ActorRole, Demand, Envelope, Failure, FunctionSpec, JobId, Outcome, Policy, Refusal, TaskId, TaskSpec,
-};
+use tracer_core::task::{ActorRole, Envelope, Failure, FunctionSpec, JobId, Outcome, Refusal, TaskId, TaskSpec};
 use tracer_ipc::protocol::{Accepted, SharedEnd, ToAgent};
 
 use crate::{

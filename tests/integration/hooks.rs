@@ -10,7 +10,8 @@ use rustix::process::Signal;
 use serde_json::{Value, json};
 
 use crate::support::{
-    Clients, Cluster, HOOK, Run, Span, Spans, compile_c, compile_c_with, is_alive, kill, module_folder, wait_until,
+    Clients, Cluster, HOOK, Idle, Run, Span, Spans, compile_c, compile_c_with, is_alive, kill, module_folder,
+    wait_until,
 };
 
 /// The exit code of a hook that is refused.
@@ -837,7 +838,7 @@ fn processor_of_a_hook_puts_the_ids_of_the_running_task_on_every_span() {
 }
 
 /// Serves the handler `spanned`, which makes spans, and returns a client of it.
-fn client_of_spanned(cluster: &Cluster) -> Clients {
+fn client_of_spanned(cluster: &Cluster) -> Idle {
     let address = TcpListener::bind(("127.0.0.1", 0)).unwrap().local_addr().unwrap();
     let file = cluster.file("service.toml");
     let text = format!(

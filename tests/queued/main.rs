@@ -7,7 +7,7 @@ use idle_effects::IdleEffects;
 use tracer::head::reactor::{self, Submission};
 use tracer::head::state::{DriverId, Now, Settings, State};
 use tracer::protocol::{AttemptResult, TaskFilter, WorkerReady};
-use tracer::task::{Demand, Envelope, FunctionSpec, JobId, Outcome, Policy, TaskSpec, TraceLink, WorkerId};
+use tracer::task::{Envelope, FunctionSpec, JobId, Outcome, TaskSpec, TraceLink, WorkerId};
 
 #[path = "../support/idle_effects.rs"]
 mod idle_effects;

@@ -29,7 +29,7 @@ pub use broker::{Broker, free_port};
 pub use cluster::{Builder, Cluster};
 pub use foreign::{build_standalone, cargo_on_new_crate, compile_c, compile_c_with};
 pub use http::{Answer, Api, Ask, read_answer, read_chunk, read_head};
-pub use load::{Clients, Exchange, Outcome};
+pub use load::{Clients, Exchange, Idle, Outcome};
 pub use modules::{build_modules, module_folder, program_path};
 pub use node::{node_client, node_clients};
 pub use processes::{Process, is_alive, kill, kill_if_there};

@@ -37,7 +37,7 @@ use tracer::protocol::frame::{FRAME_LIMIT, FrameBuffer, put_frame};
 use tracer::protocol::wire::{Put, Take};
 use tracer::protocol::{AttemptResult, Lease, WorkerReady, kind};
 use tracer::spool::{Prefix, SLOT_COUNT, SpanOpening, Spool};
-use tracer::task::{Demand, Envelope, FunctionSpec, JobId, Outcome, Policy, TaskId, TaskSpec, TraceLink, WorkerId};
+use tracer::task::{Envelope, FunctionSpec, JobId, Outcome, TaskId, TaskSpec, TraceLink, WorkerId};
 use tracer_local_tmp_tracing::FileProcessor;
 use tracer_sdk::hook::{DurableProcessor, Tracing};
 use tracer_span_file::{ResourceJson, Rotation, SpanKind as FileSpanKind, Status, Value, write_line};
