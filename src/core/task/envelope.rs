@@ -597,7 +597,7 @@ mod tests {
         let encoded = |priority| {
             let policy = Policy { extra: ExtraOptions { priority }, ..Policy::default() };
             let spec = TaskSpec::Function(FunctionSpec::of_task("demo", "f", &[0x90]));
-            let (envelope, mut bytes) = (Envelope { policy, ..envelope(spec) }, Vec::new());
+            let (envelope, mut bytes) = (Envelope { policy, ..Envelope::of(spec) }, Vec::new());
             envelope.encode(&mut bytes);
             assert_eq!(Envelope::decode(&bytes).unwrap(), envelope);
             bytes
@@ -647,7 +647,7 @@ mod tests {
             policy: Policy::of(&options),
             demand: Demand::of(&options),
             traces_runtime: options.trace_runtime,
-            ..envelope(spec)
+            ..Envelope::of(spec)
         };
         let mut bytes = Vec::new();
         envelope.encode(&mut bytes);
