@@ -325,7 +325,7 @@ fn engine_of(
             (true, Some(_)) => Some("--engine-wait"),
             (true, None) => None,
         };
-        let reason = "is of an engine, and --address names none\n(hint: `--address nats://127.0.0.1:4222`)".to_owned();
+        let reason = "needs an engine that shares the tasks, and --address names none\n(hint: `--address nats://127.0.0.1:4222`)".to_owned();
         return unneeded.map_or(Ok(None), |flag| Err(Error::Invalid { flag, reason }));
     };
     check_address(&address).map_err(|error| Error::Invalid { flag: "--address", reason: error.to_string() })?;

@@ -22,6 +22,7 @@ use async_nats::jetstream::stream::{
 use async_nats::{Client, ConnectOptions, Event};
 use futures_util::StreamExt;
 use tokio::sync::mpsc::UnboundedSender;
+use tracer_core::causes::with_causes;
 use tracer_core::{ClusterTaskId, PlaceId};
 
 use crate::interface::{Answer, Delivery, Entry, Handle, PutError, Request};
@@ -102,7 +103,8 @@ impl fmt::Display for EngineError {
             EngineError::Connect { address, reason } => write!(
                 f,
                 "no engine can be reached at `{address}`: {reason}\n\
-                 (hint: start one with `nats-server -a 127.0.0.1 -p 4222 -js -sd DIR`)"
+                 (hint: start one with `nats-server -a 127.0.0.1 -p {} -js -sd DIR`)",
+                port_of(address)
             ),
             EngineError::NoJetStream { address, version } => write!(
                 f,
@@ -133,11 +135,16 @@ pub fn check_address(address: &str) -> Result<(), EngineError> {
     if !is_loopback {
         return refused("is on another machine, and `nats://` is not encrypted; only loopback addresses are taken yet");
     }
-    let port = rest.rsplit(':').next().filter(|port| *port != rest && !port.contains(']'));
-    if port.is_some_and(|port| port.parse::<u16>().is_err()) {
-        return refused("has no port that can be");
+    if port_of(address).parse::<u16>().is_err() {
+        return refused("has a port that is no number from 0 to 65535");
     }
     Ok(())
+}
+
+/// Returns the port of an address, as it is written; NATS' own if it has none.
+fn port_of(address: &str) -> &str {
+    let rest = address.strip_prefix("nats://").unwrap_or(address);
+    rest.rsplit(':').next().filter(|port| *port != rest && !port.contains(']')).unwrap_or("4222")
 }
 
 fn queue_stream(queue: &str) -> String {
@@ -307,7 +314,7 @@ impl Nats {
                     return Answer::Unreachable;
                 }
                 _ => {
-                    let reason = with_cause(&error);
+                    let reason = with_causes(&error);
                     let is_full = reason.contains("maximum bytes") || reason.contains("maximum messages");
                     Err(if is_full { PutError::Full } else { PutError::Refused(reason) })
                 }
@@ -363,13 +370,6 @@ impl Nats {
             let _ = self.events.send(FromEngine::Delivered(delivery));
         }
         Answer::Pulled
-    }
-}
-
-fn with_cause(error: &dyn std::error::Error) -> String {
-    match error.source() {
-        Some(cause) => format!("{error}: {cause}"),
-        None => error.to_string(),
     }
 }
 
@@ -448,7 +448,7 @@ async fn make_assets(client: &Client, context: &Context, queues: &[String], addr
             max_ack_pending: UNACKNOWLEDGED,
             ..consumer::pull::Config::default()
         };
-        stream.get_or_create_consumer("w", config).await.map_err(|error| asset(with_cause(&error)))?;
+        stream.get_or_create_consumer("w", config).await.map_err(|error| asset(with_causes(&error)))?;
     }
     Ok(())
 }
@@ -467,15 +467,15 @@ async fn make_stream(
             // It is not there, or the account has no JetStream, which the answer to the next request tells apart.
             GetStreamErrorKind::JetStream(error) if error.code() == 503 => return Err(no_jetstream()),
             GetStreamErrorKind::JetStream(_) => {}
-            _ if with_cause(&error).contains("does not exist") || with_cause(&error).contains("no responders") => {
+            _ if with_causes(&error).contains("does not exist") || with_causes(&error).contains("no responders") => {
                 return Err(no_jetstream());
             }
-            _ => return Err(EngineError::Asset { name, reason: with_cause(&error) }),
+            _ => return Err(EngineError::Asset { name, reason: with_causes(&error) }),
         },
     }
     context.create_stream(config).await.map(drop).map_err(|error| match error.kind() {
         CreateStreamErrorKind::JetStreamUnavailable => no_jetstream(),
-        _ => EngineError::Asset { name, reason: with_cause(&error) },
+        _ => EngineError::Asset { name, reason: with_causes(&error) },
     })
 }
 
@@ -490,7 +490,7 @@ async fn watch(client: &Client, context: &Context, place: PlaceId) -> Result<con
         filter_subject: format!("tracer.{CLUSTER}.record.task.{place}.*"),
         ..consumer::push::Config::default()
     };
-    let consumer: PushConsumer = stream.create_consumer(config).await.map_err(|error| asset(with_cause(&error)))?;
+    let consumer: PushConsumer = stream.create_consumer(config).await.map_err(|error| asset(with_causes(&error)))?;
     consumer.messages().await.map_err(|error| asset(error.to_string()))
 }
 
@@ -499,7 +499,7 @@ pub(crate) async fn try_out(address: &str, queues: &[String]) -> Result<String, 
     check_address(address)?;
     let connect = |reason: String| EngineError::Connect { address: address.into(), reason };
     let options = ConnectOptions::new().name("tracer").connection_timeout(REQUEST_LIMIT);
-    let client = options.connect(address).await.map_err(|error| connect(with_cause(&error)))?;
+    let client = options.connect(address).await.map_err(|error| connect(with_causes(&error)))?;
     let context = async_nats::jetstream::new(client.clone());
     make_assets(&client, &context, queues, address).await?;
     Ok(format!("nats-server {}", client.server_info().version))
@@ -523,7 +523,7 @@ mod tests {
             ("nats://broker:4222", "is on another machine"),
             ("nats://", "is on another machine"),
             ("nats://user:password@127.0.0.1", "has credentials in it"),
-            ("nats://127.0.0.1:70000", "has no port that can be"),
+            ("nats://127.0.0.1:70000", "has a port that is no number"),
         ] {
             let text = check_address(address).map_err(|error| error.to_string()).unwrap_err();
             assert!(text.contains(problem) && text.contains("(hint: "), "{address}: {text}");

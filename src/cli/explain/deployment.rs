@@ -90,7 +90,7 @@ fn reasons(service: &ServiceReport, deployment: &DeploymentReport) -> Vec<Reason
     }
     if reasons.is_empty() {
         let replicas = Count(deployment.num_replicas, "replica");
-        let text = format!("it should have {replicas}, and {} take requests", deployment.ready);
+        let text = format!("it has what it should have: {replicas}, of which {} can take requests", deployment.ready);
         reasons.push(Reason { name: "as_it_should_be", text });
     }
     reasons
@@ -181,7 +181,7 @@ mod tests {
             let found = why(deployment);
             assert!(found.iter().any(|(of, said)| *of == name && said.contains(text)), "{found:?}");
         };
-        is(&deployment(), "as_it_should_be", "2 replicas, and 2 take requests");
+        is(&deployment(), "as_it_should_be", "2 replicas, of which 2 can take requests");
         let short = Some("the resource `gpu`: one more replica needs 1".into());
         is(&DeploymentReport { ready: 1, short, ..deployment() }, "no_room", "Too little of the resource `gpu`");
         is(
