@@ -766,6 +766,11 @@ fn banner(started: &Started, settings: &HeadSettings, is_foreground: bool) -> St
     if let Some(http) = started.http.as_ref().filter(|http| http.receives_otlp) {
         fields.push(("  otlp", format!("{}, token in {}", http.url, http.otlp_token_path.display())));
     }
+    if let Some(engine) = &settings.engine {
+        let queues = super::status::served_queues(engine.queues.iter().map(|(name, slots)| (name, slots)));
+        fields.push(("  engine", engine.address.clone()));
+        fields.push(("  queues", queues));
+    }
     let queue = format!("takes up to {} of memory, {}", Size(settings.queue_memory), settings.queue_memory_source);
     fields.push(("  queue", queue));
     let recovered = started.recovered.recovered + started.recovered.closed;
@@ -814,7 +819,14 @@ fn banner(started: &Started, settings: &HeadSettings, is_foreground: bool) -> St
     text.push_str(&report::fields(&fields));
     let place = PlaceArgs::flag(&settings.temp_dir);
     text.push_str("\nNext\n");
-    let mut next = vec![("  submit a task", format!("tracer submit task{place} demo:my_function"))];
+    // A head without workers takes nothing but tasks of queues.
+    let queue = match &settings.engine {
+        Some(engine) if settings.num_workers == 0 || !engine.queues.is_empty() => {
+            format!(" --queue {}", engine.queues.first().map_or("NAME", |(name, _)| name.as_str()))
+        }
+        _ => String::new(),
+    };
+    let mut next = vec![("  submit a task", format!("tracer submit task{place}{queue} demo:my_function"))];
     if settings.tracing.hook.is_some() {
         next.push(("  see its trace", format!("tracer trace show{place} last")));
     }

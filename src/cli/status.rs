@@ -82,17 +82,24 @@ fn engine_lines(engine: &EngineReport) -> [(&'static str, String); 2] {
         (true, text) => format!(", {text}"),
         (false, text) => format!(", cannot be reached: {text}"),
     };
-    let queues = engine.queues.iter().map(|(name, slots)| match slots {
-        0 => name.clone(),
-        slots => format!("{name} (up to {slots})"),
-    });
-    let queues = queues.collect::<Vec<_>>().join(", ");
-    let serves = if queues.is_empty() { "serves none".to_owned() } else { format!("serves {queues}") };
+    let serves = served_queues(&engine.queues);
     let (shared, imports) = (Count(engine.shared, "task"), Count(engine.imports, "task"));
     [
         ("engine", format!("{}{state}, place {}", engine.address, engine.place_id)),
         ("queues", format!("{serves}; {shared} of this node in queues, {imports} of queues here")),
     ]
+}
+
+/// Says which queues a head serves, each with the most tasks at a time.
+pub(super) fn served_queues<'q>(queues: impl IntoIterator<Item = (&'q String, &'q u32)>) -> String {
+    let queues = queues.into_iter().map(|(name, slots)| match slots {
+        0 => name.clone(),
+        slots => format!("{name} (up to {slots})"),
+    });
+    match queues.collect::<Vec<_>>().join(", ") {
+        none if none.is_empty() => "serves none".to_owned(),
+        queues => format!("serves {queues}"),
+    }
 }
 
 /// Returns a further line on what came by OTLP; empty if nothing did.

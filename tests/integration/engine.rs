@@ -96,14 +96,21 @@ fn what_cannot_be_joined_or_submitted_is_told_by_name() {
             .iter()
             .fold(run.status(if parts[0].starts_with('`') { 2 } else { 1 }), |run, part| run.stderr_contains(part));
     };
-    refused(&format!("nats://127.0.0.1:{}", free_port()), &["no engine can be reached at", "(hint: start one with"]);
+    let port = free_port();
+    let said_once = format!(
+        "no engine can be reached at `nats://127.0.0.1:{port}`: IO error: Connection refused (os error 111)\n\
+         (hint: start one with `nats-server -a 127.0.0.1 -p {port} -js"
+    );
+    refused(&format!("nats://127.0.0.1:{port}"), &[&said_once]);
     refused("nats://10.0.0.5:4222", &["`--address`", "is on another machine", "not encrypted"]);
     refused("redis://127.0.0.1", &["`--address`", "is of an engine that is not known"]);
     let Some(bare) = Broker::start_without_jetstream() else { return };
     refused(&bare.address(), &["has no JetStream", "-js -sd DIR"]);
 
     let Some(mut broker) = Broker::start() else { return };
-    let a = Cluster::builder().workers(0).arg("--address").arg(broker.address()).arg("--engine-wait=300ms").start();
+    let joins = Cluster::builder().workers(0).arg("--address").arg(broker.address()).arg("--engine-wait=300ms");
+    let (a, started) = joins.try_start();
+    started.success().stderr_contains("serves none").stderr_contains(" --queue NAME demo:my_function");
     agent_pid(&a);
     let submit = |queue: &str| a.tracer(&["submit", "task", "--queue", queue, "demo:my_function"]);
     submit("nobodys").status(1).stderr_contains("has no such queue").stderr_contains("(hint: ");
