@@ -39,8 +39,27 @@ const STATES: [&str; 3] = ["running", "ended", "failed"];
 /// Kinds of a span, as the specification names them.
 const KINDS: [&str; 5] = ["internal", "server", "client", "producer", "consumer"];
 
-/// Fields of tasks.
-const TASK_FIELDS: [&str; 9] = ["name", "duration", "since", "until", "state", "task", "pid", "trace", "target"];
+/// Fields of tasks: those that spans have too, and then those of the report of a task, by its keys in JSON.
+const TASK_FIELDS: [&str; 18] = [
+    "name",
+    "duration",
+    "since",
+    "until",
+    "state",
+    "task",
+    "pid",
+    "trace",
+    "target",
+    "id",
+    "job_id",
+    "trace_id",
+    "attempt",
+    "worker_id",
+    "worker_pid",
+    "failure",
+    "message",
+    "actor_id",
+];
 /// Flags about tasks.
 const TASK_FLAGS: [&str; 2] = ["error", "running"];
 /// States of a task, and `ended` for the last three.
@@ -338,6 +357,9 @@ impl Parser<'_> {
                 let spans =
                     value.text.parse().map_err(|_| self.error(value.mark, "a number of spans, such as `100`"))?;
                 Ok(Test::Spans(order(comparison), spans))
+            }
+            key if self.is_about_tasks && !TASK_FIELDS.contains(&key) => {
+                Err(self.unknown(field, "a field of tasks, such as `state:failed` or `attempt>1`", TASK_FIELDS))
             }
             key => {
                 let value = self.value("the value of an attribute")?;

@@ -199,7 +199,6 @@ fn tasks_are_asked_for_in_the_same_words() {
         ("trace:4BF9", true, true),
         ("\"TIMED out\"", true, false),
         ("since:2026-01-01T00:00:00Z", false, false),
-        ("nothing:x", false, false),
     ] {
         let query = Query::parse_for_tasks(text, 0).unwrap();
         assert_eq!((query.matches_task(&failed), query.matches_task(&waiting)), (of_failed, of_waiting), "{text}");
@@ -209,6 +208,8 @@ fn tasks_are_asked_for_in_the_same_words() {
         ("kind:consumer", "a field of tasks"),
         ("root", "expected `error`, `running`, a field"),
         ("runing", "did you mean `running`?"),
+        ("nothing:x", "expected a field of tasks, such as `state:failed` or `attempt>1`, found `nothing`"),
+        ("durtion>1ms", "did you mean `duration`?"),
     ] {
         let said = Query::parse_for_tasks(text, 0).unwrap_err().to_string();
         assert!(said.contains(part), "{text}: {said}");
