@@ -97,7 +97,7 @@ impl Server for Floor {
     }
 
     fn takes(&self, load: &Load) -> bool {
-        !load.has_body || self.passes_bodies
+        !load.is_upload() || self.passes_bodies
     }
 
     fn processes(&self) -> Vec<(String, u32)> {
@@ -137,14 +137,20 @@ pub(crate) fn upstream(folder: &Path) -> Result<Role, Failure> {
 fn behind(role: &str, folder: &Path) -> Result<Role, Failure> {
     let socket = folder.join("upstream.sock");
     let role = Role::start(&[role, socket.to_str().ok_or("the target folder has a name that is no text")?])?;
+    wait_for_socket(&socket)?;
+    Ok(role)
+}
+
+/// Waits until a process listens on a Unix socket.
+pub(crate) fn wait_for_socket(socket: &Path) -> Result<(), Failure> {
     let deadline = Instant::now() + STARTING;
-    while std::os::unix::net::UnixStream::connect(&socket).is_err() {
+    while std::os::unix::net::UnixStream::connect(socket).is_err() {
         if Instant::now() > deadline {
             return Err("the process behind the proxy has not started".into());
         }
         std::thread::sleep(Duration::from_millis(5));
     }
-    Ok(role)
+    Ok(())
 }
 
 /// hyper, a pool of connections, and a second hyper process.

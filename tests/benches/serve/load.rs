@@ -13,14 +13,27 @@ pub(crate) struct Load {
     /// Streams of each connection, over HTTP/2; 0 for HTTP/1.1.
     pub(crate) streams: u32,
     pub(crate) path: &'static str,
-    /// True for requests with a body of a mebibyte each.
-    pub(crate) has_body: bool,
+    pub(crate) body: Body,
+}
+
+/// Body of each request.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Body {
+    None,
+    Mebibyte,
+    /// A message of gRPC, over HTTP/2.
+    Message(fn() -> Vec<u8>),
 }
 
 impl Load {
     /// Requests of HTTP/1.1 without bodies.
     pub(crate) const fn get(connections: u32, path: &'static str) -> Load {
-        Load { connections, streams: 0, path, has_body: false }
+        Load { connections, streams: 0, path, body: Body::None }
+    }
+
+    /// Returns true for bodies of a mebibyte.
+    pub(crate) fn is_upload(&self) -> bool {
+        matches!(self.body, Body::Mebibyte)
     }
 }
 
@@ -29,9 +42,11 @@ const BODIES: &str = "wrk.method = 'POST'; wrk.body = string.rep('x', 1048576)";
 
 impl fmt::Display for Load {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Load { connections, streams, path, has_body } = self;
+        let Load { connections, streams, path, .. } = self;
         match streams {
-            0 if *has_body => write!(f, "bodies of 1 MiB to `{path}` over HTTP/1.1 by {connections} connections"),
+            0 if self.is_upload() => {
+                write!(f, "bodies of 1 MiB to `{path}` over HTTP/1.1 by {connections} connections")
+            }
             0 => write!(f, "`{path}` over HTTP/1.1 by {connections} connections"),
             _ => write!(f, "`{path}` over HTTP/2 by {connections} connections with {streams} streams each"),
         }
@@ -84,7 +99,7 @@ impl Load {
         let mut wrk = Command::new("wrk");
         wrk.args(["-t1", "--latency", "-c"]).arg(self.connections.to_string()).arg(format!("-d{seconds}s"));
         let script = tempfile::NamedTempFile::new_in(env!("CARGO_TARGET_TMPDIR"))?;
-        if self.has_body {
+        if self.is_upload() {
             std::fs::write(script.path(), BODIES)?;
             wrk.arg("-s").arg(script.path());
         }
@@ -110,7 +125,13 @@ impl Load {
         let log = tempfile::NamedTempFile::new_in(env!("CARGO_TARGET_TMPDIR"))?;
         let mut h2load = Command::new("h2load");
         h2load.args(["-t1", "-c", &self.connections.to_string(), "-m", &self.streams.to_string()]);
-        h2load.args(["-D", &seconds.to_string(), "--log-file"]).arg(log.path()).arg(url);
+        h2load.args(["-D", &seconds.to_string(), "--log-file"]).arg(log.path());
+        let data = tempfile::NamedTempFile::new_in(env!("CARGO_TARGET_TMPDIR"))?;
+        if let Body::Message(message) = self.body {
+            std::fs::write(data.path(), message())?;
+            h2load.args(["-H", "content-type: application/grpc", "-H", "te: trailers", "-d"]).arg(data.path());
+        }
+        h2load.arg(url);
         let text = output_of(h2load)?;
         let rate =
             text.lines().find_map(|line| line.strip_prefix("finished in ")?.split_once(", ")?.1.split_once(" req/s"));

@@ -18,6 +18,9 @@
 //! | `memory`, `idle` | what a service takes that does nothing |
 //! | `system_calls` | calls of a request in proxy and replica; it fails when there are more than is said |
 //! | `hostile` | latency of a well-behaved client with hostile ones beside it, and without |
+//! | `grpc`, `websocket` | calls and streams of gRPC, and an echo over WebSocket, beside the same servers without anything before them |
+//! | `program` | FastAPI under uvicorn as a program, beside the same behind nginx, and alone |
+//! | `tls` | hello over TLS, beside nginx with TLS |
 //! | `otlp` | what `tracer start --otlp` takes |
 //! | `batch` | batches of a handler of fixed cost, beside the ideal |
 //! | `metrics` | hello with metrics and without |
@@ -47,6 +50,7 @@ mod load;
 mod otlp;
 mod paced;
 mod peers;
+mod protocols;
 mod scale;
 mod service;
 mod streams;
@@ -56,7 +60,7 @@ mod without_head;
 use std::error::Error;
 use std::process::ExitCode;
 
-use load::{Load, Measured};
+use load::{Body, Load, Measured};
 
 /// Error of a measurement. It names what was being done.
 type Failure = Box<dyn Error>;
@@ -91,16 +95,20 @@ const SERVERS: [(&str, Start); 7] = [
 const LOADS: [(&str, Load); 5] = [
     ("hello", Load::get(32, "/")),
     ("one", Load::get(1, "/")),
-    ("h2", Load { connections: 4, streams: 8, path: "/", has_body: false }),
+    ("h2", Load { connections: 4, streams: 8, path: "/", body: Body::None }),
     ("bodies", Load::get(4, "/mebibyte")),
-    ("uploads", Load { connections: 4, streams: 0, path: "/sink", has_body: true }),
+    ("uploads", Load { connections: 4, streams: 0, path: "/sink", body: Body::Mebibyte }),
 ];
 
 /// A measurement of its own, for so many seconds and runs, which shows what it finds.
 type Measurement = fn(u32, usize) -> Result<(), Failure>;
 
 /// The others, by the names that `--only` takes.
-const OTHERS: [(&str, Measurement); 14] = [
+const OTHERS: [(&str, Measurement); 18] = [
+    ("grpc", protocols::grpc),
+    ("websocket", protocols::websocket),
+    ("program", protocols::program),
+    ("tls", protocols::tls),
     ("otlp", otlp::measure),
     ("batch", batches::measure),
     ("metrics", counting::measure),
@@ -174,20 +182,32 @@ fn measure(options: &Options) -> Result<(), Failure> {
         }
     }
     for (name, load) in LOADS.iter().filter(|(name, _)| is_wanted(name)) {
-        let mut found: Vec<Vec<Measured>> = servers.iter().map(|_| Vec::new()).collect();
-        // One run that does not count, so that everything is warm.
-        for number in 0..=options.runs {
-            let all = servers.iter().zip(&mut found);
-            for ((server_name, server), found) in all.filter(|((_, server), _)| server.takes(load)) {
-                let seconds = if number == 0 { 1 } else { options.seconds };
-                let measured = load.run(&**server, seconds).map_err(|error| format!("{server_name}: {error}"))?;
-                if number > 0 {
-                    found.push(measured);
-                }
+        compare(name, load, &servers, options.seconds, options.runs)?;
+    }
+    Ok(())
+}
+
+/// Puts servers under the same load in turns, and shows what is found.
+fn compare(
+    name: &str,
+    load: &Load,
+    servers: &[(&str, Box<dyn Server>)],
+    seconds: u32,
+    runs: usize,
+) -> Result<(), Failure> {
+    let mut found: Vec<Vec<Measured>> = servers.iter().map(|_| Vec::new()).collect();
+    // One run that does not count, so that everything is warm.
+    for number in 0..=runs {
+        let all = servers.iter().zip(&mut found);
+        for ((server_name, server), found) in all.filter(|((_, server), _)| server.takes(load)) {
+            let seconds = if number == 0 { 1 } else { seconds };
+            let measured = load.run(&**server, seconds).map_err(|error| format!("{server_name}: {error}"))?;
+            if number > 0 {
+                found.push(measured);
             }
         }
-        show(name, load, &servers, &found);
     }
+    show(name, load, servers, &found);
     Ok(())
 }
 

@@ -20,13 +20,14 @@ pub(crate) struct Service {
     folder: TempDir,
     port: u16,
     is_traced: bool,
+    has_tls: bool,
     processes: Vec<(String, u32)>,
     head: u32,
 }
 
 impl Server for Service {
     fn url(&self) -> String {
-        format!("http://127.0.0.1:{}", self.port)
+        format!("{}://127.0.0.1:{}", if self.has_tls { "https" } else { "http" }, self.port)
     }
 
     fn processes(&self) -> Vec<(String, u32)> {
@@ -84,7 +85,10 @@ impl Service {
         is_traced: bool,
         variables: &[(&str, &str)],
     ) -> Result<Service, Failure> {
-        let modules = build_handlers()?;
+        let modules = build("handlers")?;
+        if applications.contains("interop:") {
+            build("interop")?;
+        }
         let mut head = tracer(folder.path());
         head.args(["start", "--head", "--num-workers", "1", "--module-path"]).arg(modules);
         head.arg("--spans-dir").arg(folder.path().join("spans")).envs(variables.iter().copied());
@@ -93,7 +97,8 @@ impl Service {
         }
         let port = TcpListener::bind(("127.0.0.1", 0))?.local_addr()?.port();
         succeed(head)?;
-        let mut service = Service { folder, port, is_traced, processes: Vec::new(), head: 0 };
+        let has_tls = applications.contains("[http.tls]");
+        let mut service = Service { folder, port, is_traced, has_tls, processes: Vec::new(), head: 0 };
         succeed(service.deploy(applications)?)?;
         service.find_processes()?;
         Ok(service)
@@ -155,12 +160,12 @@ pub(crate) fn succeed(mut command: Command) -> Result<(), Failure> {
     Err(format!("`{command:?}` failed: {}", String::from_utf8_lossy(&output.stderr)).into())
 }
 
-/// Builds the library of the handlers beside the binary, in its profile. Returns the folder.
-fn build_handlers() -> Result<PathBuf, Failure> {
+/// Builds a package of services beside the binary, in its profile. Returns the folder.
+pub(crate) fn build(package: &str) -> Result<PathBuf, Failure> {
     let folder = Path::new(TRACER).parent().ok_or("the binary is in no folder")?;
     let profile = folder.file_name().filter(|name| *name != "debug").unwrap_or(OsStr::new("dev"));
     let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
-    cargo.args(["build", "--quiet", "--package", "handlers", "--profile"]).arg(profile);
+    cargo.args(["build", "--quiet", "--package", package, "--profile"]).arg(profile);
     cargo.arg("--target-dir").arg(folder.parent().ok_or("the binary is in no target folder")?);
     succeed(cargo)?;
     Ok(folder.into())
