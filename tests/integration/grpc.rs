@@ -77,10 +77,11 @@ impl Service {
         Storm { client: self.cluster.spawn(client) }
     }
 
-    fn replicas(&self) -> Vec<u32> {
-        let is_replica = |command: &str| command.split(' ').nth(1) == Some("replica");
+    /// Returns the processes of a role: `proxy` or `replica`.
+    fn pids(&self, role: &str) -> Vec<u32> {
+        let is_it = |command: &str| command.split(' ').nth(1) == Some(role);
         let processes = self.cluster.processes();
-        processes.iter().filter(|process| is_replica(&process.command)).map(|process| process.pid).collect()
+        processes.iter().filter(|process| is_it(&process.command)).map(|process| process.pid).collect()
     }
 
     /// Returns the spans, once those of the case have ended: the proxy's, the router's and the replica's.
@@ -294,7 +295,7 @@ fn what_no_replica_handles_gets_a_status() {
 fn a_call_whose_replica_is_killed_ends_with_a_status_and_all_its_spans() {
     let Some(service) = Service::deploy("", "", "") else { return };
     for case in ["lost_before_the_head", "lost_after_the_head"] {
-        let replica = wait_until("there is a replica", || service.replicas().first().copied());
+        let replica = wait_until("there is a replica", || service.pids("replica").first().copied());
         let case = &service.run(&[&format!("{case}:{replica}")])[0];
         let spans = service.spans_of(case, 3);
         let proxy = proxy_span(&spans, case, "test_service");
@@ -311,10 +312,10 @@ fn calls_of_all_kinds_succeed_while_replicas_are_rolled() {
     let storm = service.storm();
     for version in 1..=4 {
         storm.wait_for(40);
-        let before = service.replicas();
+        let before = service.pids("replica");
         service.deploy_again("", "", &format!("num_replicas = 2\nenv = {{ VERSION = \"{version}\" }}"));
         wait_until("the replicas of the version before have ended", || {
-            let now = service.replicas();
+            let now = service.pids("replica");
             before.iter().all(|pid| !now.contains(pid)).then_some(())
         });
     }
@@ -333,11 +334,11 @@ fn calls_of_all_kinds_succeed_or_are_unavailable_while_replicas_are_killed() {
     let storm = service.storm();
     for _ in 0..4 {
         storm.wait_for(40);
-        let before = service.replicas();
+        let before = service.pids("replica");
         let victim = *random.choose(&before).expect("there is one");
         kill(victim, Signal::KILL);
         wait_until(&format!("another replica is in place of {victim}"), || {
-            let now = service.replicas();
+            let now = service.pids("replica");
             (now.len() == before.len() && !now.contains(&victim)).then_some(())
         });
     }
@@ -350,6 +351,31 @@ fn calls_of_all_kinds_succeed_or_are_unavailable_while_replicas_are_killed() {
     let lost = calls.iter().filter(|call| call["status"] != "OK").count();
     assert!(lost <= 4 * STORM_CALLS, "{lost} of {} calls were lost", calls.len());
     assert_recorded(&service.cluster, &calls);
+}
+
+#[test]
+fn calls_of_all_kinds_succeed_or_are_unavailable_while_the_proxy_is_killed() {
+    let Some(service) = Service::deploy("", "", "num_replicas = 2") else { return };
+    let storm = service.storm();
+    let kills = 3;
+    for _ in 0..kills {
+        storm.wait_for(40);
+        let before = service.pids("proxy");
+        kill(before[0], Signal::KILL);
+        wait_until("another proxy is in its place", || {
+            let now = service.pids("proxy");
+            (now.len() == 1 && now != before).then_some(())
+        });
+    }
+    storm.wait_for(40);
+    let calls = storm.stop();
+    let (ended, lost): (Vec<_>, Vec<_>) = calls.into_iter().partition(|call| call["status"] == "OK");
+    assert!(lost.len() <= kills * STORM_CALLS, "{} calls were lost: {lost:?}", lost.len());
+    for call in &lost {
+        // What the client says of a connection that has ended.
+        assert_eq!(call["status"], "UNAVAILABLE", "{call}");
+    }
+    assert_recorded(&service.cluster, &ended);
 }
 
 #[test]

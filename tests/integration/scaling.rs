@@ -146,6 +146,36 @@ fn replicas_follow_the_requests_and_those_that_go_end_what_they_have() {
 }
 
 #[test]
+fn replicas_follow_the_requests_over_the_death_of_a_head() {
+    let autoscaling = format!("autoscaling = {{ min = 0, max = 2, target_ongoing_requests = 2, {QUICK} }}");
+    let served = Scaled::start(Cluster::untraced(), &[("inner", &autoscaling)]);
+    served.wait_for("inner", 0);
+    // From none to one, while there is no head.
+    served.cluster.kill_head();
+    let mut held = vec![served.hold()];
+    served.cluster.wait_for_head();
+    served.wait_for("inner", 1);
+    held.extend((1..4).map(|_| served.hold()));
+    served.wait_for("inner", 2);
+    // The next head has the same two replicas, and keeps them for as long as they have requests.
+    let pids = |status: Value| -> Vec<Value> {
+        let replicas = status["replicas"].as_array().expect("there are replicas");
+        replicas.iter().map(|replica| replica["pid"].clone()).collect()
+    };
+    let before = pids(served.status());
+    served.cluster.kill_head_and_wait_for_the_next();
+    assert_eq!(pids(served.status()), before);
+    served.wait_for("inner", 2);
+    // They end while there is no head, which sees it when it comes.
+    served.cluster.kill_head();
+    held.into_iter().for_each(Held::end);
+    served.cluster.wait_for_head();
+    served.wait_for("inner", 0);
+    assert_eq!(served.status()["deployments"][0]["lost"], 0);
+    assert_eq!(served.get("/b").text(), "/b");
+}
+
+#[test]
 fn when_there_is_no_room_it_is_said_what_is_short() {
     let cluster = Cluster::builder().arg("--resources").arg("gpu=1").start();
     let lines = format!("resources = {{ gpu = 1 }}\nautoscaling = {{ max = 3, target_ongoing_requests = 1, {QUICK} }}");

@@ -34,6 +34,7 @@ struct Soak {
     deploys: u64,
     killed_replicas: u64,
     killed_proxies: u64,
+    killed_heads: u64,
 }
 
 /// Clients that others wrote, until their standard input is closed.
@@ -65,6 +66,20 @@ struct Size {
     memory_kib: u64,
 }
 
+/// Sizes by role.
+type Sizes = [(&'static str, Size); 4];
+
+/// Returns the first that has grown: further files than another number of replicas and connections under way account for, threads, or memory.
+fn grown(before: &Sizes, after: &Sizes) -> Option<String> {
+    let mut pairs = before.iter().zip(after);
+    let found = pairs.find(|((_, before), (_, after))| {
+        after.files > before.files + 40
+            || after.threads > before.threads
+            || after.memory_kib > before.memory_kib + (32 << 10)
+    });
+    found.map(|((role, before), (_, after))| format!("the {role} has grown: {before:?}, {after:?}"))
+}
+
 fn size_of(pid: u32) -> Size {
     let status = fs::read_to_string(format!("/proc/{pid}/status")).expect("it runs");
     let number = |name: &str| {
@@ -82,7 +97,8 @@ impl Soak {
         let cluster = Cluster::builder().workers(1).hook(HOOK).start();
         let port = TcpListener::bind(("127.0.0.1", 0)).and_then(|listener| listener.local_addr());
         let address = port.expect("there is a free port");
-        let mut soak = Soak { cluster, address, python, deploys: 0, killed_replicas: 0, killed_proxies: 0 };
+        let mut soak =
+            Soak { cluster, address, python, deploys: 0, killed_replicas: 0, killed_proxies: 0, killed_heads: 0 };
         soak.deploy();
         Some(soak)
     }
@@ -128,6 +144,27 @@ impl Soak {
         let count = if role == "proxy" { &mut self.killed_proxies } else { &mut self.killed_replicas };
         *count += 1;
         self.wait_until_whole();
+    }
+
+    /// Kills the head. Its guard starts another one.
+    fn kill_head(&mut self) {
+        self.cluster.kill_head_and_wait_for_the_next();
+        self.killed_heads += 1;
+        self.wait_until_whole();
+    }
+
+    /// Returns the head, its guard, the proxy and the replicas, and the most that one of them has.
+    fn sizes(&self) -> Sizes {
+        let record = self.cluster.head_record();
+        let guard = record["guard_pid"].as_u64().and_then(|pid| u32::try_from(pid).ok()).expect("a head has a guard");
+        let greatest = |role: &str| {
+            let sizes: Vec<_> = self.pids(role).into_iter().map(size_of).collect();
+            let most = |of: fn(&Size) -> u64| sizes.iter().map(of).max().unwrap_or(0);
+            let (files, threads) = (most(|size| size.files as u64), most(|size| size.threads as u64));
+            Size { files: files as usize, threads: threads as usize, memory_kib: most(|size| size.memory_kib) }
+        };
+        let (head, guard) = (size_of(self.cluster.head_pid()), size_of(guard));
+        [("head", head), ("guard", guard), ("proxy", greatest("proxy")), ("replica", greatest("replica"))]
     }
 
     /// Waits until every process that is wanted is there and serves.
@@ -193,18 +230,19 @@ fn everything_at_once_under_kills_and_deploys_fails_nothing_that_it_may_not_and_
     hello.wait_for(100);
     soak.deploy();
     soak.kill_one("replica", &mut random);
-    let head = soak.cluster.head_pid();
-    let before = size_of(head);
+    soak.kill_head();
+    let before = soak.sizes();
     let end = Instant::now() + Duration::from_secs(seconds);
     let mut round = 0;
     while Instant::now() < end {
         hello.wait_for(50 + random.below(100));
         batches.wait_for(10);
         // The first rounds have one of each kind; later ones are what comes.
-        let choice = if round < 3 { round } else { random.below(3) };
+        let choice = if round < 4 { round } else { random.below(4) };
         match choice {
             0 => soak.deploy(),
             1 => soak.kill_one("replica", &mut random),
+            2 => soak.kill_head(),
             _ => soak.kill_one("proxy", &mut random),
         }
         round += 1;
@@ -218,12 +256,9 @@ fn everything_at_once_under_kills_and_deploys_fails_nothing_that_it_may_not_and_
     let (calls, talks) = (grpc.stop(), websockets.stop());
     soak.deploy();
     soak.wait_until_whole();
-    let after = wait_until("the head has as many files and threads as before", || {
-        let after = size_of(head);
-        // One deploy may have another number of replicas than another, with a few files each.
-        (after.files <= before.files + 40 && after.threads <= before.threads).then_some(after)
-    });
-    assert!(after.memory_kib < before.memory_kib + (32 << 10), "the head has grown: {before:?}, {after:?}");
+    let grown = || grown(&before, &soak.sizes());
+    wait_until(&format!("no process has grown ({:?})", grown()), || grown().is_none().then_some(()));
+    let after = soak.sizes();
     let processes = soak.cluster.processes().len();
     soak.cluster.stop().success();
     soak.cluster.assert_nothing_runs();
@@ -256,11 +291,12 @@ fn everything_at_once_under_kills_and_deploys_fails_nothing_that_it_may_not_and_
     }
     assert!(broken <= soak.killed_proxies as usize * 3, "{broken} of {} connections broke", talks.len());
     eprintln!(
-        "{round} rounds, {} deploys, {} replicas and {} proxies killed; {} calls of which {} have failed, {} connections of which {broken} broke; \
-         {processes} processes, head {before:?} and then {after:?}",
+        "{round} rounds, {} deploys, {} replicas, {} proxies and {} heads killed; {} calls of which {} have failed, {} connections of which \
+         {broken} broke; {processes} processes, {before:?} and then {after:?}",
         soak.deploys,
         soak.killed_replicas,
         soak.killed_proxies,
+        soak.killed_heads,
         calls.len(),
         failed.len(),
         talks.len(),

@@ -308,6 +308,35 @@ fn a_proxy_that_dies_while_its_certificates_are_broken_is_back_when_they_are_not
 }
 
 #[test]
+fn warnings_of_certificates_are_there_after_a_head_that_was_killed() {
+    let Some(service) = Service::start(Cluster::builder().workers(1)) else { return };
+    let is_warned = || service.warnings().contains("goes on with those that it had");
+    let [certificate, foreign] =
+        ["one.pem", "server.pem"].map(|file| std::fs::read(service.certificates.path(file)).unwrap());
+    let mut client = service.client("shop.example");
+    for found_by_the_next in [false, true] {
+        std::fs::write(service.certificates.path("one.pem"), &foreign).unwrap();
+        if !found_by_the_next {
+            assert_eq!(client.ask("/").unwrap().status, 200);
+            wait_until("the service says that its certificates cannot be used", || is_warned().then_some(()));
+            service.cluster.kill_head_and_wait_for_the_next();
+            assert!(is_warned(), "the next head does not say it: {}", service.warnings());
+        } else {
+            // The handshake is while there is no head.
+            service.cluster.kill_head();
+            client.connection = None;
+            assert_eq!(client.ask("/").unwrap().status, 200);
+            service.cluster.wait_for_head();
+            wait_until("the next head says it", || is_warned().then_some(()));
+        }
+        std::fs::write(service.certificates.path("one.pem"), &certificate).unwrap();
+        client.connection = None;
+        assert_eq!(client.ask("/").unwrap().status, 200);
+        wait_until("the service says nothing of certificates", || (!is_warned()).then_some(()));
+    }
+}
+
+#[test]
 fn proxies_that_are_replaced_lose_no_request_of_connections_with_tls() {
     let Some(service) = Service::start(Cluster::builder().workers(1).hook(HOOK)) else { return };
     let (kept, renewed) = (Load::start(&service, 3, u64::MAX), Load::start(&service, 2, 5));
@@ -367,6 +396,10 @@ fn a_name_chooses_its_certificate_and_its_applications() {
         name("*.example.com", "star"),
     );
     service.deploy_text(&text).success();
+    let status = service.cluster.tracer(&["serve", "status"]).success().stdout_text();
+    for route in ["shop.example/ ", "api.example.com/ ", "*.example.com/echo "] {
+        assert!(status.contains(route), "`{route}` is missing: {status}");
+    }
     let mut certificates = Vec::new();
     for (name, path, status, body) in [
         ("shop.example", "/", 200, Some("hello")),

@@ -262,6 +262,12 @@ impl Cluster {
         });
     }
 
+    /// Waits until a head answers, which the guard of the one before has started.
+    #[track_caller]
+    pub fn wait_for_head(&self) {
+        wait_until("a head answers", || self.tracer(&["status"]).output.status.success().then_some(()));
+    }
+
     /// Kills the head and its guard, so that no other head comes by itself, and waits until both are gone.
     #[track_caller]
     pub fn kill_head_and_guard(&self) {

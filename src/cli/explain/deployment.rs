@@ -146,6 +146,7 @@ mod tests {
             application: "app".into(),
             name: "Model".into(),
             route_prefix: "/".into(),
+            hosts: Vec::new(),
             is_ingress: true,
             import_path: "shop:Model".into(),
             num_replicas: 2,

@@ -85,13 +85,22 @@ fn deployment_row(deployment: &DeploymentReport) -> [String; 8] {
     [
         deployment.service.clone(),
         deployment.name.clone(),
-        if deployment.is_ingress { deployment.route_prefix.clone() } else { String::new() },
+        if deployment.is_ingress { routes(deployment) } else { String::new() },
         of_replicas(deployment),
         deployment.ongoing.to_string(),
         deployment.waiting.to_string(),
         deployment.lost.to_string(),
         deployment.import_path.clone(),
     ]
+}
+
+/// Returns the route prefix of a deployment's application, behind each of the hosts that it answers for.
+fn routes(deployment: &DeploymentReport) -> String {
+    if deployment.hosts.is_empty() {
+        return deployment.route_prefix.clone();
+    }
+    let routes: Vec<_> = deployment.hosts.iter().map(|host| format!("{host}{}", deployment.route_prefix)).collect();
+    routes.join(", ")
 }
 
 /// Returns the replicas of a deployment, with how many there should be, and within which bounds that follows the load.

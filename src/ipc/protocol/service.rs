@@ -364,6 +364,9 @@ pub struct DeploymentReport {
     pub name: String,
     /// Route prefix of the application.
     pub route_prefix: String,
+    /// Hosts that the application answers for; all, if there is none.
+    #[serde(default)]
+    pub hosts: Vec<String>,
     /// True if it answers the application's requests.
     pub is_ingress: bool,
     /// Its handler.

@@ -105,6 +105,7 @@ fn of_deployments(
             application: application.name.clone(),
             name: deployment.name.clone(),
             route_prefix: application.route_prefix.clone(),
+            hosts: application.hosts.clone(),
             is_ingress: application.deployments[application.ingress].name == deployment.name,
             import_path: deployment.import_path.clone(),
             num_replicas: deployment.num_replicas,
