@@ -32,6 +32,7 @@ pub mod render;
 mod report;
 mod select;
 mod span;
+mod stand_ins;
 mod stats;
 mod time;
 mod tree;
@@ -105,6 +106,7 @@ impl Loaded {
             trace.spans.retain(|span| seen.insert(span.span_id));
             trace.duplicates = before - trace.spans.len();
             trace.spans.sort_by_key(|span| span.start_unix_nano);
+            stand_ins::remove_needless(trace);
         }
         let mut loaded = Loaded { folder: folder.into(), traces, notices, grafts };
         loaded.graft();
@@ -157,6 +159,7 @@ impl Trace {
         let mut seen: HashSet<SpanId> = self.spans.iter().map(|span| span.span_id).collect();
         self.spans.extend(spans.into_iter().filter(|span| seen.insert(span.span_id)));
         self.spans.sort_by_key(|span| span.start_unix_nano);
+        stand_ins::remove_needless(self);
     }
 
     /// Returns when its first span started.

@@ -106,6 +106,8 @@ pub const INVOLUNTARY_CONTEXT_SWITCHES: &str = "tracer.involuntary_context_switc
 /// String: who completed the span for a process that died: `head`, or `reader` for a `tracer trace` after the head had died too; on
 /// such spans only.
 pub const COMPLETED_BY: &str = "tracer.completed_by";
+/// Boolean: true on the span that a node has written for an attempt that was lost with another node.
+pub const STAND_IN: &str = "tracer.stand_in";
 /// Integer: attributes, events and links that did not fit the spool, on spans that were completed from one.
 pub const CUT: &str = "tracer.cut";
 /// Integer: processes that a command left behind and that run on, when there are any.

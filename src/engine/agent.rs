@@ -17,7 +17,7 @@ use tracer_core::{ClusterTaskId, PlaceId};
 
 use crate::interface::{Answer, Delivery, Handle, PutError, Request};
 use crate::message::{Heartbeat, TaskMessage, Told};
-use crate::record::{Claim, End, Event, Holder, Record, Refusal, Sight, Terms, change};
+use crate::record::{Claim, End, Event, Holder, Mark, Record, Refusal, Sight, Terms, change};
 
 /// Intervals of redelivery after which a task that nothing was heard of is looked at.
 const LOOK_AGAIN: u64 = 4;
@@ -590,8 +590,8 @@ impl Agent {
         self.room().min(most.saturating_sub(held))
     }
 
-    /// Takes a message that a pull has brought.
-    pub fn on_delivered(&mut self, delivery: Delivery) {
+    /// Takes a message that a pull has brought. The time is in nanoseconds since the Unix epoch.
+    pub fn on_delivered(&mut self, delivery: Delivery, now_unix_nano: u64) {
         let Delivery { queue, handle, id, message, is_again } = delivery;
         let terms = match TaskMessage::decode(&message) {
             Ok(message) => message.terms,
@@ -627,7 +627,8 @@ impl Agent {
             // Nearly always nobody has it; if somebody does, that is found out by trying.
             change.known = Some(Known { revision: None, record: None, stamp_ns: 0 });
         }
-        change.todo.push_back(Event::Delivered { to, sight: Sight::MayLive, terms });
+        let mark = Mark { node_id: self.settings.node_id.clone(), unix_nano: now_unix_nano };
+        change.todo.push_back(Event::Delivered { to, mark, sight: Sight::MayLive, terms });
         self.go_on_changing(id);
     }
 
@@ -637,13 +638,25 @@ impl Agent {
         self.held.insert(id, Held { queue, handle, terms, message: None, attempt: Some(attempt) });
     }
 
-    /// Notes that an attempt of an import has failed and the head goes on with the next one.
-    pub fn on_attempt_failed(&mut self, id: ClusterTaskId, attempt: u32, is_crash: bool, report: Vec<u8>) {
+    /// Notes that an attempt of an import has failed and the head goes on with the next one. The time is in nanoseconds since the Unix epoch.
+    pub fn on_attempt_failed(
+        &mut self,
+        id: ClusterTaskId,
+        attempt: u32,
+        (is_crash, report): (bool, Vec<u8>),
+        unix_nano: u64,
+    ) {
         if let Some(held) = self.held.get_mut(&id) {
             held.attempt = Some(attempt + 1);
         }
         let by = self.settings.own;
-        self.bring_about(id, Event::AttemptFailed { by, attempt, is_crash, report });
+        self.bring_about(id, Event::AttemptFailed { by, attempt, is_crash, report, unix_nano });
+    }
+
+    /// Notes that the head has written spans that stand in for those of the lost attempts before this one.
+    pub fn on_stood_in(&mut self, id: ClusterTaskId, attempt: u32) {
+        let by = self.settings.own;
+        self.bring_about(id, Event::StoodIn { by, attempt });
     }
 
     /// Notes that an import has an outcome.
@@ -703,7 +716,7 @@ impl Agent {
                 return self.ask(Asked::Read(id), Request::Read(id));
             };
             let event = match event {
-                Event::Delivered { to, terms, .. } => {
+                Event::Delivered { to, mark, terms, .. } => {
                     let standing = known.record.as_ref().and_then(Record::claim).filter(|claim| claim.holder != *to);
                     match (standing, change.sight) {
                         (Some(claim), None) => {
@@ -711,7 +724,9 @@ impl Agent {
                             change.is_asked = true;
                             return self.ask(Asked::Sight(id), Request::ReadHeartbeats(holder));
                         }
-                        (Some(_), Some(sight)) => Event::Delivered { to: *to, sight, terms: *terms },
+                        (Some(_), Some(sight)) => {
+                            Event::Delivered { to: *to, mark: mark.clone(), sight, terms: *terms }
+                        }
                         (None, _) => event.clone(),
                     }
                 }
@@ -823,6 +838,7 @@ impl Agent {
                 | Event::Withdrawn { .. }
                 | Event::EndedUnbegun { .. }
                 | Event::Outcome { .. }
+                | Event::StoodIn { .. }
                 | Event::NotRun { .. },
                 _,
             ) => {}
@@ -886,7 +902,10 @@ impl Agent {
                 self.held.remove(&id);
             }
             (Event::GivenBack { .. }, _) => self.on_given_back(id),
-            (Event::AttemptFailed { .. } | Event::Withdrawn { .. } | Event::NotRun { .. }, _) => {}
+            (
+                Event::AttemptFailed { .. } | Event::Withdrawn { .. } | Event::StoodIn { .. } | Event::NotRun { .. },
+                _,
+            ) => {}
         }
         if let Some(Record::Ended(end)) = record {
             self.on_own_ended(id, end);

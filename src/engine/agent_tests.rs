@@ -206,6 +206,8 @@ struct World {
     travelling: Vec<Travelling>,
     starts: BTreeMap<ClusterTaskId, u32>,
     at_most_once: BTreeSet<ClusterTaskId>,
+    /// Attempts whose spans were written in the stead of a lost node, or by a node that has let go of them in order.
+    written: BTreeSet<(ClusterTaskId, u32)>,
     next_task: u64,
 }
 
@@ -238,6 +240,7 @@ impl World {
             travelling: Vec::new(),
             starts: BTreeMap::new(),
             at_most_once: BTreeSet::new(),
+            written: BTreeSet::new(),
             next_task: 1,
         }
     }
@@ -266,7 +269,7 @@ impl World {
             agent.on_import_open(run.token.clone(), run.first);
             // Those that are in the record already are refused by it.
             for failed in run.first..run.attempt {
-                agent.on_attempt_failed(run.token.id, failed, false, b"why".to_vec());
+                agent.on_attempt_failed(run.token.id, failed, (false, b"why".to_vec()), 0);
             }
             if let Some(outcome) = &run.outcome {
                 agent.on_import_ended(run.token.id, run.attempt, outcome.clone());
@@ -329,6 +332,14 @@ impl World {
                 let id = import.token.id;
                 node.head.imports_seen += 1;
                 let first = import.claim.attempt;
+                let past = &import.claim.past;
+                let unknown = past.iter().find(|past| past.has_span && !self.written.contains(&(id, past.number)));
+                assert_eq!(unknown, None, "nobody has written the span of an attempt at {id}");
+                let missing: Vec<_> = import.claim.without_span().map(|past| (id, past.number)).collect();
+                if let Some(agent) = node.agent.as_mut().filter(|_| !missing.is_empty()) {
+                    self.written.extend(missing);
+                    agent.on_stood_in(id, first);
+                }
                 let run = Running { token: import.token, first, attempt: first, outcome: None, is_to_stop: false };
                 let before = node.head.runs.insert(id, run);
                 assert!(before.is_none(), "{id} runs twice on {place}");
@@ -406,12 +417,13 @@ impl World {
         match self.random.below(8) {
             0 if !self.at_most_once.contains(&id) => {
                 if let Some(agent) = &mut node.agent {
-                    agent.on_attempt_failed(id, run.attempt, false, b"why".to_vec());
+                    agent.on_attempt_failed(id, run.attempt, (false, b"why".to_vec()), 0);
                 }
                 run.attempt += 1;
             }
             1 => {
                 if let Some(agent) = &mut node.agent {
+                    self.written.insert((id, run.attempt));
                     agent.on_import_given_back(id, run.attempt, true);
                     // It is remembered until that is settled; whatever comes of it, it does not run.
                     run.outcome = Some(b"given back".to_vec());
@@ -472,7 +484,7 @@ impl World {
                 let reaches = self.reaches(at);
                 let node = &mut self.nodes[at];
                 if let Some(agent) = node.agent.as_mut().filter(|_| node.generation == generation && reaches) {
-                    agent.on_delivered(delivery);
+                    agent.on_delivered(delivery, self.now_ns);
                 }
                 self.take_effects(at);
             }
@@ -778,10 +790,10 @@ fn of_a_queue_no_more_tasks_run_at_a_time_than_the_node_was_told() {
         message: message(),
         is_again: false,
     };
-    agent.on_delivered(delivery("1", id));
+    agent.on_delivered(delivery("1", id), 0);
     let effects = agent.take_effects();
     assert!(matches!(effects[..], [Effect::Ask(_, Request::Swap { revision: None, .. })]), "{effects:?}");
-    agent.on_delivered(delivery("2", ClusterTaskId { task: TaskId(2), ..id }));
+    agent.on_delivered(delivery("2", ClusterTaskId { task: TaskId(2), ..id }), 0);
     assert!(matches!(agent.take_effects()[..], [Effect::Ask(_, Request::GiveBack(_))]), "there is no room for it");
 }
 
@@ -797,7 +809,8 @@ fn a_task_that_has_waited_too_long_is_not_ended_where_it_has_begun_in_time() {
         let effects = agent.take_effects();
         let [Effect::Ask(number, Request::Read(_))] = effects[..] else { panic!("{effects:?}") };
         let holder = Holder { place: PlaceId(2), life: 1 };
-        let claim = Claim { holder, attempt: 1, failures: 0, crashes: 0, past: Vec::new() };
+        let mark = Mark::default();
+        let claim = Claim { holder, mark, attempt: 1, failures: 0, crashes: 0, past: Vec::new() };
         let entry = Entry { revision: 3, stamp_ns: 5, value: Record::Claimed(claim).encode() };
         agent.on_answer(number, Answer::Record(Some(entry)));
         let told = agent.take_effects();

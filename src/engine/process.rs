@@ -9,17 +9,18 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
+use tracer_core::clock::now_unix_nano;
 use tracer_core::codec::WireError;
 use tracer_core::task::{Refusal, RefusalCode};
 use tracer_ipc::protocol::frame::{FRAME_LIMIT, FrameBuffer, put_frame};
-use tracer_ipc::protocol::{FromAgent, Hello, Role, ToAgent, kind};
+use tracer_ipc::protocol::{FromAgent, Hello, LostElsewhere, Role, ToAgent, kind};
 use tracer_ipc::session::socket_path;
 
 use crate::agent::{Agent, Effect, Import, NotStored, Settings, ToHead, Token};
 use crate::interface::PutError;
 use crate::message::TaskMessage;
 use crate::nats::{self, ACK_WAIT, FromEngine, Nats};
-use crate::record::{Claim, End, Holder, Terms};
+use crate::record::{Claim, End, Holder, Mark, PastAttempt, Terms};
 
 pub use crate::nats::{EngineError, check_address};
 
@@ -183,11 +184,13 @@ impl Out {
             ToHead::Ended(task, End::Lost(claim)) => FromAgent::Lost {
                 task,
                 attempt: claim.attempt,
+                lost: all_lost(&claim),
                 why: format!("the node that ran it was lost ({})", of(&claim)),
             },
             ToHead::Ended(task, End::NodesLost(claim)) => FromAgent::Lost {
                 task,
                 attempt: claim.attempt,
+                lost: all_lost(&claim),
                 why: format!(
                     "the nodes that ran it were lost {} times, the last one with attempt {} ({})",
                     claim.crashes + 1,
@@ -198,6 +201,7 @@ impl Out {
             ToHead::LostWrites(task) => FromAgent::Lost {
                 task,
                 attempt: 0,
+                lost: Vec::new(),
                 why: "the engine has lost it, and nobody knows whether it had begun".into(),
             },
             ToHead::Import(Import { token, claim, submitted_unix_nano, envelope }) => FromAgent::Import {
@@ -206,6 +210,7 @@ impl Out {
                 attempt: claim.attempt,
                 failures: claim.failures,
                 crashes: claim.crashes,
+                lost: claim.without_span().map(lost_elsewhere).collect(),
                 submitted_unix_nano,
                 envelope,
             },
@@ -258,7 +263,20 @@ impl Out {
 }
 
 fn of(claim: &Claim) -> String {
-    format!("node {}", claim.holder.place)
+    format!("node `{}` of place {}", claim.mark.node_id, claim.holder.place)
+}
+
+/// Returns the attempts whose spans are missing where the last one was lost too.
+fn all_lost(claim: &Claim) -> Vec<LostElsewhere> {
+    let Mark { node_id, unix_nano } = claim.mark.clone();
+    let until_unix_nano = now_unix_nano().max(unix_nano);
+    let last = LostElsewhere { attempt: claim.attempt, node_id, since_unix_nano: unix_nano, until_unix_nano };
+    claim.without_span().map(lost_elsewhere).chain([last]).collect()
+}
+
+fn lost_elsewhere(past: &PastAttempt) -> LostElsewhere {
+    let Mark { node_id, unix_nano } = past.mark.clone();
+    LostElsewhere { attempt: past.number, node_id, since_unix_nano: unix_nano, until_unix_nano: past.until_unix_nano }
 }
 
 fn on_head(agent: &mut Agent, message: ToAgent, now_ns: u64) -> Result<(), AgentError> {
@@ -275,10 +293,11 @@ fn on_head(agent: &mut Agent, message: ToAgent, now_ns: u64) -> Result<(), Agent
             agent.on_import_open(Token::decode(&token).map_err(AgentError::Protocol)?, attempt);
         }
         ToAgent::AttemptFailed { id, attempt, is_crash, report } => {
-            agent.on_attempt_failed(id, attempt, is_crash, report);
+            agent.on_attempt_failed(id, attempt, (is_crash, report), now_unix_nano());
         }
         ToAgent::Ended { id, attempt, end } => agent.on_import_ended(id, attempt, end),
         ToAgent::GivenBack { id, attempt, has_begun } => agent.on_import_given_back(id, attempt, has_begun),
+        ToAgent::StoodIn { id, attempt } => agent.on_stood_in(id, attempt),
         ToAgent::Stopping => agent.on_stopping(),
     }
     Ok(())
@@ -287,7 +306,7 @@ fn on_head(agent: &mut Agent, message: ToAgent, now_ns: u64) -> Result<(), Agent
 fn on_engine(agent: &mut Agent, out: &mut Out, event: FromEngine, now_ns: u64) {
     match event {
         FromEngine::Answer(number, answer) => agent.on_answer(number, answer),
-        FromEngine::Delivered(delivery) => agent.on_delivered(delivery),
+        FromEngine::Delivered(delivery) => agent.on_delivered(delivery, now_unix_nano()),
         FromEngine::Record(id, record) => agent.on_record(id, &record),
         FromEngine::Told(told) => agent.on_told(&told),
         FromEngine::Reachable(text) => {

@@ -3,13 +3,13 @@
 //! There is one record for each task, under a key of its own, and it is changed by compare-and-swap only: whoever wants to change it has read it, asks
 //! [`change`] what it becomes, and writes that if nobody else was faster. Nothing else decides who may run a task and which outcome counts.
 //!
-//! | | delivered | ended unbegun | withdrawn | attempt failed | outcome | given back, not run |
-//! |---|---|---|---|---|---|---|
-//! | **none** | claimed, attempt 1 | ended | claimed by its origin | not its holder | not its holder | not its holder |
-//! | **claimed** | suspected; to its holder: has it; of an older life: taken over | begun | begun | next attempt | ended | given back |
-//! | **suspected** | taken over, or too early; to its holder: claimed | begun | begun | next attempt | ended | given back |
-//! | **given back** | claimed; if it had begun: taken over | ended | claimed by its origin | not its holder | not its holder | not its holder |
-//! | **ended** | has ended | has ended | has ended | has ended | has ended | has ended |
+//! | | delivered | ended unbegun | withdrawn | attempt failed | outcome | given back, not run | spans written |
+//! |---|---|---|---|---|---|---|---|
+//! | **none** | claimed, attempt 1 | ended | claimed by its origin | not its holder | not its holder | not its holder | not its holder |
+//! | **claimed** | suspected; to its holder: has it; of an older life: taken over | begun | begun | next attempt | ended | given back | noted |
+//! | **suspected** | taken over, or too early; to its holder: claimed | begun | begun | next attempt | ended | given back | noted |
+//! | **given back** | claimed; if it had begun: taken over | ended | claimed by its origin | not its holder | not its holder | not its holder | not its holder |
+//! | **ended** | has ended | has ended | has ended | has ended | has ended | has ended | has ended |
 //!
 //! A row is what the record [is](Record), a column what [happens](Event). What only a holder may do, it may do with the life and the attempt that stand
 //! there: the outcome of an attempt that was taken over meets a record that is another one's.
@@ -29,6 +29,15 @@ pub struct Holder {
     pub life: u64,
 }
 
+/// The node that takes a task, for the span of its attempt, and when it does.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Mark {
+    /// Its name, as spans have it.
+    pub node_id: String,
+    /// The time, in nanoseconds since the Unix epoch by its own clock.
+    pub unix_nano: u64,
+}
+
 /// An attempt before the one that the record is at.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PastAttempt {
@@ -36,8 +45,14 @@ pub struct PastAttempt {
     pub number: u32,
     /// The node that had it.
     pub holder: Holder,
+    /// The name of that node, and when it took the attempt.
+    pub mark: Mark,
+    /// Time of the next attempt, in nanoseconds since the Unix epoch by the clock of the node that has it.
+    pub until_unix_nano: u64,
     /// Report of its failure, encoded as the head does; none if its node was lost.
     pub report: Option<Vec<u8>>,
+    /// True once its span is written, although it has no report: by its own node, which let go of it, or by another one in its stead.
+    pub has_span: bool,
 }
 
 /// The attempt that is going on, and what was before it.
@@ -45,6 +60,8 @@ pub struct PastAttempt {
 pub struct Claim {
     /// Node that has it.
     pub holder: Holder,
+    /// The name of that node, and when it took the attempt.
+    pub mark: Mark,
     /// Number of the attempt, from 1.
     pub attempt: u32,
     /// Number of attempts that failed by themselves.
@@ -123,6 +140,8 @@ pub enum Event {
     Delivered {
         /// To whom.
         to: Holder,
+        /// The receiver's name and clock.
+        mark: Mark,
         /// View that this node has of the holder.
         sight: Sight,
         /// See [`Terms`].
@@ -137,6 +156,8 @@ pub enum Event {
     Withdrawn {
         /// The origin.
         by: Holder,
+        /// The origin's name and clock.
+        mark: Mark,
     },
     /// An attempt failed, and its holder goes on with the next one.
     AttemptFailed {
@@ -148,6 +169,8 @@ pub enum Event {
         is_crash: bool,
         /// The report, encoded as the head does.
         report: Vec<u8>,
+        /// Time at which the next one follows, in nanoseconds since the Unix epoch.
+        unix_nano: u64,
     },
     /// The task has an outcome.
     Outcome {
@@ -166,6 +189,13 @@ pub enum Event {
         attempt: u32,
         /// True if it had begun, and counts.
         has_begun: bool,
+    },
+    /// Its holder has written spans that stand in for those of the lost attempts before its own.
+    StoodIn {
+        /// Node that says so.
+        by: Holder,
+        /// Its own attempt.
+        attempt: u32,
     },
     /// Its holder was asked, and does not run it: it lived through the claim, and its agent did not.
     NotRun {
@@ -193,29 +223,49 @@ pub enum Refusal {
 const PAST_LIMIT: usize = 32;
 
 impl Claim {
-    fn first(holder: Holder) -> Claim {
-        Claim { holder, attempt: 1, failures: 0, crashes: 0, past: Vec::new() }
+    fn first(holder: Holder, mark: Mark) -> Claim {
+        Claim { holder, mark, attempt: 1, failures: 0, crashes: 0, past: Vec::new() }
     }
 
     /// Returns the next attempt, after this one has ended.
-    fn next(&self, holder: Holder, report: Option<Vec<u8>>) -> Claim {
+    fn next(&self, holder: Holder, mark: Mark, report: Option<Vec<u8>>) -> Claim {
         let mut past = self.past.clone();
         if past.len() >= PAST_LIMIT {
             past.remove(0);
         }
-        past.push(PastAttempt { number: self.attempt, holder: self.holder, report });
-        Claim { holder, attempt: self.attempt + 1, past, ..*self }
+        past.push(PastAttempt {
+            number: self.attempt,
+            holder: self.holder,
+            mark: self.mark.clone(),
+            until_unix_nano: mark.unix_nano,
+            report,
+            has_span: false,
+        });
+        let (attempt, failures, crashes) = (self.attempt + 1, self.failures, self.crashes);
+        Claim { holder, mark, attempt, failures, crashes, past }
     }
 
     /// Returns what becomes of it when its node is lost, or has given up an attempt that had begun.
-    fn taken_over(&self, by: Holder, terms: Terms) -> Record {
+    fn taken_over(&self, by: Holder, mark: &Mark, terms: Terms) -> Record {
         if terms.at_most_once {
             return Record::Ended(End::Lost(self.clone()));
         }
         if self.crashes >= terms.crash_limit {
             return Record::Ended(End::NodesLost(self.clone()));
         }
-        Record::Claimed(Claim { crashes: self.crashes + 1, ..self.next(by, None) })
+        Record::Claimed(Claim { crashes: self.crashes + 1, ..self.next(by, mark.clone(), None) })
+    }
+
+    /// Returns the attempts before whose nodes were lost, and whose spans nobody has written yet.
+    pub fn without_span(&self) -> impl Iterator<Item = &PastAttempt> {
+        self.past.iter().filter(|past| past.report.is_none() && !past.has_span)
+    }
+
+    /// Notes that those are written.
+    fn stood_in(&self) -> Claim {
+        let mut claim = self.clone();
+        claim.past.iter_mut().for_each(|past| past.has_span |= past.report.is_none());
+        claim
     }
 
     fn is_at(&self, holder: Holder, attempt: u32) -> bool {
@@ -230,9 +280,9 @@ pub fn change(record: Option<&Record>, event: &Event) -> Result<Record, Refusal>
     match (record, event) {
         (Some(At::Ended(_)), _) => Err(Refusal::HasEnded),
 
-        (None, On::Delivered { to, .. }) => Ok(At::Claimed(Claim::first(*to))),
+        (None, On::Delivered { to, mark, .. }) => Ok(At::Claimed(Claim::first(*to, mark.clone()))),
         (None, On::EndedUnbegun { outcome }) => Ok(ended_unbegun(outcome)),
-        (None, On::Withdrawn { by }) => Ok(At::Claimed(Claim::first(*by))),
+        (None, On::Withdrawn { by, mark }) => Ok(At::Claimed(Claim::first(*by, mark.clone()))),
 
         (Some(At::Claimed(claim)), On::Delivered { to, .. }) if claim.holder == *to => Err(Refusal::HasIt),
         (Some(At::Suspected { claim, .. }), On::Delivered { to, .. }) if claim.holder == *to => {
@@ -240,36 +290,39 @@ pub fn change(record: Option<&Record>, event: &Event) -> Result<Record, Refusal>
         }
         (
             Some(At::Claimed(claim) | At::Suspected { claim, .. }),
-            On::Delivered { to, sight: Sight::NewLife, terms },
-        ) => Ok(claim.taken_over(*to, *terms)),
+            On::Delivered { to, mark, sight: Sight::NewLife, terms },
+        ) => Ok(claim.taken_over(*to, mark, *terms)),
         // Silence counts from a suspicion on, and there was none.
         (Some(At::Claimed(claim)), On::Delivered { to, sight: Sight::MayLive | Sight::Silent, .. }) => {
             Ok(At::Suspected { claim: claim.clone(), by: *to })
         }
-        (Some(At::Suspected { claim, .. }), On::Delivered { to, sight: Sight::Silent, terms }) => {
-            Ok(claim.taken_over(*to, *terms))
+        (Some(At::Suspected { claim, .. }), On::Delivered { to, mark, sight: Sight::Silent, terms }) => {
+            Ok(claim.taken_over(*to, mark, *terms))
         }
         (Some(At::Suspected { .. }), On::Delivered { sight: Sight::MayLive, .. }) => Err(Refusal::TooEarly),
         (Some(At::Claimed(_) | At::Suspected { .. }), On::EndedUnbegun { .. } | On::Withdrawn { .. }) => {
             Err(Refusal::Begun)
         }
 
-        (Some(At::GivenBack { claim, has_begun: true }), On::Delivered { to, terms, .. }) => {
-            Ok(claim.taken_over(*to, *terms))
+        (Some(At::GivenBack { claim, has_begun: true }), On::Delivered { to, mark, terms, .. }) => {
+            Ok(written_by_its_node(claim.taken_over(*to, mark, *terms)))
         }
-        (Some(At::GivenBack { claim, has_begun: false }), On::Delivered { to, .. } | On::Withdrawn { by: to }) => {
-            Ok(At::Claimed(Claim { holder: *to, ..claim.clone() }))
-        }
-        (Some(At::GivenBack { claim, has_begun: true }), On::Withdrawn { by }) => {
-            Ok(At::Claimed(Claim { crashes: claim.crashes + 1, ..claim.next(*by, None) }))
+        (
+            Some(At::GivenBack { claim, has_begun: false }),
+            On::Delivered { to, mark, .. } | On::Withdrawn { by: to, mark },
+        ) => Ok(At::Claimed(Claim { holder: *to, mark: mark.clone(), ..claim.clone() })),
+        (Some(At::GivenBack { claim, has_begun: true }), On::Withdrawn { by, mark }) => {
+            let next = Claim { crashes: claim.crashes + 1, ..claim.next(*by, mark.clone(), None) };
+            Ok(written_by_its_node(At::Claimed(next)))
         }
         (Some(At::GivenBack { .. }), On::EndedUnbegun { outcome }) => Ok(ended_unbegun(outcome)),
 
         (
             Some(At::Claimed(claim) | At::Suspected { claim, .. }),
-            On::AttemptFailed { by, attempt, is_crash, report },
+            On::AttemptFailed { by, attempt, is_crash, report, unix_nano },
         ) if claim.is_at(*by, *attempt) => {
-            let next = claim.next(*by, Some(report.clone()));
+            let mark = Mark { node_id: claim.mark.node_id.clone(), unix_nano: *unix_nano };
+            let next = claim.next(*by, mark, Some(report.clone()));
             let (failures, crashes) = (u32::from(!is_crash), u32::from(*is_crash));
             Ok(At::Claimed(Claim { failures: next.failures + failures, crashes: next.crashes + crashes, ..next }))
         }
@@ -287,10 +340,31 @@ pub fn change(record: Option<&Record>, event: &Event) -> Result<Record, Refusal>
         (Some(At::Claimed(claim) | At::Suspected { claim, .. }), On::NotRun { by }) if claim.holder == *by => {
             Ok(At::GivenBack { claim: claim.clone(), has_begun: false })
         }
-        (_, On::AttemptFailed { .. } | On::Outcome { .. } | On::GivenBack { .. } | On::NotRun { .. }) => {
-            Err(Refusal::NotItsHolder)
+        (Some(At::Claimed(claim)), On::StoodIn { by, attempt }) if claim.is_at(*by, *attempt) => {
+            Ok(At::Claimed(claim.stood_in()))
         }
+        (Some(At::Suspected { claim, by: suspecting }), On::StoodIn { by, attempt }) if claim.is_at(*by, *attempt) => {
+            Ok(At::Suspected { claim: claim.stood_in(), by: *suspecting })
+        }
+        (
+            _,
+            On::AttemptFailed { .. }
+            | On::Outcome { .. }
+            | On::GivenBack { .. }
+            | On::NotRun { .. }
+            | On::StoodIn { .. },
+        ) => Err(Refusal::NotItsHolder),
     }
+}
+
+/// Notes that the span of the attempt before was written by its own node, which has let go of it in order.
+fn written_by_its_node(mut record: Record) -> Record {
+    if let Record::Claimed(claim) = &mut record
+        && let Some(past) = claim.past.last_mut()
+    {
+        past.has_span = true;
+    }
+    record
 }
 
 fn ended_unbegun(outcome: &[u8]) -> Record {
@@ -386,6 +460,17 @@ fn flag(take: &mut Take<'_>) -> Result<bool, WireError> {
     }
 }
 
+impl Mark {
+    fn put(&self, out: &mut Vec<u8>) {
+        out.put_str(&self.node_id);
+        out.put_u64(self.unix_nano);
+    }
+
+    fn take(take: &mut Take<'_>) -> Result<Mark, WireError> {
+        Ok(Mark { node_id: take.str()?.to_owned(), unix_nano: take.u64()? })
+    }
+}
+
 impl Holder {
     pub(crate) fn put(&self, out: &mut Vec<u8>) {
         out.put_u64(self.place.0);
@@ -400,11 +485,15 @@ impl Holder {
 impl Claim {
     pub(crate) fn put(&self, out: &mut Vec<u8>) {
         self.holder.put(out);
+        self.mark.put(out);
         [self.attempt, self.failures, self.crashes].into_iter().for_each(|number| out.put_u32(number));
         out.put_u32(self.past.len() as u32);
         for past in &self.past {
             out.put_u32(past.number);
             past.holder.put(out);
+            past.mark.put(out);
+            out.put_u64(past.until_unix_nano);
+            out.put_u8(u8::from(past.has_span));
             out.put_u8(u8::from(past.report.is_some()));
             if let Some(report) = &past.report {
                 out.put_bytes(report);
@@ -413,15 +502,16 @@ impl Claim {
     }
 
     pub(crate) fn take(take: &mut Take<'_>) -> Result<Claim, WireError> {
-        let holder = Holder::take(take)?;
+        let (holder, mark) = (Holder::take(take)?, Mark::take(take)?);
         let (attempt, failures, crashes) = (take.u32()?, take.u32()?, take.u32()?);
         let past = (0..take.u32()?).map(|_| {
-            let (number, holder) = (take.u32()?, Holder::take(take)?);
+            let (number, holder, mark) = (take.u32()?, Holder::take(take)?, Mark::take(take)?);
+            let (until_unix_nano, has_span) = (take.u64()?, flag(take)?);
             let report = if flag(take)? { Some(take.bytes()?.to_vec()) } else { None };
-            Ok(PastAttempt { number, holder, report })
+            Ok(PastAttempt { number, holder, mark, until_unix_nano, report, has_span })
         });
         let past = past.collect::<Result<Vec<_>, WireError>>()?;
-        Ok(Claim { holder, attempt, failures, crashes, past })
+        Ok(Claim { holder, mark, attempt, failures, crashes, past })
     }
 }
 

@@ -5,8 +5,12 @@ const B: Holder = Holder { place: PlaceId(2), life: 5 };
 const C: Holder = Holder { place: PlaceId(3), life: 9 };
 const TERMS: Terms = Terms { at_most_once: false, crash_limit: 2 };
 
+fn mark(unix_nano: u64) -> Mark {
+    Mark { node_id: "b".into(), unix_nano }
+}
+
 fn claim() -> Claim {
-    Claim { attempt: 2, crashes: 1, ..Claim::first(B) }
+    Claim { attempt: 2, crashes: 1, ..Claim::first(B, mark(1)) }
 }
 
 /// One of each, in the order of the rows: what B has, or had.
@@ -22,25 +26,31 @@ fn rows() -> [(&'static str, Option<Record>); 6] {
 }
 
 fn delivered(to: Holder, sight: Sight) -> Event {
-    Event::Delivered { to, sight, terms: TERMS }
+    Event::Delivered { to, mark: mark(2), sight, terms: TERMS }
+}
+
+fn failed(attempt: u32, is_crash: bool, report: &[u8]) -> Event {
+    Event::AttemptFailed { by: B, attempt, is_crash, report: report.into(), unix_nano: 3 }
 }
 
 /// One of each, in the order of the columns below.
-fn columns() -> [(&'static str, Event); 13] {
+fn columns() -> [(&'static str, Event); 15] {
     [
         ("delivered to C", delivered(C, Sight::MayLive)),
         ("delivered to C, silent", delivered(C, Sight::Silent)),
         ("delivered to C, new life", delivered(C, Sight::NewLife)),
         ("delivered to B", delivered(B, Sight::MayLive)),
         ("ended unbegun", Event::EndedUnbegun { outcome: b"cancelled".to_vec() }),
-        ("withdrawn by A", Event::Withdrawn { by: A }),
-        ("B's attempt failed", Event::AttemptFailed { by: B, attempt: 2, is_crash: false, report: b"r".to_vec() }),
+        ("withdrawn by A", Event::Withdrawn { by: A, mark: mark(2) }),
+        ("B's attempt failed", failed(2, false, b"r")),
         ("B's outcome", Event::Outcome { by: B, attempt: 2, outcome: b"one".to_vec() }),
         ("B's outcome, of an older attempt", Event::Outcome { by: B, attempt: 1, outcome: b"one".to_vec() }),
         ("outcome of a B before", Event::Outcome { by: Holder { life: 4, ..B }, attempt: 2, outcome: b"one".to_vec() }),
         ("given back by B", Event::GivenBack { by: B, attempt: 2, has_begun: true }),
         ("given back by C", Event::GivenBack { by: C, attempt: 2, has_begun: true }),
         ("not run by B", Event::NotRun { by: B }),
+        ("spans written by B", Event::StoodIn { by: B, attempt: 2 }),
+        ("spans written by B, of an older attempt", Event::StoodIn { by: B, attempt: 1 }),
     ]
 }
 
@@ -78,12 +88,32 @@ fn every_pair_of_record_and_event_has_its_place_in_the_table() {
         ["HasEnded"; 6],
     ];
     let of_holder = [
-        ["NotItsHolder"; 7],
-        ["B3 -1", "ended", "NotItsHolder", "NotItsHolder", "back, begun", "NotItsHolder", "back"],
-        ["B3 -1", "ended", "NotItsHolder", "NotItsHolder", "back, begun", "NotItsHolder", "back"],
-        ["NotItsHolder"; 7],
-        ["NotItsHolder"; 7],
-        ["HasEnded"; 7],
+        ["NotItsHolder"; 9],
+        [
+            "B3 -1",
+            "ended",
+            "NotItsHolder",
+            "NotItsHolder",
+            "back, begun",
+            "NotItsHolder",
+            "back",
+            "B2 -1",
+            "NotItsHolder",
+        ],
+        [
+            "B3 -1",
+            "ended",
+            "NotItsHolder",
+            "NotItsHolder",
+            "back, begun",
+            "NotItsHolder",
+            "back",
+            "B2 -1?",
+            "NotItsHolder",
+        ],
+        ["NotItsHolder"; 9],
+        ["NotItsHolder"; 9],
+        ["HasEnded"; 9],
     ];
     for ((row, record), (of_others, of_holder)) in rows().iter().zip(table.iter().zip(of_holder)) {
         let expected = of_others.iter().chain(&of_holder);
@@ -96,7 +126,7 @@ fn every_pair_of_record_and_event_has_its_place_in_the_table() {
 #[test]
 fn a_task_that_must_not_be_started_twice_is_lost_with_its_node_and_one_that_was_not_begun_goes_on() {
     let at_most_once = Terms { at_most_once: true, ..TERMS };
-    let delivered = |sight| Event::Delivered { to: C, sight, terms: at_most_once };
+    let delivered = |sight| Event::Delivered { to: C, mark: mark(2), sight, terms: at_most_once };
     let expected = ["C1 -0", "B2 -1?", "TooEarly", "C2 -1", "lost", "HasEnded"];
     for ((row, record), expected) in rows().iter().zip(expected) {
         assert_eq!(word(&change(record.as_ref(), &delivered(Sight::MayLive))), expected, "{row}");
@@ -121,8 +151,7 @@ fn the_budget_of_lost_attempts_is_kept_over_nodes() {
 fn failures_of_its_own_are_counted_apart() {
     let mut record = change(None, &delivered(B, Sight::MayLive)).unwrap();
     for (attempt, is_crash) in [(1, false), (2, true), (3, false)] {
-        let report = vec![attempt as u8];
-        record = change(Some(&record), &Event::AttemptFailed { by: B, attempt, is_crash, report }).unwrap();
+        record = change(Some(&record), &failed(attempt, is_crash, &[attempt as u8])).unwrap();
     }
     let claim = record.claim().unwrap();
     assert_eq!((claim.attempt, claim.failures, claim.crashes, claim.past.len()), (4, 2, 1, 3));
@@ -132,19 +161,46 @@ fn failures_of_its_own_are_counted_apart() {
 fn a_record_remembers_no_more_attempts_than_it_may() {
     let mut record = change(None, &delivered(B, Sight::MayLive)).unwrap();
     for attempt in 1..100 {
-        let failed = Event::AttemptFailed { by: B, attempt, is_crash: false, report: Vec::new() };
-        record = change(Some(&record), &failed).unwrap();
+        record = change(Some(&record), &failed(attempt, false, b"")).unwrap();
     }
     let past = &record.claim().unwrap().past;
     assert_eq!((past.len(), past[0].number, past[PAST_LIMIT - 1].number), (PAST_LIMIT, 68, 99));
 }
 
+fn past(number: u32, holder: Holder, report: Option<Vec<u8>>) -> PastAttempt {
+    PastAttempt { number, holder, mark: mark(7), until_unix_nano: 8, report, has_span: false }
+}
+
+#[test]
+fn the_span_of_a_lost_attempt_is_missing_until_it_is_written() {
+    let missing = |record: &Record| -> Vec<(u32, String, u64, u64)> {
+        let claim = record.claim().unwrap();
+        let of =
+            |past: &PastAttempt| (past.number, past.mark.node_id.clone(), past.mark.unix_nano, past.until_unix_nano);
+        claim.without_span().map(of).collect()
+    };
+    let mut record = change(None, &delivered(B, Sight::MayLive)).unwrap();
+    assert_eq!(missing(&record), []);
+    record = change(Some(&record), &failed(1, false, b"why")).unwrap();
+    assert_eq!(missing(&record), [], "its own node has written that one");
+    record = change(Some(&record), &delivered(C, Sight::NewLife)).unwrap();
+    let of_second = (2, "b".to_owned(), 3, 2);
+    assert_eq!(missing(&record), [of_second.clone()]);
+    // Lost before anybody knew that it had written a span for the one before.
+    record = change(Some(&record), &delivered(A, Sight::NewLife)).unwrap();
+    assert_eq!(missing(&record), [of_second, (3, "b".to_owned(), 2, 2)]);
+    record = change(Some(&record), &Event::StoodIn { by: A, attempt: 4 }).unwrap();
+    assert_eq!(missing(&record), []);
+    // A node that stops closes the span of what it had begun, and then lets go of it.
+    record = change(None, &delivered(B, Sight::MayLive)).unwrap();
+    record = change(Some(&record), &Event::GivenBack { by: B, attempt: 1, has_begun: true }).unwrap();
+    record = change(Some(&record), &delivered(C, Sight::MayLive)).unwrap();
+    assert_eq!((record.claim().unwrap().attempt, missing(&record)), (2, Vec::new()));
+}
+
 #[test]
 fn what_is_encoded_is_decoded() {
-    let past = vec![
-        PastAttempt { number: 1, holder: A, report: Some(b"why".to_vec()) },
-        PastAttempt { number: 2, holder: C, report: None },
-    ];
+    let past = vec![past(1, A, Some(b"why".to_vec())), PastAttempt { has_span: true, ..past(2, C, None) }];
     let claim = Claim { past, failures: 3, ..claim() };
     let mut records: Vec<_> = rows().into_iter().filter_map(|(_, record)| record).collect();
     records.extend([Record::Claimed(claim.clone()), Record::Ended(End::Lost(claim.clone()))]);

@@ -24,8 +24,8 @@ use super::logs::{HeadLog, Logs};
 use super::memory::Bound;
 use super::output::WorkerOutput;
 use super::process::{WorkerCommand, WorkerProcess, kill_command_left_behind};
-use super::reactor::{Effects, EndedAttempt, Loss, Submission, Watchers, Why, watchers};
-use super::recovery::{DeadOrigin, Finisher, Folders, finish_opened, finish_story};
+use super::reactor::{Effects, EndedAttempt, Loss, StandIn, Submission, Watchers, Why, watchers};
+use super::recovery::{DeadOrigin, Finisher, Folders, finish_opened, finish_story, write_stand_in};
 use super::services::ServicesIo;
 use super::settings::HeadSettings;
 use super::state::{Death, DriverId, Now, State, TaskEnd};
@@ -900,6 +900,27 @@ impl Effects for HeadIo {
     fn journal_end(&mut self, task: TaskId, attempt: u32, ended: &TaskEnd) {
         self.figures.count_end(&ended.outcome);
         self.kept.journal.ended(task, attempt, ended);
+    }
+
+    fn stand_in(&mut self, of: &StandIn<'_>) -> Option<SpanLink> {
+        self.settings.tracing.hook.as_ref()?;
+        let spools = self.workers.processes.keys().map(|worker| session::worker_spool(&self.session_dir, *worker));
+        let mut stories = spools.filter_map(|spool| Story::open_to_read(&spool).ok());
+        let model = stories.find(|story| !story.resource().is_empty());
+        let folders = Folders { spans_dir: &self.settings.tracing.spans_dir, handover: self.stories.handover.folder() };
+        match write_stand_in(of, model.as_ref(), folders, std::process::id()) {
+            Ok(link) => {
+                self.stories.spans.closed = self.stories.spans.closed.saturating_add(link.is_some().into());
+                self.stories.handover.look();
+                link
+            }
+            Err(error) => {
+                self.stories.spans.unwritten = self.stories.spans.unwritten.saturating_add(1);
+                let attempt = of.lost.attempt;
+                self.log(format!("the span of attempt {attempt} at task {} could not be written: {error}", of.task));
+                None
+            }
+        }
     }
 
     fn journal_start(&mut self, task: TaskId, attempt: u32) -> bool {

@@ -16,8 +16,8 @@ use std::path::{Path, PathBuf};
 use tracer_abi as abi;
 use tracer_span_file::{Rotation, SpanFile};
 
-use super::reactor::{Loss, LostAttempt, Why};
-use crate::attempt_span::AttemptSpan;
+use super::reactor::{Loss, LostAttempt, StandIn, Why};
+use crate::attempt_span::{self, AttemptSpan};
 use crate::hook::LOGS_EXTENSION;
 use crate::module_store::ModuleStore;
 use crate::propagation::FLAG_SAMPLED;
@@ -26,7 +26,7 @@ use crate::session::{self, HeadRecord};
 use crate::spool::otlp::export_request;
 use crate::spool::record::{EventRecord, LinkRecord, OwnedValue, SpanRecord, resource_json};
 use crate::spool::{PARCEL_SPANS, Parcel, SpanStory, SpoolError, Story, hooks, logs};
-use crate::task::{Envelope, SpanLink, TaskId, WorkerId};
+use crate::task::{Envelope, SpanLink, TaskId, TraceLink, WorkerId};
 use crate::{identity, names};
 use tracer_core::clock::now_unix_nano;
 
@@ -508,21 +508,7 @@ fn attempt_span(
     let envelope = Envelope::decode(&lost.envelope).ok()?;
     let trace = envelope.trace?;
     let target = envelope.spec.target();
-    let mut record = SpanRecord {
-        name: format!("{target} {}", names::REMOTE_WORKER_SUFFIX),
-        scope: crate::hook::SCOPE.into(),
-        scope_version: crate::VERSION.into(),
-        trace_id: trace.trace_id,
-        span_id: crate::hook::random(),
-        parent_span_id: Some(trace.span_id),
-        is_parent_remote: true,
-        trace_flags: trace.trace_flags,
-        trace_state: trace.trace_state.into(),
-        kind: abi::SPAN_KIND_CONSUMER,
-        start_time_unix_nano: lost.granted_unix_nano,
-        end_time_unix_nano: now_unix_nano.max(lost.granted_unix_nano),
-        ..SpanRecord::default()
-    };
+    let mut record = record_of(&trace, &target, (lost.granted_unix_nano, now_unix_nano));
     let store = ModuleStore::of_session(place.session_dir);
     let module_version = envelope.module_version.map(|version| store.name(version));
     let span = AttemptSpan {
@@ -540,16 +526,89 @@ fn attempt_span(
     };
     span.put_first(&mut |key, value| record.set_attribute(key, value.into()));
     span.with_further(|further| further.iter().for_each(|(key, value)| record.set_attribute(key, (*value).into())));
-    record.links.extend(lost.previous.map(|previous| LinkRecord {
+    record.links.extend(lost.previous.map(link_back));
+    fail(&mut record, loss.why(lost.task), Finisher::Head(place), true);
+    Some(record)
+}
+
+/// Returns the span of an attempt whose own process has not begun it.
+fn record_of(trace: &TraceLink<'_>, target: &str, (start_unix_nano, end_unix_nano): (u64, u64)) -> SpanRecord {
+    SpanRecord {
+        name: format!("{target} {}", names::REMOTE_WORKER_SUFFIX),
+        scope: crate::hook::SCOPE.into(),
+        scope_version: crate::VERSION.into(),
+        trace_id: trace.trace_id,
+        span_id: crate::hook::random(),
+        parent_span_id: Some(trace.span_id),
+        is_parent_remote: true,
+        trace_flags: trace.trace_flags,
+        trace_state: trace.trace_state.into(),
+        kind: abi::SPAN_KIND_CONSUMER,
+        start_time_unix_nano: start_unix_nano,
+        end_time_unix_nano: end_unix_nano.max(start_unix_nano),
+        ..SpanRecord::default()
+    }
+}
+
+/// Returns the link to the span of the attempt before.
+fn link_back(previous: SpanLink) -> LinkRecord {
+    LinkRecord {
         trace_id: previous.trace_id,
         span_id: previous.span_id,
         trace_flags: previous.trace_flags,
         is_remote: true,
         trace_state: String::new(),
         attributes: Vec::new(),
-    }));
-    fail(&mut record, loss.why(lost.task), Finisher::Head(place), true);
-    Some(record)
+    }
+}
+
+/// The value of `error.type` of an attempt that was lost with its node.
+const NODE_LOST: &str = "node:lost";
+
+/// Writes the span of an attempt that was lost with another node. `model` is the story of a process of this head whose span file, resource and exporters are
+/// those of a session's processes; without one, the span goes to the span folder alone. Returns nothing for a task that is not sampled.
+pub(super) fn write_stand_in(
+    of: &StandIn<'_>,
+    model: Option<&Story>,
+    folders: Folders<'_>,
+    pid: u32,
+) -> io::Result<Option<SpanLink>> {
+    let Ok(envelope) = Envelope::decode(of.envelope) else { return Ok(None) };
+    let Some(trace) = envelope.trace.filter(|trace| trace.trace_flags & FLAG_SAMPLED != 0) else { return Ok(None) };
+    let lost = of.lost;
+    let mut record = record_of(&trace, &envelope.spec.target(), (lost.since_unix_nano, lost.until_unix_nano));
+    let attributes: [(&str, OwnedValue); 8] = [
+        (names::REMOTE, attempt_span::remote(&envelope.spec).into()),
+        (names::FUNCTION, envelope.spec.target().as_str().into()),
+        (names::PID, i64::from(pid).into()),
+        (names::JOB_ID, i64::try_from(of.job.0).unwrap_or(i64::MAX).into()),
+        (names::NODE_ID, lost.node_id.as_str().into()),
+        (names::TASK_ID, i64::try_from(of.task.0).unwrap_or(i64::MAX).into()),
+        (names::ATTEMPT, i64::from(lost.attempt).into()),
+        (names::STAND_IN, true.into()),
+    ];
+    attributes.into_iter().for_each(|(key, value)| record.set_attribute(key, value));
+    record.links.extend(of.previous.map(link_back));
+    let description = format!("node `{}`, which ran it, was lost", lost.node_id);
+    let why = Why { error_type: NODE_LOST.into(), description };
+    // The id of its worker is the lost node's secret.
+    let place = DeadOrigin { node_id: &lost.node_id, worker: None, session_dir: folders.handover };
+    fail(&mut record, &why, Finisher::Head(place), true);
+    let link = link_to(&record);
+    let (pending, mark) = model.map_or((hooks::FILE, 0), Story::hooks);
+    let mut resource = model.map(Story::resource).unwrap_or_default();
+    for (_, value) in resource.iter_mut().filter(|(key, _)| key == "process.pid") {
+        *value = i64::from(pid).into();
+    }
+    let target = match model.and_then(|story| Some((story, story.pid()?))) {
+        Some((story, of_story)) => Target::of(story, folders.spans_dir, of_story),
+        None => Target { folder: folders.spans_dir.into(), extension: "json".into(), is_otlp: false },
+    };
+    let finished = vec![Finished { record, pending, is_open: true, cut: 0, attempt: None }];
+    write_to_file(&finished, &resource, &target, pid)?;
+    let name = PathBuf::from(format!("lost-{}-{}", of.task.0, lost.attempt));
+    put_into_parcels(finished, &resource, folders.handover, (&name, pid, Finisher::Head(place)), mark)?;
+    Ok(Some(link))
 }
 
 /// Contents of the end of a process's span file.

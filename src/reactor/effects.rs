@@ -8,7 +8,7 @@ use crate::state::{
 use tracer_core::task::{
     AttemptReport, Envelope, Failure, JobId, Outcome, Refusal, SpanLink, StopReason, TaskId, WorkerId,
 };
-use tracer_ipc::protocol::{Accepted, Lease, Period, ToAgent};
+use tracer_ipc::protocol::{Accepted, Lease, LostElsewhere, Period, ToAgent};
 use tracer_ipc::spool::ClaimState;
 
 /// Effects that the reactor may cause. The server carries them out; tests remember them.
@@ -79,8 +79,25 @@ pub trait Effects {
     fn answer_later(&mut self, to: (DriverId, u64), answer: Result<Accepted, Refusal>);
     /// Tells the agent something. False if there is none: the next one is told all that is open.
     fn to_agent(&mut self, message: &ToAgent) -> bool;
+    /// Writes the span of an attempt that was lost with another node. None if it is not traced, or cannot be written.
+    fn stand_in(&mut self, of: &StandIn<'_>) -> Option<SpanLink>;
     /// Writes a line to the head's log.
     fn log(&mut self, line: String);
+}
+
+/// An attempt that was lost with another node, and whose span this node writes in its stead.
+#[derive(Clone, Copy, Debug)]
+pub struct StandIn<'a> {
+    /// The task, as this head knows it.
+    pub task: TaskId,
+    /// Its job here.
+    pub job: JobId,
+    /// The attempt.
+    pub lost: &'a LostElsewhere,
+    /// The span of the attempt before.
+    pub previous: Option<SpanLink>,
+    /// The encoded envelope of the task.
+    pub envelope: &'a [u8],
 }
 
 /// An attempt that has ended, as metrics count it.

@@ -90,7 +90,7 @@ mod waiting;
 pub use actors::life::{on_driver, on_driver_gone, on_methods, on_restored_actor};
 pub use actors::listing::{find_actor, list_actors};
 pub use cancel::{on_cancel, on_cancel_many};
-pub use effects::{Effects, EndedAttempt, Submission, Watchers, watchers};
+pub use effects::{Effects, EndedAttempt, StandIn, Submission, Watchers, watchers};
 pub use exits::{on_attempt_spans, on_worker_exited};
 pub use explain::explain_task;
 pub use history::HISTORY_LIMIT;

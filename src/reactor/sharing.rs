@@ -2,13 +2,15 @@
 //! the *holder* of those that it runs for others.
 
 use tracer_core::ClusterTaskId;
-use tracer_core::task::{ActorRole, Envelope, Failure, FunctionSpec, JobId, Outcome, Refusal, TaskId, TaskSpec};
-use tracer_ipc::protocol::{Accepted, SharedEnd, ToAgent};
+use tracer_core::task::{
+    ActorRole, Envelope, Failure, FunctionSpec, JobId, Outcome, Refusal, SpanLink, TaskId, TaskSpec,
+};
+use tracer_ipc::protocol::{Accepted, LostElsewhere, SharedEnd, ToAgent};
 
 use crate::{
     actors::life,
     cancel,
-    effects::{Effects, Submission},
+    effects::{Effects, StandIn, Submission},
     exports, imports, lifecycle,
     resources::Free,
     state::{
@@ -120,8 +122,20 @@ pub fn on_shared_ended(state: &mut State, effects: &mut impl Effects, id: TaskId
 }
 
 /// Notes that a task in a queue has lost the nodes that ran it.
-pub fn on_shared_lost(state: &mut State, effects: &mut impl Effects, id: TaskId, attempt: u32, why: String, now: Now) {
+pub fn on_shared_lost(
+    state: &mut State,
+    effects: &mut impl Effects,
+    id: TaskId,
+    (attempt, lost): (u32, &[LostElsewhere]),
+    why: String,
+    now: Now,
+) {
     accept(state, effects, id);
+    if state.shared.open.contains_key(&id)
+        && let Some(task) = state.tasks.get(id)
+    {
+        stand_in(effects, (id, task.job), lost, task.envelope());
+    }
     end(state, effects, id, attempt, lifecycle::unstarted(Failure::Lost { message: why }, now));
 }
 
@@ -148,6 +162,8 @@ pub struct Import {
     pub failures: u32,
     /// Number of attempts that were lost.
     pub crashes: u32,
+    /// Those of them whose spans are missing.
+    pub lost: Vec<LostElsewhere>,
     /// Time at which its origin accepted it.
     pub submitted_unix_nano: u64,
     /// Its envelope.
@@ -179,6 +195,15 @@ pub fn on_import(state: &mut State, effects: &mut impl Effects, import: Import, 
     state.open_bytes += task.open_bytes();
     let id = state.tasks.insert(task);
     life::on_task(state, id);
+    if problem.is_none()
+        && let Some(span) = stand_in(effects, (id, job), &import.lost, &import.envelope)
+    {
+        // The attempt that follows has a link to it.
+        if let Some(task) = state.tasks.get_mut(id) {
+            task.past.get_or_insert_default().span = Some(span);
+        }
+        effects.to_agent(&ToAgent::StoodIn { id: import.id, attempt: import.attempt });
+    }
     let (token, first_attempt) = (import.token.into(), import.attempt);
     let imported = Imported { id: import.id, token, first_attempt, end: None, failed: Vec::new() };
     state.shared.imports.insert(id, imported);
@@ -189,6 +214,20 @@ pub fn on_import(state: &mut State, effects: &mut impl Effects, import: Import, 
         }
         None => waiting::queue_or_hold(state, id),
     }
+}
+
+/// Writes the spans of attempts that were lost with their nodes, each with a link to the one before. Returns the last.
+fn stand_in(
+    effects: &mut impl Effects,
+    (task, job): (TaskId, JobId),
+    lost: &[LostElsewhere],
+    envelope: &[u8],
+) -> Option<SpanLink> {
+    let mut previous = None;
+    for lost in lost {
+        previous = effects.stand_in(&StandIn { task, job, lost, previous, envelope }).or(previous);
+    }
+    previous
 }
 
 /// Says what keeps the envelope of another node from being run here, if anything does.

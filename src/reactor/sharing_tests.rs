@@ -57,6 +57,7 @@ fn import(envelope: &Envelope<'_>) -> Import {
         attempt: 1,
         failures: 0,
         crashes: 0,
+        lost: Vec::new(),
         submitted_unix_nano: 500,
         envelope: bytes,
     }
@@ -220,6 +221,28 @@ fn a_task_of_another_node_runs_outside_of_the_journal_and_its_end_is_kept_until_
     on_settled(&mut story.state, ID);
     on_agent(&mut story.state, &mut story.effects);
     assert_eq!(ended(&story), 2);
+    story.check();
+}
+
+#[test]
+fn attempts_that_were_lost_with_their_nodes_have_spans_before_the_next_begins() {
+    let mut story = joined(1);
+    let lost = |attempt: u32| LostElsewhere {
+        attempt,
+        node_id: format!("node-{attempt}"),
+        since_unix_nano: 10,
+        until_unix_nano: 20,
+    };
+    let wanted = Import { attempt: 3, crashes: 2, lost: vec![lost(1), lost(2)], ..import(&plain(NEVER_AGAIN)) };
+    on_import(&mut story.state, &mut story.effects, wanted, story.now);
+    assert!(story.effects.leases.is_empty());
+    let span = |number: u8| SpanLink { trace_id: [1; 16], span_id: [number; 8], trace_flags: 1 };
+    let task = story.effects.stand_ins[0].0;
+    let written = [(task, 1, "node-1".to_owned(), None), (task, 2, "node-2".to_owned(), Some(span(1)))];
+    assert_eq!(story.effects.stand_ins, written);
+    assert_eq!(story.effects.to_agent.last(), Some(&ToAgent::StoodIn { id: ID, attempt: 3 }));
+    let past = story.state.tasks.get(TaskId(task)).and_then(|task| task.past.as_ref());
+    assert_eq!(past.and_then(|past| past.span), Some(span(2)), "the attempt that follows has a link to it");
     story.check();
 }
 

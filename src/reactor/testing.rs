@@ -61,6 +61,8 @@ pub(crate) struct Remember {
     pub(crate) later: Vec<(u64, Result<u64, RefusalCode>)>,
     /// Messages that the agent was told.
     pub(crate) to_agent: Vec<ToAgent>,
+    /// Task, attempt and node of spans that were written in the stead of lost nodes, each with the span it links to.
+    pub(crate) stand_ins: Vec<(u64, u32, String, Option<SpanLink>)>,
     /// True if there is no agent.
     pub(crate) has_no_agent: bool,
     /// Files of values that were given up.
@@ -201,6 +203,12 @@ impl Effects for Remember {
 
     fn answer_later(&mut self, (_, tag): (DriverId, u64), answer: Result<Accepted, Refusal>) {
         self.later.push((tag, answer.map(|accepted| accepted.first_task.0).map_err(|refusal| refusal.code)));
+    }
+
+    fn stand_in(&mut self, of: &StandIn<'_>) -> Option<SpanLink> {
+        self.stand_ins.push((of.task.0, of.lost.attempt, of.lost.node_id.clone(), of.previous));
+        let link = SpanLink { trace_id: [1; 16], span_id: [self.stand_ins.len() as u8; 8], trace_flags: 1 };
+        Some(link)
     }
 
     fn to_agent(&mut self, message: &ToAgent) -> bool {

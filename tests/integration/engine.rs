@@ -244,6 +244,7 @@ fn a_node_that_is_killed_whole_is_replaced_by_another_one() {
     fs::remove_file(&started).unwrap();
     let c = holder(&broker);
     agent_pid(&c);
+    let [node_b, node_c] = [&b, &c].map(|node| node.status()["node_id"].clone());
     for process in b.processes() {
         kill_if_there(process.pid, Signal::KILL);
     }
@@ -259,4 +260,48 @@ fn a_node_that_is_killed_whole_is_replaced_by_another_one() {
         (task["state"] == "failed").then_some(task)
     });
     assert_eq!(task["failure"]["reason"], "lost", "{task}");
+
+    // Nobody but the lost node knows its spans, so others stand in for them: who took the task over, and the origin of the one that nobody may take.
+    const ATTEMPT: &str = "misbehaving_tasks.waits tracer.remote_worker";
+    let (of_a, of_c) = (a.spans(), c.spans());
+    let of_attempt =
+        |number: u64| of_c.all_named(ATTEMPT).into_iter().find(|span| *span.attribute("tracer.attempt") == number);
+    let (stand_in, second) = (of_attempt(1).expect("it is written"), of_attempt(2).expect("it has ended"));
+    let of_lost = of_a.named(ATTEMPT);
+    for span in [stand_in, of_lost] {
+        assert_eq!(span.kind(), "SpanKind.CONSUMER");
+        let [attempt, is_stand_in, error] =
+            ["tracer.attempt", "tracer.stand_in", "error.type"].map(|key| span.attribute(key).clone());
+        assert_eq!([attempt, is_stand_in, error], [json!(1), json!(true), json!("node:lost")], "{}", span.value);
+        assert_eq!(*span.attribute("tracer.node_id"), node_b);
+        assert_eq!(span.value["status"]["status_code"], "ERROR", "{}", span.value);
+    }
+    assert_eq!(stand_in.parent_id(), second.parent_id());
+    assert_eq!(*second.attribute("tracer.node_id"), node_c);
+    assert_eq!(
+        second.value["links"][0]["context"]["span_id"], stand_in.value["context"]["span_id"],
+        "{}",
+        second.value
+    );
+    assert!(of_a.iter().any(|span| Some(span.span_id()) == stand_in.parent_id()), "its parent is the submission");
+
+    // The lost node comes back, and completes what it had: each attempt is shown once.
+    let folders = [&a, &b, &c].map(|node| node.spans_dir().to_string_lossy().into_owned());
+    let attempts = || {
+        let folders = folders.iter().flat_map(|folder| ["--spans-dir", folder]);
+        let command: Vec<_> =
+            ["trace", "show", stand_in.trace_id(), "--format", "json"].into_iter().chain(folders).collect();
+        let shown = a.tracer(&command).success().json();
+        let spans = shown["spans"].as_array().expect("it has spans").clone();
+        let of_task = spans.into_iter().filter(|span| span["name"] == ATTEMPT);
+        of_task.map(|span| span["context"]["span_id"].as_str().expect("an id").to_owned()).collect::<Vec<_>>()
+    };
+    let shown = attempts();
+    assert_eq!(shown, [stand_in.span_id(), second.span_id()]);
+    b.run(b.start_command(&[])).success();
+    let of_b = b.spans();
+    let real = of_b.all_named(ATTEMPT).into_iter().find(|span| span.trace_id() == stand_in.trace_id());
+    let real = real.expect("its next head has completed it");
+    assert_ne!(real.span_id(), stand_in.span_id());
+    assert_eq!(attempts(), [real.span_id(), second.span_id()]);
 }

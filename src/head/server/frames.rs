@@ -300,9 +300,12 @@ impl Server {
             FromAgent::Stored(task) => reactor::on_stored(state, io, task),
             FromAgent::NotStored(task, refusal) => reactor::on_not_stored(state, io, task, refusal, now),
             FromAgent::Ended(task, end) => reactor::on_shared_ended(state, io, task, &end, now),
-            FromAgent::Lost { task, attempt, why } => reactor::on_shared_lost(state, io, task, attempt, why, now),
-            FromAgent::Import { id, token, attempt, failures, crashes, submitted_unix_nano, envelope } => {
-                let import = reactor::Import { id, token, attempt, failures, crashes, submitted_unix_nano, envelope };
+            FromAgent::Lost { task, attempt, lost, why } => {
+                reactor::on_shared_lost(state, io, task, (attempt, &lost), why, now);
+            }
+            FromAgent::Import { id, token, attempt, failures, crashes, lost, submitted_unix_nano, envelope } => {
+                let import =
+                    reactor::Import { id, token, attempt, failures, crashes, lost, submitted_unix_nano, envelope };
                 reactor::on_import(state, io, import, now);
             }
             FromAgent::Stop(id) => reactor::on_stop_import(state, io, id, now),

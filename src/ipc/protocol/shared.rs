@@ -70,6 +70,19 @@ pub fn encode_report(report: &AttemptReport) -> Vec<u8> {
     out
 }
 
+/// An attempt that was lost with its node, and whose span nobody else has.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LostElsewhere {
+    /// Number of the attempt, from 1.
+    pub attempt: u32,
+    /// The node, as spans name it.
+    pub node_id: String,
+    /// Time at which that node took it, in nanoseconds since the Unix epoch by that node's clock.
+    pub since_unix_nano: u64,
+    /// Time of the next attempt, by the clock of the node that had that one.
+    pub until_unix_nano: u64,
+}
+
 /// A message of a head to its agent.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ToAgent {
@@ -163,6 +176,13 @@ pub enum ToAgent {
     },
     /// The head stops: nothing is taken from queues any more.
     Stopping,
+    /// Spans stand in for those of the lost attempts that an import came with.
+    StoodIn {
+        /// The task.
+        id: ClusterTaskId,
+        /// The attempt that it began with here.
+        attempt: u32,
+    },
 }
 
 /// A message of an agent to its head.
@@ -180,6 +200,8 @@ pub enum FromAgent {
         task: TaskId,
         /// Number of the attempt that was lost last; 0 if nobody knows.
         attempt: u32,
+        /// Attempts whose spans are missing.
+        lost: Vec<LostElsewhere>,
         /// Reason why that is its end, as a clause.
         why: String,
     },
@@ -195,6 +217,8 @@ pub enum FromAgent {
         failures: u32,
         /// Number of attempts that were lost.
         crashes: u32,
+        /// Those of them whose spans are missing.
+        lost: Vec<LostElsewhere>,
         /// Time at which its origin accepted it, by the clock of that machine.
         submitted_unix_nano: u64,
         /// Its envelope.
@@ -222,6 +246,25 @@ fn put_id(out: &mut Vec<u8>, id: ClusterTaskId) {
 
 fn take_id(take: &mut Take<'_>) -> Result<ClusterTaskId, WireError> {
     Ok(ClusterTaskId { place: PlaceId(take.u64()?), task: TaskId(take.u64()?) })
+}
+
+fn put_lost(out: &mut Vec<u8>, lost: &[LostElsewhere]) {
+    out.put_u32(lost.len() as u32);
+    for lost in lost {
+        out.put_u32(lost.attempt);
+        out.put_str(&lost.node_id);
+        out.put_u64(lost.since_unix_nano);
+        out.put_u64(lost.until_unix_nano);
+    }
+}
+
+fn take_lost(take: &mut Take<'_>) -> Result<Vec<LostElsewhere>, WireError> {
+    let lost = (0..take.u32()?).map(|_| {
+        let (attempt, node_id) = (take.u32()?, take.str()?.to_owned());
+        let (since_unix_nano, until_unix_nano) = (take.u64()?, take.u64()?);
+        Ok(LostElsewhere { attempt, node_id, since_unix_nano, until_unix_nano })
+    });
+    lost.collect()
 }
 
 impl ToAgent {
@@ -293,6 +336,11 @@ impl ToAgent {
                 out.put_u8((*has_begun).into());
             }
             ToAgent::Stopping => out.put_u8(9),
+            ToAgent::StoodIn { id, attempt } => {
+                out.put_u8(10);
+                put_id(out, *id);
+                out.put_u32(*attempt);
+            }
         }
     }
 
@@ -335,6 +383,7 @@ impl ToAgent {
             7 => ToAgent::Ended { id: take_id(&mut take)?, attempt: take.u32()?, end: take.bytes()?.into() },
             8 => ToAgent::GivenBack { id: take_id(&mut take)?, attempt: take.u32()?, has_begun: flag(&mut take)? },
             9 => ToAgent::Stopping,
+            10 => ToAgent::StoodIn { id: take_id(&mut take)?, attempt: take.u32()? },
             _ => return Err(WireError::UnknownValue("message to an agent")),
         };
         take.finish()?;
@@ -360,19 +409,21 @@ impl FromAgent {
                 out.put_u64(task.0);
                 out.put_bytes(end);
             }
-            FromAgent::Lost { task, attempt, why } => {
+            FromAgent::Lost { task, attempt, lost, why } => {
                 out.put_u8(4);
                 out.put_u64(task.0);
                 out.put_u32(*attempt);
                 out.put_str(why);
+                put_lost(out, lost);
             }
-            FromAgent::Import { id, token, attempt, failures, crashes, submitted_unix_nano, envelope } => {
+            FromAgent::Import { id, token, attempt, failures, crashes, lost, submitted_unix_nano, envelope } => {
                 out.put_u8(5);
                 put_id(out, *id);
                 [*attempt, *failures, *crashes].into_iter().for_each(|number| out.put_u32(number));
                 out.put_u64(*submitted_unix_nano);
                 out.put_bytes(token);
                 out.put_bytes(envelope);
+                put_lost(out, lost);
             }
             FromAgent::Stop(id) => {
                 out.put_u8(6);
@@ -405,13 +456,17 @@ impl FromAgent {
                 FromAgent::NotStored(task, Refusal::decode(rest)?)
             }
             3 => FromAgent::Ended(TaskId(take.u64()?), take.bytes()?.into()),
-            4 => FromAgent::Lost { task: TaskId(take.u64()?), attempt: take.u32()?, why: take.str()?.into() },
+            4 => {
+                let (task, attempt, why) = (TaskId(take.u64()?), take.u32()?, take.str()?.into());
+                FromAgent::Lost { task, attempt, lost: take_lost(&mut take)?, why }
+            }
             5 => {
                 let id = take_id(&mut take)?;
                 let (attempt, failures, crashes) = (take.u32()?, take.u32()?, take.u32()?);
                 let submitted_unix_nano = take.u64()?;
                 let (token, envelope) = (take.bytes()?.into(), take.bytes()?.into());
-                FromAgent::Import { id, token, attempt, failures, crashes, submitted_unix_nano, envelope }
+                let lost = take_lost(&mut take)?;
+                FromAgent::Import { id, token, attempt, failures, crashes, lost, submitted_unix_nano, envelope }
             }
             6 => FromAgent::Stop(take_id(&mut take)?),
             7 => FromAgent::Settled(take_id(&mut take)?),
@@ -461,6 +516,7 @@ mod tests {
             ToAgent::Ended { id: ID, attempt: 1, end: b"end".to_vec() },
             ToAgent::GivenBack { id: ID, attempt: 1, has_begun: false },
             ToAgent::Stopping,
+            ToAgent::StoodIn { id: ID, attempt: 3 },
         ];
         for message in to_agent {
             let mut body = Vec::new();
@@ -472,13 +528,14 @@ mod tests {
             FromAgent::Stored(TaskId(1)),
             FromAgent::NotStored(TaskId(1), Refusal::new(RefusalCode::QueueRefused, "no\n(hint: yes)")),
             FromAgent::Ended(TaskId(1), b"end".to_vec()),
-            FromAgent::Lost { task: TaskId(1), attempt: 2, why: "gone".into() },
+            FromAgent::Lost { task: TaskId(1), attempt: 2, lost: Vec::new(), why: "gone".into() },
             FromAgent::Import {
                 id: ID,
                 token: b"token".to_vec(),
                 attempt: 2,
                 failures: 1,
                 crashes: 0,
+                lost: vec![LostElsewhere { attempt: 1, node_id: "b".into(), since_unix_nano: 3, until_unix_nano: 4 }],
                 submitted_unix_nano: 9,
                 envelope: b"e".to_vec(),
             },

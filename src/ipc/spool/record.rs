@@ -438,6 +438,12 @@ impl From<&str> for OwnedValue {
     }
 }
 
+impl From<bool> for OwnedValue {
+    fn from(value: bool) -> OwnedValue {
+        OwnedValue::Bool(value)
+    }
+}
+
 impl From<i64> for OwnedValue {
     fn from(value: i64) -> OwnedValue {
         OwnedValue::I64(value)
