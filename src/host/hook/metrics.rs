@@ -14,8 +14,8 @@ use std::ffi::c_void;
 use std::hash::{BuildHasher, RandomState};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
-use std::sync::atomic::AtomicPtr;
-use std::sync::atomic::Ordering::{Acquire, Release};
+use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+use std::sync::atomic::{AtomicBool, AtomicPtr};
 use std::sync::{Mutex, OnceLock, PoisonError, RwLock};
 use std::thread;
 
@@ -68,6 +68,8 @@ struct Instrument {
     at_hand: [AtomicPtr<Remembered>; AT_HAND],
     /// The series without attributes.
     plain: OnceLock<SeriesPlace>,
+    /// True if it was said that attributes have no series of their own.
+    has_overflown: AtomicBool,
 }
 
 /// A series with the bytes of attributes that lead to it. It is never freed.
@@ -162,7 +164,7 @@ impl Metrics {
         let Some(index) = file.define(&definition) else {
             log(&format!(
                 "instrument `{}` is not made: a process has at most {INSTRUMENTS_LIMIT}, a histogram at most {BOUNDARIES_LIMIT} \
-                 boundaries, each above the one before, and the texts at most 4 KiB",
+                 boundaries, each above the one before, and the texts at most 4 KiB; and their disk has to have room",
                 definition.name
             ));
             return None;
@@ -172,8 +174,8 @@ impl Metrics {
             // Who chooses values of attributes does not know which of them collide.
             let seed = RandomState::new().hash_one(0) as usize;
             let places = RwLock::new(HashMap::with_hasher(FxSeededState::with_seed(seed)));
-            let at_hand = Default::default();
-            &*Box::leak(Box::new(Instrument { definition, index, file, places, at_hand, plain: OnceLock::new() }))
+            let (at_hand, plain, has_overflown) = Default::default();
+            &*Box::leak(Box::new(Instrument { definition, index, file, places, at_hand, plain, has_overflown }))
         };
         Some(*instruments.entry(index.number()).or_insert_with(made))
     }
@@ -338,6 +340,7 @@ impl Instrument {
         }
         // SAFETY: promised by the caller.
         let place = self.file.series(self.index, &unsafe { attributes(given) })?;
+        self.say_overflow(place);
         let mut places = self.places.write().unwrap_or_else(PoisonError::into_inner);
         if places.len() < REMEMBERED {
             places
@@ -345,6 +348,23 @@ impl Instrument {
                 .or_insert_with_key(|key| Box::leak(Box::new(Remembered { key: key.clone(), place })));
         }
         Some(place)
+    }
+
+    /// Says once if values are counted without their attributes.
+    fn say_overflow(&self, place: SeriesPlace) {
+        if self.has_overflown.load(Relaxed) {
+            return;
+        }
+        if let (Some(overflow), Some(refusal)) = self.file.overflow(self.index)
+            && overflow == place
+            && !self.has_overflown.swap(true, Relaxed)
+        {
+            log(&format!(
+                "metric `{}`: values with further attributes are added up in one series, with `otel.metric.overflow`, because {refusal} \
+                 (this is said once)",
+                self.definition.name
+            ));
+        }
     }
 }
 
