@@ -18,7 +18,6 @@
 //! | `memory`, `idle` | what a service takes that does nothing |
 //! | `system_calls` | calls of a request in proxy and replica; it fails when there are more than is said |
 //! | `hostile` | latency of a well-behaved client with hostile ones beside it, and without |
-//! | `otlp` | what `tracer start --otlp` takes |
 //! | `batch` | batches of a handler of fixed cost, beside the ideal |
 //! | `metrics` | hello with metrics and without |
 //! | `call` | calls of a deployment inside a handler, beside those of an actor |
@@ -44,7 +43,6 @@ mod floors;
 mod footprint;
 mod hostile;
 mod load;
-mod otlp;
 mod paced;
 mod peers;
 mod scale;
@@ -100,8 +98,7 @@ const LOADS: [(&str, Load); 5] = [
 type Measurement = fn(u32, usize) -> Result<(), Failure>;
 
 /// The others, by the names that `--only` takes.
-const OTHERS: [(&str, Measurement); 14] = [
-    ("otlp", otlp::measure),
+const OTHERS: [(&str, Measurement); 13] = [
     ("batch", batches::measure),
     ("metrics", counting::measure),
     ("call", calls::measure),
