@@ -19,7 +19,7 @@ pub use tracer_reactor::{self as reactor, state};
 mod agent;
 mod clients;
 mod connection;
-pub(crate) mod figures;
+pub mod figures;
 mod front;
 pub(crate) mod guard;
 mod handover;

@@ -20,7 +20,7 @@ pub(crate) fn path(temp_dir: &Path) -> PathBuf {
 
 /// The metrics of a head. Without a file, such as on a full disk at its start, nothing is counted.
 #[derive(Debug)]
-pub(super) struct Figures {
+pub struct Figures {
     file: Option<SeriesFile>,
     /// Reason why there is no file.
     pub(super) failure: Option<String>,
@@ -31,7 +31,8 @@ pub(super) struct Figures {
 }
 
 impl Figures {
-    pub(super) fn open(path: &Path) -> Figures {
+    /// Opens the file of a place, which is made if it is not there.
+    pub fn open(path: &Path) -> Figures {
         let (file, failure) = match SeriesFile::open(path) {
             Ok(file) => (Some(file), None),
             Err(error) => {
@@ -42,7 +43,7 @@ impl Figures {
     }
 
     /// Counts an attempt that has ended.
-    pub(super) fn count_attempt(&mut self, attempt: &EndedAttempt<'_>) {
+    pub fn count_attempt(&mut self, attempt: &EndedAttempt<'_>) {
         let Some(file) = &mut self.file else { return };
         let function = (FUNCTION, attempt.name);
         if self.of_targets.len() <= attempt.target {
@@ -69,7 +70,7 @@ impl Figures {
     }
 
     /// Counts a task that has ended.
-    pub(super) fn count_end(&mut self, outcome: &Outcome) {
+    pub fn count_end(&mut self, outcome: &Outcome) {
         let Some(file) = &mut self.file else { return };
         let (place, state) = match outcome {
             Outcome::Failed(failure) if failure.is_cancellation() => (2, "cancelled"),

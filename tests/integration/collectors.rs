@@ -157,6 +157,41 @@ fn a_receiver_that_refuses_connections_slows_no_task_and_is_said_once() {
 }
 
 #[test]
+fn a_receiver_of_log_records_that_is_away_slows_no_task_is_said_once_and_takes_little_memory() {
+    let Some(receiver) = Receiver::start(&["200"]) else { return };
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
+    let endpoint = format!("http://{}/v1/logs", listener.local_addr().expect("it has one"));
+    drop(listener);
+    let cluster = exporting_to(&receiver.endpoint())
+        .env("OTEL_LOGS_EXPORTER", "otlp")
+        .env("OTEL_EXPORTER_OTLP_LOGS_ENDPOINT", &endpoint)
+        .env("OTEL_EXPORTER_OTLP_LOGS_TIMEOUT", "200")
+        .env("OTEL_BLRP_SCHEDULE_DELAY", "20")
+        .start();
+    let [pid] = cluster.worker_pids()[..] else { panic!("one worker") };
+    let memory = || {
+        let status = std::fs::read_to_string(format!("/proc/{pid}/status")).expect("it runs");
+        let memory = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).expect("its memory").trim();
+        memory.trim_end_matches(" kB").parse::<u64>().expect("a number")
+    };
+    cluster.submit("traced_tasks:logs_many", &["10000"]).success();
+    let before = memory();
+    for _ in 0..4 {
+        cluster.submit("traced_tasks:logs_many", &["10000"]).success();
+    }
+    assert!(memory() < before + (16 << 10), "{before} KiB before, {} after", memory());
+    let said = format!("log records are not delivered to `{endpoint}`: ");
+    let log = wait_until("it is said", || Some(logs(&cluster)).filter(|log| log.contains(&said)));
+    assert_eq!(log.matches("log records are not delivered to").count(), 1, "{log}");
+    // Nothing is lost: each is in its file.
+    let files = std::fs::read_dir(cluster.spans_dir()).expect("the folder").flatten().map(|entry| entry.path());
+    let kept = files.filter(|path| path.to_str().is_some_and(|path| path.ends_with(".logs.jsonl")));
+    let kept = kept.map(|path| std::fs::read_to_string(path).expect("it is text").matches("\"an event\"").count());
+    assert_eq!(kept.sum::<usize>(), 50_000);
+    cluster.stop().success();
+}
+
+#[test]
 fn a_receiver_that_never_answers_slows_no_task() {
     // Connections wait in its queue and nobody takes them.
     let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");

@@ -1,13 +1,14 @@
 //! A disk that is full: tasks run, what is lost is counted, and recording resumes when there is room.
 
 use std::fs;
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use rustix::process::Signal;
 use serde_json::json;
 
+use super::metrics::{OPENMETRICS, samples, scrape, text};
 use crate::support::{Api, Cluster, HOOK, kill, skip, wait_until};
 
 /// A small file system in memory, for as long as this lives.
@@ -189,6 +190,73 @@ fn what_dies_with_a_process_on_a_full_disk_is_counted_to_the_span() {
     // A write that failed may have filled the last page of the file.
     assert!((missing..missing + 12).contains(&lost), "{missing} are missing, {counts}");
     assert_eq!(counts["at_risk"], 0, "{counts}");
+    cluster.stop().success();
+}
+
+/// Returns how often a text is in the files of log records.
+fn logged(cluster: &Cluster, text: &str) -> usize {
+    let files = fs::read_dir(cluster.spans_dir()).expect("the folder").flatten().map(|entry| entry.path());
+    let files = files.filter(|path| path.to_str().is_some_and(|path| path.ends_with(".logs.jsonl")));
+    files.map(|path| fs::read_to_string(path).expect("it is text").matches(text).count()).sum()
+}
+
+#[test]
+fn log_records_wait_while_the_disk_is_full_and_those_beyond_that_are_counted_and_said() {
+    let cluster = Cluster::builder().hook(HOOK).build();
+    let Some(disk) = SmallDisk::mount(&cluster.spans_dir(), "24m") else { return };
+    cluster.start_head(&[]).success();
+    cluster.submit("traced_tasks:logs_many", &["1"]).success();
+    fs::write(disk.path.join("filler"), vec![b'x'; 32 << 20]).expect_err("it is smaller than that");
+    let [worker] = cluster.worker_pids()[..] else { panic!("one worker") };
+    cluster.submit("traced_tasks:logs_many", &["100"]).success();
+    assert_eq!(logged(&cluster, "an event"), 1, "there is no room for them");
+    wait_until("it is said", || logs_of(&cluster).contains("log records cannot be written, 100 wait: ").then_some(()));
+    disk.make_room();
+    // One is looked after again a second after it could not be written.
+    wait_until("they are written", || (logged(&cluster, "an event") == 101).then_some(()));
+    fs::write(disk.path.join("filler"), vec![b'x'; 32 << 20]).expect_err("it is smaller than that");
+    cluster.submit("traced_tasks:logs_many", &["50000"]).success();
+    let said = wait_until("it is said", || {
+        let logs = logs_of(&cluster);
+        let said = logs.lines().filter(|line| line.contains("log records lost: ")).count();
+        (said > 10).then_some(said)
+    });
+    assert!(said <= 16, "{said}: ever more rarely");
+    disk.make_room();
+    cluster.submit("traced_tasks:logs_many", &["3"]).success();
+    let kept = wait_until("the latest are written", || Some(logged(&cluster, "an event")).filter(|kept| *kept > 200));
+    assert!((1_000..50_000).contains(&kept), "{kept}");
+    assert_eq!(cluster.worker_pids(), [worker]);
+    cluster.stop().success();
+}
+
+#[test]
+fn values_of_series_for_which_the_disk_has_no_room_are_added_up_and_that_is_said_once() {
+    let cluster = Cluster::builder().hook(HOOK).arg("--metrics=127.0.0.1:0").build();
+    fs::DirBuilder::new().mode(0o700).create(cluster.temp_dir()).expect("the test's folder is ours");
+    let Some(_disk) = SmallDisk::mount(&cluster.temp_dir().join("metrics.modules"), "64k") else { return };
+    cluster.start_head(&[]).success();
+    let [worker] = cluster.worker_pids()[..] else { panic!("one worker") };
+    let sold = |cluster: &Cluster| -> Vec<(String, f64)> {
+        let samples = samples(&text(&scrape(cluster, OPENMETRICS)));
+        samples.into_iter().filter(|(name, _)| name.starts_with("shop_sold_total{")).collect()
+    };
+    for round in 1..=2 {
+        cluster.submit("traced_tasks:counts_series", &["1000"]).success();
+        let series = sold(&cluster);
+        assert!((20..900).contains(&series.len()), "{} series", series.len());
+        assert_eq!(series.iter().map(|(_, value)| value).sum::<f64>(), 1000.0 * f64::from(round));
+    }
+    assert_eq!(cluster.worker_pids(), [worker]);
+    let log = logs_of(&cluster);
+    let said: Vec<_> = log.lines().filter(|line| line.contains("metric `shop.sold`: ")).collect();
+    assert_eq!(said.len(), 1, "{log}");
+    assert!(said[0].contains("No space left on device"), "{log}");
+    // The next process goes on with the same sums.
+    kill(worker, Signal::KILL);
+    wait_until("the worker is replaced", || (cluster.worker_pids() != [worker]).then_some(()));
+    cluster.submit("traced_tasks:counts_series", &["1000"]).success();
+    assert_eq!(sold(&cluster).iter().map(|(_, value)| value).sum::<f64>(), 3000.0);
     cluster.stop().success();
 }
 

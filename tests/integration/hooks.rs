@@ -852,7 +852,7 @@ fn client_of_spanned(cluster: &Cluster) -> Idle {
 #[test]
 fn a_hook_is_told_the_request_for_which_a_span_starts() {
     let cluster = Cluster::builder().arg("--tracing-exporter=hook_forms:asking_exporter").start();
-    let mut client = client_of_spanned(&cluster);
+    let mut client = client_of_spanned(&cluster).header("x-model-id", "de");
     let exchange = client.ask();
     cluster.submit("traced_tasks:logs", &["1"]).success();
     cluster.stop().success();
@@ -871,6 +871,7 @@ fn a_hook_is_told_the_request_for_which_a_span_starts() {
             ("asked.deployment", "deployment"),
             ("asked.replica", "replica_id"),
             ("asked.route_prefix", "route"),
+            ("asked.model", "multiplexed_model_id"),
         ] {
             assert!(span.attribute(asked).is_string(), "no {asked}: {}", span.value);
             assert_eq!(span.attribute(asked), handled.attribute(known), "{asked}");

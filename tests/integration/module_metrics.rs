@@ -2,6 +2,9 @@
 
 use std::collections::BTreeMap;
 use std::fs;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::TcpListener;
+use std::os::unix::fs::MetadataExt;
 
 use rustix::process::Signal;
 use serde_json::{Value, json};
@@ -120,6 +123,37 @@ fn what_an_instrument_does_not_take_is_left_out_and_what_cannot_be_made_is_said(
         log.contains("an instrument is not made").then_some(log)
     });
     assert!(log.contains("instrument `shop.refused.boundaries` is not made"), "{log}");
+}
+
+#[test]
+fn values_of_more_attributes_than_there_are_series_are_added_up_in_little_memory_and_that_is_said_once() {
+    // Ten million take as little: this is what a test has time for.
+    const VALUES: u32 = 100_000;
+    let cluster = cluster(1);
+    cluster.submit("traced_tasks:counts_series", &["3000"]).success();
+    let [pid] = cluster.worker_pids()[..] else { panic!("one worker") };
+    let memory = || {
+        let status = fs::read_to_string(format!("/proc/{pid}/status")).expect("it runs");
+        let memory = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).expect("its memory").trim();
+        memory.trim_end_matches(" kB").parse::<u64>().expect("a number")
+    };
+    let before = memory();
+    cluster.submit("traced_tasks:counts_series", &[&VALUES.to_string()]).success();
+    assert!(memory() < before + (4 << 10), "{before} KiB before, {} after", memory());
+    let sold: Vec<_> = values(&cluster).into_iter().filter(|(name, _)| name.starts_with("shop_sold_total{")).collect();
+    assert_eq!(sold.len(), 2000);
+    assert_eq!(sold.iter().map(|(_, value)| value).sum::<f64>(), f64::from(3000 + VALUES));
+    let overflow = sold.iter().find(|(name, _)| name.contains("otel_metric_overflow=\"true\"")).expect("the rest").1;
+    assert_eq!(overflow, f64::from(3000 + VALUES - 2 * 1999));
+    let folder = cluster.temp_dir().join("metrics.modules");
+    let blocks =
+        |entry: std::io::Result<fs::DirEntry>| entry.and_then(|entry| entry.metadata()).map_or(0, |file| file.blocks());
+    let bytes = fs::read_dir(folder).expect("there are files").map(blocks).sum::<u64>() * 512;
+    assert!(bytes < 1 << 20, "{bytes} bytes on the disk");
+    let logs = fs::read_dir(cluster.session_dir().join("logs")).expect("a session has logs");
+    let log: String = logs.filter_map(|log| fs::read_to_string(log.ok()?.path()).ok()).collect();
+    assert_eq!(log.matches("metric `shop.sold`: ").count(), 1, "{log}");
+    assert!(log.contains("an instrument has at most 2000 series"), "{log}");
 }
 
 #[test]
@@ -258,6 +292,54 @@ fn deltas_add_up_to_what_happened_also_over_a_killed_exporter_and_the_last_go_at
     submit(8);
     cluster.stop().success();
     assert_eq!(sum(), 9, "what was counted last goes with the head's end");
+}
+
+/// Takes a request, answers it, and returns its body.
+fn take_request(listener: &TcpListener) -> Vec<u8> {
+    let mut stream = BufReader::new(listener.accept().expect("somebody comes").0);
+    let (mut line, mut length) = (String::new(), 0);
+    while line != "\r\n" {
+        line.clear();
+        stream.read_line(&mut line).expect("a head");
+        if let Some(value) = line.to_ascii_lowercase().strip_prefix("content-length:") {
+            length = value.trim().parse().expect("a number");
+        }
+    }
+    let mut body = vec![0; length];
+    stream.read_exact(&mut body).expect("a body");
+    let answer =
+        b"HTTP/1.1 200 OK\r\ncontent-type: application/x-protobuf\r\ncontent-length: 0\r\nconnection: close\r\n\r\n";
+    stream.get_mut().write_all(answer).expect("it is taken");
+    body
+}
+
+#[test]
+fn a_receiver_of_metrics_that_is_away_slows_no_task_is_said_rarely_and_has_all_when_it_is_back() {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
+    let address = listener.local_addr().expect("it has one");
+    drop(listener);
+    let cluster = Cluster::builder()
+        .workers(1)
+        .hook(HOOK)
+        .env("OTEL_METRICS_EXPORTER", "otlp")
+        .env("OTEL_METRIC_EXPORT_INTERVAL", "20")
+        .env("OTEL_EXPORTER_OTLP_METRICS_TIMEOUT", "50")
+        .env("OTEL_EXPORTER_OTLP_METRICS_ENDPOINT", format!("http://{address}/v1/metrics"))
+        .start();
+    let said = || {
+        let log = fs::read_to_string(cluster.session_dir().join("logs/http.log")).unwrap_or_default();
+        log.matches(&format!("metrics have not reached http://{address}/v1/metrics: ")).count()
+    };
+    wait_until("it is said", || (said() > 0).then_some(()));
+    for number in 0..50 {
+        cluster.submit("traced_tasks:order", &["\"west\"", &number.to_string()]).success();
+    }
+    assert!(said() < 10, "{} times", said());
+    let listener = TcpListener::bind(address).expect("the port is still free");
+    let body = take_request(&listener);
+    assert!(body.windows(11).any(|part| part == b"shop.orders"), "it has what was counted meanwhile");
+    drop(listener);
+    cluster.stop().success();
 }
 
 #[test]

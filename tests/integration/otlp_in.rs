@@ -1,7 +1,7 @@
 //! `tracer start --otlp`: what programs send arrives below the attempt that they are, and nobody else sends or reads anything.
 
 use std::fs;
-use std::io::{BufReader, Write};
+use std::io::{BufReader, Read, Write};
 use std::path::{Path, PathBuf};
 
 use flate2::Compression;
@@ -259,6 +259,27 @@ fn metrics_of_two_programs_are_in_the_scrape_each_with_its_labels() {
 }
 
 #[test]
+fn more_series_than_there_is_room_for_are_counted_and_said_once() {
+    let cluster = Cluster::builder().arg("--http=127.0.0.1:0").arg("--otlp").start();
+    let (api, sender) = (Api::of(&cluster), sender(&cluster));
+    for part in 0..10 {
+        let point = |number: u64| {
+            let attribute = json!({"key": "shop.item", "value": {"intValue": (part * 1000 + number).to_string()}});
+            json!({"asInt": "1", "attributes": [attribute]})
+        };
+        let points: Vec<_> = (0..1000).map(point).collect();
+        let sum = json!({"aggregationTemporality": 2, "isMonotonic": true, "dataPoints": points});
+        let scope = json!({"scope": {"name": "shop"}, "metrics": [{"name": "shop.orders", "sum": sum}]});
+        post(&sender, "metrics", &json!({"resourceMetrics": [{"scopeMetrics": [scope]}]})).status(200);
+    }
+    let scrape = api.get("/metrics").status(200).text();
+    assert_eq!(scrape.lines().filter(|line| line.starts_with("shop_orders_total{")).count(), 2000);
+    assert!(scrape.contains("tracer_otlp_points_not_shown_total 8000"), "{scrape}");
+    let log = fs::read_to_string(cluster.session_dir().join("logs/http.log")).expect("it has a log");
+    assert_eq!(log.matches("`GET /metrics` does not show all series that are received").count(), 1, "{log}");
+}
+
+#[test]
 fn senders_may_send_and_do_nothing_else() {
     let cluster = Cluster::builder().arg("--http=127.0.0.1:0").arg("--otlp").start();
     let (api, sender) = (Api::of(&cluster), sender(&cluster));
@@ -338,6 +359,68 @@ fn hostile_bodies_are_refused_and_the_next_one_is_taken() {
     post(&api, "traces", &one_span("after all that")).status(200);
     assert_eq!(cluster.status()["http"]["restarts"], 0);
     assert_eq!(lines(&cluster, ".received.jsonl").len(), 1);
+}
+
+/// Sends a head and zeroes after it, up to a GiB, for as long as they are taken. Returns the answer, after which the connection ends, and the number of
+/// bytes that were taken.
+fn send_gibibyte(api: &Api, request: &str, framing: &str) -> (Answer, usize) {
+    let mut stream = api.connect();
+    let head = format!(
+        "{request} HTTP/1.1\r\nHost: {}\r\nAuthorization: Bearer {}\r\nContent-Type: application/json\r\n{framing}\r\n\r\n",
+        api.address, api.token
+    );
+    stream.write_all(head.as_bytes()).expect("it is taken");
+    let mut answers = BufReader::new(stream.try_clone().expect("a socket"));
+    let reading = std::thread::spawn(move || {
+        let answer = read_answer(&mut answers, false).expect("an answer");
+        // Nothing, or that it was cut off.
+        let rest = answers.read(&mut [0]).unwrap_or(0);
+        assert_eq!(rest, 0, "the connection ends after the answer");
+        answer
+    });
+    let zeroes = vec![b'0'; 1 << 16];
+    let piece = match framing.starts_with("Content-Length") {
+        true => zeroes,
+        false => [&b"10000\r\n"[..], &zeroes, b"\r\n"].concat(),
+    };
+    let mut taken = 0;
+    while taken < 1 << 30 && !reading.is_finished() && stream.write_all(&piece).is_ok() {
+        taken += piece.len();
+    }
+    (reading.join().expect("the answer is read"), taken)
+}
+
+#[test]
+fn a_gibibyte_is_refused_early_wherever_it_is_sent_and_takes_no_memory() {
+    let cluster = Cluster::builder().hook(HOOK).arg("--http=127.0.0.1:0").arg("--otlp").start();
+    let (api, sender) = (Api::of(&cluster), sender(&cluster));
+    let stranger = Api { token: "nobody's".into(), ..Api::of(&cluster) };
+    let pid = cluster.status()["http"]["pid"].as_u64().expect("it runs");
+    let peak = || {
+        let status = fs::read_to_string(format!("/proc/{pid}/status")).expect("it runs");
+        let peak = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).expect("a peak").trim();
+        peak.trim_end_matches(" kB").parse::<u64>().expect("a number")
+    };
+    let before = peak();
+    for framing in ["Content-Length: 1073741824", "Transfer-Encoding: chunked"] {
+        for (client, request, status) in [
+            (&sender, "POST /v1/traces", 413),
+            (&sender, "POST /v1/logs", 413),
+            (&sender, "POST /v1/metrics", 413),
+            (&api, "POST /api/v1/tasks", 413),
+            (&api, "GET /metrics", 200),
+            (&api, "POST /metrics", 405),
+            (&stranger, "POST /v1/traces", 401),
+        ] {
+            let (answer, taken) = send_gibibyte(client, request, framing);
+            assert_eq!(answer.status, status, "{request}, {framing}: {}", answer.text());
+            assert!(taken < 64 << 20, "{request}, {framing}: {taken} bytes are taken");
+        }
+    }
+    assert!(peak() < before + (48 << 10), "{before} KiB before, {} at the peak", peak());
+    post(&sender, "traces", &one_span("after all that")).status(200);
+    let http = cluster.status()["http"].clone();
+    assert_eq!((&http["restarts"], &http["otlp"]["refused_requests"]), (&json!(0), &json!(8)));
 }
 
 #[test]

@@ -76,7 +76,7 @@ impl Clients {
                     if exchanges.len() % renewal == 0 {
                         connection = None;
                     }
-                    exchanges.push(ask(&mut connection, address, &path, is_sampled));
+                    exchanges.push(ask(&mut connection, address, &path, "", is_sampled));
                     answered.fetch_add(1, Ordering::Relaxed);
                 }
                 exchanges
@@ -108,19 +108,27 @@ impl Clients {
 pub struct Idle {
     address: SocketAddr,
     path: String,
+    /// Header lines of its own, each with its end.
+    headers: String,
     connection: Option<BufReader<TcpStream>>,
 }
 
 impl Clients {
     /// Returns a client that keeps its connection, and asks when it is told to.
     pub fn at_rest(address: SocketAddr, path: &str) -> Idle {
-        Idle { address, path: path.into(), connection: None }
+        Idle { address, path: path.into(), headers: String::new(), connection: None }
     }
 }
 
 impl Idle {
+    /// Sends this header too from now on.
+    pub fn header(mut self, name: &str, value: &str) -> Idle {
+        self.headers += &format!("{name}: {value}\r\n");
+        self
+    }
+
     pub fn ask(&mut self) -> Exchange {
-        ask(&mut self.connection, self.address, &self.path, |_| true)
+        ask(&mut self.connection, self.address, &self.path, &self.headers, |_| true)
     }
 }
 
@@ -128,13 +136,15 @@ fn ask(
     connection: &mut Option<BufReader<TcpStream>>,
     address: SocketAddr,
     path: &str,
+    headers: &str,
     is_sampled: fn(u64) -> bool,
 ) -> Exchange {
     let number = NUMBERS.fetch_add(1, Ordering::Relaxed);
     let is_sampled = is_sampled(number);
     let (trace_id, span_id) = (format!("{:032x}", u128::from(number) | 1 << 100), format!("{number:016x}"));
     let trace_parent = format!("00-{trace_id}-{span_id}-0{}", u8::from(is_sampled));
-    let outcome = exchange(connection, address, path, &trace_parent);
+    let headers = format!("traceparent: {trace_parent}\r\n{headers}");
+    let outcome = exchange(connection, address, path, &headers);
     let outcome = outcome.map_or_else(
         |error| if error.kind() == ErrorKind::ConnectionRefused { Outcome::Refused } else { Outcome::Broken(error) },
         Outcome::Whole,
@@ -150,7 +160,7 @@ fn exchange(
     connection: &mut Option<BufReader<TcpStream>>,
     address: SocketAddr,
     path: &str,
-    trace_parent: &str,
+    headers: &str,
 ) -> io::Result<Answer> {
     let reader = match connection {
         Some(reader) => reader,
@@ -161,7 +171,7 @@ fn exchange(
             connection.insert(BufReader::new(stream))
         }
     };
-    let request = format!("GET {path} HTTP/1.1\r\nHost: {address}\r\ntraceparent: {trace_parent}\r\n\r\n");
+    let request = format!("GET {path} HTTP/1.1\r\nHost: {address}\r\n{headers}\r\n");
     reader.get_mut().write_all(request.as_bytes())?;
     read_answer(reader, false)
 }

@@ -471,6 +471,8 @@ typedef struct TracerRunningRequest {
     struct TracerStr client;
     // Time after which the answer is not wanted, in nanoseconds since the Unix epoch; 0 for none.
     uint64_t deadline_unix_nano;
+    // The model that the request is for, as its header `x-model-id` or its caller says; empty if neither does.
+    struct TracerStr model;
 } TracerRunningRequest;
 
 // Everything a span begins with.

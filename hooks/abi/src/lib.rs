@@ -999,6 +999,8 @@ pub struct RunningRequest {
     pub client: Str,
     /// Time after which the answer is not wanted, in nanoseconds since the Unix epoch; 0 for none.
     pub deadline_unix_nano: u64,
+    /// The model that the request is for, as its header `x-model-id` or its caller says; empty if neither does.
+    pub model: Str,
 }
 
 /// Answer of the maker of a span about it.
@@ -1733,7 +1735,7 @@ const _: () = {
     assert!(size_of::<Scope>() == 72);
     assert!(size_of::<SpanContext>() == 56);
     assert!(size_of::<SpanStart>() == 152);
-    assert!(size_of::<RunningRequest>() == 112);
+    assert!(size_of::<RunningRequest>() == 128);
     assert!(size_of::<SpanAdditions>() == 56);
     assert!(size_of::<Runtime>() == 64);
     assert!(size_of::<SpanStarted>() == 40);

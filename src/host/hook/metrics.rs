@@ -14,8 +14,8 @@ use std::ffi::c_void;
 use std::hash::{BuildHasher, RandomState};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
-use std::sync::atomic::AtomicPtr;
-use std::sync::atomic::Ordering::{Acquire, Release};
+use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+use std::sync::atomic::{AtomicBool, AtomicPtr};
 use std::sync::{Mutex, OnceLock, PoisonError, RwLock};
 use std::thread;
 
@@ -68,6 +68,8 @@ struct Instrument {
     at_hand: [AtomicPtr<Remembered>; AT_HAND],
     /// The series without attributes.
     plain: OnceLock<SeriesPlace>,
+    /// True if it was said that attributes have no series of their own.
+    has_overflown: AtomicBool,
 }
 
 /// A series with the bytes of attributes that lead to it. It is never freed.
@@ -162,7 +164,7 @@ impl Metrics {
         let Some(index) = file.define(&definition) else {
             log(&format!(
                 "instrument `{}` is not made: a process has at most {INSTRUMENTS_LIMIT}, a histogram at most {BOUNDARIES_LIMIT} \
-                 boundaries, each above the one before, and the texts at most 4 KiB",
+                 boundaries, each above the one before, and the texts at most 4 KiB; and their disk has to have room",
                 definition.name
             ));
             return None;
@@ -172,8 +174,8 @@ impl Metrics {
             // Who chooses values of attributes does not know which of them collide.
             let seed = RandomState::new().hash_one(0) as usize;
             let places = RwLock::new(HashMap::with_hasher(FxSeededState::with_seed(seed)));
-            let at_hand = Default::default();
-            &*Box::leak(Box::new(Instrument { definition, index, file, places, at_hand, plain: OnceLock::new() }))
+            let (at_hand, plain, has_overflown) = Default::default();
+            &*Box::leak(Box::new(Instrument { definition, index, file, places, at_hand, plain, has_overflown }))
         };
         Some(*instruments.entry(index.number()).or_insert_with(made))
     }
@@ -251,19 +253,17 @@ impl Instrument {
     ///
     /// What the measurement points to is readable.
     unsafe fn measure(&self, measurement: &abi::Measurement) -> u32 {
-        let round = match (self.definition.kind.is_observable(), ROUND.get()) {
-            (true, 0) => return abi::STATUS_FAILED,
-            (true, round) => round,
-            (false, _) => 1,
-        };
+        let is_observable = self.definition.kind.is_observable();
+        let round = if is_observable { ROUND.get() } else { 1 };
+        if round == 0 {
+            return abi::STATUS_FAILED;
+        }
         // SAFETY: promised by the caller.
         let Some(place) = (unsafe { self.place(measurement) }) else { return abi::STATUS_FULL };
         // SAFETY: all members of the union are of the same size, and all bits are a value of each.
         let bits = unsafe { measurement.value.u64_ };
         let Some(bucket) = self.file.measure(&self.definition, place, bits, round) else { return abi::STATUS_REFUSED };
-        if self.definition.kind.is_observable()
-            || !self.file.wants_exemplar(&self.definition, place, bucket, exemplar_time())
-        {
+        if is_observable || !self.file.wants_exemplar(&self.definition, place, bucket, exemplar_time()) {
             return abi::STATUS_OK;
         }
         if measurement.span_context.is_null() {
@@ -338,6 +338,7 @@ impl Instrument {
         }
         // SAFETY: promised by the caller.
         let place = self.file.series(self.index, &unsafe { attributes(given) })?;
+        self.say_overflow(place);
         let mut places = self.places.write().unwrap_or_else(PoisonError::into_inner);
         if places.len() < REMEMBERED {
             places
@@ -345,6 +346,23 @@ impl Instrument {
                 .or_insert_with_key(|key| Box::leak(Box::new(Remembered { key: key.clone(), place })));
         }
         Some(place)
+    }
+
+    /// Says once if values are counted without their attributes.
+    fn say_overflow(&self, place: SeriesPlace) {
+        if self.has_overflown.load(Relaxed) {
+            return;
+        }
+        if let (Some(overflow), Some(refusal)) = self.file.overflow(self.index)
+            && overflow == place
+            && !self.has_overflown.swap(true, Relaxed)
+        {
+            log(&format!(
+                "metric `{}`: values with further attributes are added up in one series, with `otel.metric.overflow`, because {refusal} \
+                 (this is said once)",
+                self.definition.name
+            ));
+        }
     }
 }
 
@@ -386,12 +404,12 @@ unsafe fn mixed(given: &[abi::KeyValue]) -> usize {
 /// What the attributes point to is readable.
 unsafe fn is_key_of(key: &[u8], given: &[abi::KeyValue]) -> bool {
     let mut rest = key;
-    let mut take = |bytes: &[u8]| match rest.strip_prefix(bytes) {
-        Some(left) => {
+    let mut take = |bytes: &[u8]| match rest.split_at_checked(bytes.len()) {
+        Some((start, left)) if is_same(start, bytes) => {
             rest = left;
             true
         }
-        None => false,
+        _ => false,
     };
     for attribute in given {
         let value = &attribute.value;
@@ -412,6 +430,22 @@ unsafe fn is_key_of(key: &[u8], given: &[abi::KeyValue]) -> bool {
         }
     }
     rest.is_empty()
+}
+
+/// Returns whether two texts of the same length are the same. Most are short, and a call that compares any length takes longer than comparing them.
+#[inline]
+fn is_same(one: &[u8], other: &[u8]) -> bool {
+    /// The first and the last bytes, which are all where there are no more than twice as many.
+    #[inline]
+    fn ends<const N: usize>(bytes: &[u8]) -> Option<[&[u8; N]; 2]> {
+        Some([bytes.first_chunk()?, bytes.last_chunk()?])
+    }
+    match one.len() {
+        0..4 => one.iter().eq(other),
+        4..8 => ends::<4>(one) == ends::<4>(other),
+        8..=16 => ends::<8>(one) == ends::<8>(other),
+        _ => one == other,
+    }
 }
 
 /// Returns the bytes of attributes as they were given, which differ where the attributes do.
@@ -489,7 +523,13 @@ mod tests {
             vec![pair("a", text_of("bc"))],
             vec![pair("ab", text_of("c"))],
             vec![pair("a", text_of(""))],
-            vec![pair("a", text_of("a text of more than eight bytes"))],
+            vec![pair("a", text_of("abcd"))],
+            vec![pair("a", text_of("abcdefg"))],
+            vec![pair("a", text_of("abcdeeg"))],
+            vec![pair("a", text_of("abcdefgh"))],
+            vec![pair("a", text_of("abcdefghijklmnop"))],
+            vec![pair("a", text_of("abcdefghiiklmnop"))],
+            vec![pair("a", text_of("a text of more than sixteen bytes"))],
             vec![pair("a", int(1))],
             vec![pair("a", float(1.0))],
             vec![pair("a", flag(1))],

@@ -42,6 +42,8 @@ pub(in crate::http_api) struct ReceivedMetrics {
     series: usize,
     /// Points that found no place, or are of no kind that is shown.
     not_shown: u64,
+    /// True if it was said that there is no room for some.
+    is_full_said: bool,
 }
 
 /// Keys and values of labels.
@@ -163,6 +165,13 @@ impl ReceivedMetrics {
             let of_metric = self.metrics.get(&identity).map_or(0, |metric| metric.series.len());
             if self.series >= SERIES || of_metric >= SERIES_OF_METRIC || bytes > TEXT {
                 self.not_shown += 1;
+                if !std::mem::replace(&mut self.is_full_said, true) {
+                    eprintln!(
+                        "tracer: `GET /metrics` does not show all series that are received: there is room for {SERIES}, of them {SERIES_OF_METRIC} of one \
+                         metric, with labels of {TEXT} bytes, and `{}` has more (this is said once; `tracer.otlp.points.not_shown` counts)",
+                        definition.name
+                    );
+                }
                 return;
             }
             self.series += 1;

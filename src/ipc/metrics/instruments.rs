@@ -18,6 +18,7 @@
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
+use std::fmt;
 use std::fs::{File, OpenOptions};
 use std::io;
 use std::os::unix::fs::FileExt;
@@ -27,6 +28,8 @@ use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 use std::sync::atomic::{AtomicU32, AtomicU64};
 use std::time::{Duration, Instant};
 
+use rustix::fs::{FallocateFlags, fallocate};
+use rustix::io::Errno;
 use rustix::thread::futex;
 use rustix::time::{ClockId, clock_gettime};
 use tracer_core::lock::lock;
@@ -51,6 +54,8 @@ pub const DEFAULT_BOUNDARIES: [f64; 15] =
 const MAGIC: u64 = u64::from_le_bytes(*b"TRACERI1");
 /// Words of a file. What nobody writes to takes no room.
 const WORDS: usize = 4 << 20;
+/// Bytes of the disk that are taken at once for further records.
+const ROOM: usize = 16 << 10;
 /// Most bytes of the texts of a record.
 const TEXT_LIMIT: usize = 4096;
 
@@ -310,7 +315,8 @@ impl InstrumentIndex {
 #[derive(Debug)]
 pub struct InstrumentFile {
     memory: RescuedMemory,
-    _lock: File,
+    /// The file, which is locked.
+    file: File,
     shape: Mutex<Shape>,
 }
 
@@ -319,12 +325,42 @@ pub struct InstrumentFile {
 struct Shape {
     instruments: Vec<OfInstrument>,
     known: HashMap<Identity, InstrumentIndex>,
+    /// Bytes of the file for which the disk has room.
+    room: usize,
 }
 
 #[derive(Debug)]
 struct OfInstrument {
     value_words: usize,
     series: HashMap<Box<[u8]>, SeriesPlace>,
+    /// The series of what finds no room.
+    overflow: Option<SeriesPlace>,
+    /// Reason why the last one found none.
+    refused: Option<Refusal>,
+}
+
+/// Reason why attributes have no series of their own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Refusal {
+    /// The instrument has as many series as one may have.
+    Many,
+    /// The texts of the attributes are too long.
+    Long,
+    /// The file is full.
+    FileFull,
+    /// The disk has no room.
+    Disk(Errno),
+}
+
+impl fmt::Display for Refusal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Refusal::Many => write!(f, "an instrument has at most {SERIES_LIMIT} series"),
+            Refusal::Long => write!(f, "they have more than {TEXT_LIMIT} bytes"),
+            Refusal::FileFull => write!(f, "the file of the process's series has at most {} MiB", WORDS >> 17),
+            Refusal::Disk(error) => write!(f, "the disk of the series has no room: {}", io::Error::from(*error)),
+        }
+    }
 }
 
 impl InstrumentFile {
@@ -344,7 +380,7 @@ impl InstrumentFile {
         }
         let words = read_words(&file)?;
         let memory = RescuedMemory::of_file(file, WORDS)?;
-        let own = InstrumentFile { memory, _lock: lock, shape: Mutex::default() };
+        let own = InstrumentFile { memory, file: lock, shape: Mutex::default() };
         own.take_over(&words);
         Ok(own)
     }
@@ -361,7 +397,7 @@ impl InstrumentFile {
                     let index = InstrumentIndex(definitions.len() as u32);
                     shape.known.insert(definition.identity(), index);
                     let value_words = definition.value_words();
-                    shape.instruments.push(OfInstrument { value_words, series: HashMap::new() });
+                    shape.instruments.push(OfInstrument::new(value_words));
                     definitions.push(definition);
                 }
                 _ => {
@@ -371,7 +407,11 @@ impl InstrumentFile {
                     }
                     let place = SeriesPlace((record.at + record.words - record.values.len()) as u32);
                     self.begin_anew(definition, place);
-                    shape.instruments[record.instrument].series.insert(record.text.into(), place);
+                    let own = &mut shape.instruments[record.instrument];
+                    if record.text == overflow() {
+                        own.overflow = Some(place);
+                    }
+                    own.series.insert(record.text.into(), place);
                 }
             }
             used = record.at + record.words;
@@ -424,13 +464,14 @@ impl InstrumentFile {
         let boundaries = definition.boundaries.iter().map(|boundary| boundary.to_bits());
         let values: Vec<_> = numbers.into_iter().chain(boundaries).collect();
         let index = InstrumentIndex(shape.instruments.len() as u32);
-        self.append(DEFINITION, index, &texts, &values)?;
-        let value_words = definition.value_words();
-        let mut own = OfInstrument { value_words, series: HashMap::new() };
+        let room = &mut shape.room;
+        self.append(room, DEFINITION, index, &texts, &values).ok()?;
+        let mut own = OfInstrument::new(definition.value_words());
         // There is always room for what finds none.
         let overflow = overflow();
-        let place = self.append(SERIES, index, &overflow, &vec![0; value_words])?;
+        let place = self.append(room, SERIES, index, &overflow, &vec![0; own.value_words]).ok()?;
         own.series.insert(overflow.into(), place);
+        own.overflow = Some(place);
         shape.instruments.push(own);
         shape.known.insert(identity, index);
         Some(index)
@@ -440,29 +481,50 @@ impl InstrumentFile {
     /// no room.
     pub fn series(&self, instrument: InstrumentIndex, attributes: &Attributes) -> Option<SeriesPlace> {
         let mut shape = lock(&self.shape);
-        let own = &mut shape.instruments[instrument.0 as usize];
+        let Shape { instruments, room, .. } = &mut *shape;
+        let own = &mut instruments[instrument.0 as usize];
         let key = encode(attributes);
         if let Some(known) = own.series.get(key.as_slice()) {
             return Some(*known);
         }
-        let has_room = own.series.len() < SERIES_LIMIT && key.len() <= TEXT_LIMIT;
-        let added = has_room.then(|| self.append(SERIES, instrument, &key, &vec![0; own.value_words])).flatten();
+        let added = match () {
+            () if own.series.len() >= SERIES_LIMIT => Err(Refusal::Many),
+            () if key.len() > TEXT_LIMIT => Err(Refusal::Long),
+            () => self.append(room, SERIES, instrument, &key, &vec![0; own.value_words]),
+        };
         match added {
-            Some(place) => {
+            Ok(place) => {
                 own.series.insert(key.into(), place);
                 Some(place)
             }
-            None => own.series.get(overflow().as_slice()).copied(),
+            Err(refusal) => {
+                own.refused = Some(refusal);
+                own.overflow
+            }
         }
     }
 
-    /// Appends a record, and returns the place of its values. None if the file is full.
-    fn append(&self, kind: u64, instrument: InstrumentIndex, text: &[u8], values: &[u64]) -> Option<SeriesPlace> {
+    /// Returns the series of an instrument's values whose attributes have none of their own, and the reason why the last one has none.
+    pub fn overflow(&self, instrument: InstrumentIndex) -> (Option<SeriesPlace>, Option<Refusal>) {
+        let own = &lock(&self.shape).instruments[instrument.0 as usize];
+        (own.overflow, own.refused)
+    }
+
+    /// Appends a record, and returns the place of its values.
+    fn append(
+        &self,
+        room: &mut usize,
+        kind: u64,
+        instrument: InstrumentIndex,
+        text: &[u8],
+        values: &[u64],
+    ) -> Result<SeriesPlace, Refusal> {
         let used = self.header(USED_AT).load(Relaxed) as usize;
         let at = HEADER + used;
         let text_words = text.len().div_ceil(8);
         let words = RECORD_HEAD + text_words + values.len();
-        let end = at.checked_add(words).filter(|end| *end <= WORDS)?;
+        let end = at.checked_add(words).filter(|end| *end <= WORDS).ok_or(Refusal::FileFull)?;
+        self.take_room(room, end * size_of::<u64>()).map_err(Refusal::Disk)?;
         let memory = &self.memory.words()[at..end];
         memory[0]
             .store(kind | (words as u64) << 8 | (text.len() as u64) << 24 | u64::from(instrument.0) << 40, Relaxed);
@@ -475,7 +537,23 @@ impl InstrumentFile {
             word.store(*value, Relaxed);
         }
         self.header(USED_AT).store((used + words) as u64, Release);
-        Some(SeriesPlace((at + RECORD_HEAD + text_words) as u32))
+        Ok(SeriesPlace((at + RECORD_HEAD + text_words) as u32))
+    }
+
+    /// Takes room on the disk for the file up to this byte. A page that is mapped and for which there is none could not be written to.
+    fn take_room(&self, room: &mut usize, end: usize) -> Result<(), Errno> {
+        if end <= *room {
+            return Ok(());
+        }
+        let upto = end.next_multiple_of(ROOM).min(WORDS * size_of::<u64>());
+        match fallocate(&self.file, FallocateFlags::empty(), *room as u64, (upto - *room) as u64) {
+            // A file system that cannot promise room has to do without.
+            Ok(()) | Err(Errno::OPNOTSUPP | Errno::NOSYS) => {
+                *room = upto;
+                Ok(())
+            }
+            Err(error) => Err(error),
+        }
     }
 
     /// Takes a value, by its bits, at a series of an instrument with this definition. Returns the bucket whose exemplar it may be; none for a value
@@ -573,6 +651,12 @@ impl InstrumentFile {
     pub fn answer_round(&self, round: u64) {
         self.header(ANSWERED_AT).store(round, Release);
         let _ = futex::wake(half(self.header(ANSWERED_AT)), futex::Flags::empty(), i32::MAX as u32);
+    }
+}
+
+impl OfInstrument {
+    fn new(value_words: usize) -> OfInstrument {
+        OfInstrument { value_words, series: HashMap::new(), overflow: None, refused: None }
     }
 }
 

@@ -175,6 +175,7 @@ pub(super) fn start(
         route_prefix: text(names.route_prefix),
         client: text(opening.client),
         deadline_unix_nano: opening.deadline_unix_nano,
+        model: text(context.model),
     };
     recorder.start(&SpanRequest {
         name: of_call.as_deref().unwrap_or(&names.span),

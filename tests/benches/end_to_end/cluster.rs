@@ -9,7 +9,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use serde::de::DeserializeOwned;
 use tempfile::TempDir;
 use tracer::Driver;
-use tracer::protocol::{Query, Reply, WorkerState};
+use tracer::protocol::{HttpReport, Query, Reply, WorkerState};
 
 use super::Failure;
 use super::process::ProcessFigures;
@@ -78,10 +78,16 @@ pub(crate) fn build(module: &str) -> Result<(), Failure> {
     if library.is_file() { Ok(()) } else { Err(format!("there is no `{}`", library.display()).into()) }
 }
 
+/// Returns the path of a module that was built beside the binary.
+pub(crate) fn library_path(package: &str) -> Result<PathBuf, Failure> {
+    let folder = Path::new(TRACER).parent().ok_or("the binary is in no folder")?;
+    Ok(folder.join(format!("lib{package}.so")))
+}
+
 /// Returns the library of a package, beside the binary, built from what is there now: an older one would be measured without a word.
 fn library(package: &str) -> Result<PathBuf, Failure> {
-    let folder = Path::new(TRACER).parent().ok_or("the binary is in no folder")?;
-    let library = folder.join(format!("lib{package}.so"));
+    let library = library_path(package)?;
+    let folder = library.parent().ok_or("the binary is in no folder")?;
     super::say(&format!("building lib{package}.so"));
     let mut build = cargo("build");
     // Beside the binary, wherever that is.
@@ -114,6 +120,11 @@ impl Place {
 
     fn spans_dir(&self) -> PathBuf {
         spans_dir(self.folder.path())
+    }
+
+    /// Returns the place of the head, which that makes.
+    pub(crate) fn temp_dir(&self) -> PathBuf {
+        temp_dir(self.folder.path())
     }
 
     fn span_files(&self) -> Result<Vec<PathBuf>, Failure> {
@@ -200,14 +211,28 @@ impl<'a> Cluster<'a> {
         Cluster::start_command(place, hook, start, WORKERS, &["--http", "127.0.0.1:0"])
     }
 
+    /// The same with these flags of `tracer start`, which come last.
+    pub(crate) fn start_with_flags(
+        place: &'a Place,
+        hook: Option<&Hook>,
+        flags: &[&str],
+    ) -> Result<Cluster<'a>, Failure> {
+        Cluster::start_command(place, hook, command(TRACER, place.folder.path()), WORKERS, flags)
+    }
+
     /// Returns the URL of its HTTP API, and a token that reads.
     pub(crate) fn http(&self) -> Result<(String, String), Failure> {
+        let http = self.http_report()?;
+        Ok((http.url, std::fs::read_to_string(http.viewer_token_path)?.trim_end().to_owned()))
+    }
+
+    /// Returns what the head says of the process that serves the HTTP API.
+    pub(crate) fn http_report(&self) -> Result<HttpReport, Failure> {
         let mut driver = Driver::connect(&temp_dir(self.place.folder.path()))?;
         let Reply::Status(status) = driver.query(&Query::Status)? else {
             return Err("the head answered another question".into());
         };
-        let http = status.http.ok_or("there is no HTTP API")?;
-        Ok((http.url, std::fs::read_to_string(http.viewer_token_path)?.trim_end().to_owned()))
+        Ok(status.http.ok_or("there is no HTTP API")?)
     }
 
     /// The same in a control group, whose file for processes this is.
@@ -268,6 +293,13 @@ impl<'a> Cluster<'a> {
             return Ok(());
         }
         Err(format!("`tracer submit task` printed `{}`, expected `1`", String::from_utf8_lossy(&printed)).into())
+    }
+
+    /// Runs `tracer submit task` to its end, which is a good one.
+    pub(crate) fn submit_and_wait(&self, target: &str, arguments: &[&str]) -> Result<(), Failure> {
+        let mut submit = command(TRACER, self.place.folder.path());
+        submit.args(["submit", "task", target]).args(arguments);
+        output(submit).map(drop)
     }
 
     /// Starts `tracer submit task` and goes on.

@@ -9,6 +9,7 @@
 //! cargo bench --bench end_to_end                    # everything, some minutes
 //! cargo bench --bench end_to_end -- --quick         # does it work at all
 //! cargo bench --bench end_to_end -- --only round_trip --json figures.json
+//! cargo bench --bench end_to_end -- --only signals  # log records, metrics and OTLP in, each beside what else does it
 //! cargo bench --bench end_to_end -- --only peers    # Ray, Dask, HyperQueue, GNU parallel, xargs beside it, where they are installed
 //! cargo bench --profile counted --bench end_to_end -- --only untraced    # against a build without tracing code, which it makes
 //! ```
@@ -21,12 +22,14 @@ mod cpu_time;
 mod death;
 mod driver;
 mod floor;
+mod http;
 mod peer;
 mod peers;
 mod process;
 mod queued;
 mod report;
 mod seeing;
+mod signals;
 mod spans;
 mod steps;
 mod strace;
@@ -73,6 +76,8 @@ struct Effort {
     span_clusters: usize,
     /// Workers that die, in each way.
     deaths: usize,
+    /// Time that a receiver of OTLP is sent spans.
+    otlp: Duration,
 }
 
 const FULL: Effort = Effort {
@@ -90,6 +95,7 @@ const FULL: Effort = Effort {
     span_runs: 5,
     span_clusters: 8,
     deaths: 100,
+    otlp: Duration::from_secs(4),
 };
 
 const QUICK: Effort = Effort {
@@ -107,13 +113,14 @@ const QUICK: Effort = Effort {
     span_runs: 1,
     span_clusters: 1,
     deaths: 3,
+    otlp: Duration::from_millis(400),
 };
 
 /// Measures one thing, and puts it into the report of the run.
 type Measure = fn(&mut Run) -> Result<(), Failure>;
 
 /// Measurements, by the names that `--only` takes.
-const GROUPS: [(&str, Measure); 17] = [
+const GROUPS: [(&str, Measure); 18] = [
     ("start", start),
     ("submit", submit),
     ("throughput", throughput),
@@ -129,6 +136,7 @@ const GROUPS: [(&str, Measure); 17] = [
     ("death", death),
     ("system_calls", system_calls),
     ("seeing", seeing::measure),
+    ("signals", signals::measure),
     ("untraced", untraced),
     ("peers", peers::measure),
 ];
@@ -162,6 +170,8 @@ fn main() -> ExitCode {
         let role: Vec<String> = arguments.by_ref().skip(1).collect();
         return finish(match role.first().map(String::as_str) {
             Some("relay" | "echo" | "burner") => floor::run_role(&role),
+            Some(signals::MODULES) => signals::run_role(&role),
+            Some(signals::DECODER) => signals::decode_for_ever(),
             _ => driver::run_role(&role),
         });
     }

@@ -58,3 +58,26 @@ fn bytes_of(path: &str, name: &str) -> Result<u64, Failure> {
     let kib: u64 = line.trim().trim_end_matches(" kB").parse()?;
     Ok(kib * 1024)
 }
+
+/// Returns the threads of a process, by their ids.
+pub(crate) fn tasks(pid: u32) -> Result<impl Iterator<Item = Result<i32, Failure>>, Failure> {
+    let path = format!("/proc/{pid}/task");
+    let entries = std::fs::read_dir(&path).map_err(|error| format!("cannot read `{path}`: {error}"))?;
+    Ok(entries.map(|entry| Ok(entry?.file_name().to_string_lossy().parse()?)))
+}
+
+/// Returns the number of threads of a process.
+pub(crate) fn threads(pid: u32) -> Result<usize, Failure> {
+    Ok(tasks(pid)?.count())
+}
+
+/// Returns how often all threads of a process have gone to sleep, which is how often they were woken.
+pub(crate) fn sleeps(pid: u32) -> Result<u64, Failure> {
+    const NAME: &str = "voluntary_ctxt_switches:";
+    let of_thread = |thread: Result<i32, Failure>| {
+        let text = std::fs::read_to_string(format!("/proc/{pid}/task/{}/status", thread?))?;
+        let count = text.lines().find_map(|line| line.strip_prefix(NAME)).ok_or(NAME)?;
+        Ok(count.trim().parse::<u64>()?)
+    };
+    tasks(pid)?.map(of_thread).sum()
+}

@@ -190,7 +190,8 @@ fn show(value: f64, unit: Unit) -> String {
     match unit {
         Unit::Nanoseconds if value >= 1e9 => format!("{:.2} s", value / 1e9),
         Unit::Nanoseconds if value >= 1e6 => format!("{:.2} ms", value / 1e6),
-        Unit::Nanoseconds => format!("{:.2} µs", value / 1e3),
+        Unit::Nanoseconds if value >= 1e3 => format!("{:.2} µs", value / 1e3),
+        Unit::Nanoseconds => format!("{value:.1} ns"),
         Unit::PerSecond => format!("{value:.0}/s"),
         Unit::Bytes if value >= 1048576.0 => format!("{:.2} MiB", value / 1048576.0),
         Unit::Bytes => format!("{value:.0} B"),

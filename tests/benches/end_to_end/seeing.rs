@@ -1,6 +1,6 @@
 //! Costs of being looked at: traced tasks while a page follows them, tasks that write lines, and round trips beside a task that writes all it can.
 
-use std::io::{BufRead, BufReader, Read, Write};
+use std::io::{BufRead, BufReader, Write};
 use std::net::TcpStream;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use super::cluster::{self, Cluster, Place};
 use super::report::{self, Figure, Variant};
-use super::{Failure, Run, driver, each, say};
+use super::{Failure, Run, driver, each, http, say};
 
 /// Writes that a task with one line on each output makes, at least.
 const LINE: &[u8] = b"out 1000\n";
@@ -47,7 +47,7 @@ impl Page {
         }
         let (own_end, own_looks) = (Arc::clone(&is_over), Arc::clone(&looks));
         let reader = std::thread::spawn(move || {
-            let mut follow = || -> std::io::Result<()> {
+            let mut follow = || -> Result<(), Failure> {
                 while !own_end.load(Ordering::Relaxed) {
                     let mut line = String::new();
                     if events.read_line(&mut line)? == 0 {
@@ -56,7 +56,7 @@ impl Page {
                     if line.starts_with("id: ") {
                         let begun = Instant::now();
                         lists.get_mut().write_all(list.as_bytes())?;
-                        read_answer(&mut lists)?;
+                        http::read_answer(&mut lists)?;
                         own_looks.fetch_add(1, Ordering::Relaxed);
                         std::thread::sleep(begun.elapsed() * 3);
                     }
@@ -75,22 +75,6 @@ impl Page {
         let _ = self.reader.join().map_err(|_| "the page panicked")?;
         Ok(self.looks.load(Ordering::Relaxed))
     }
-}
-
-fn read_answer(from: &mut BufReader<TcpStream>) -> std::io::Result<()> {
-    let mut length = 0;
-    loop {
-        let mut line = String::new();
-        from.read_line(&mut line)?;
-        let line = line.trim_end().to_ascii_lowercase();
-        if let Some(value) = line.strip_prefix("content-length:") {
-            length = value.trim().parse().unwrap_or(0);
-        }
-        if line.is_empty() {
-            break;
-        }
-    }
-    from.read_exact(&mut vec![0; length])
 }
 
 /// Traced tasks a second with a live page open, and with none.

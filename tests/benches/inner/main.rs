@@ -13,7 +13,6 @@
 mod idle_effects;
 mod json_exporter;
 mod seeing;
-mod signals;
 
 use std::hint::black_box;
 use std::path::Path;
@@ -662,7 +661,7 @@ fn write_spans(folder: &Path, count: u64) {
 criterion_group! {
     name = benches;
     config = Criterion::default().warm_up_time(Duration::from_secs(1)).measurement_time(Duration::from_secs(3));
-    targets = line, span, span_cpu, signals::log_record, signals::counter, spool, wire, head, scale, load,
+    targets = line, span, span_cpu, spool, wire, head, scale, load,
         seeing::seeing
 }
 

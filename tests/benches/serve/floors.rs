@@ -111,24 +111,6 @@ pub(crate) fn bare() -> Result<Box<dyn Server>, Failure> {
     Ok(Box::new(Floor { port: role.port()?, roles: vec![("server", role)], passes_bodies: true, _folder: None }))
 }
 
-/// A process that decodes spans and drops them.
-pub(crate) struct Decoding {
-    port: u16,
-    role: Role,
-}
-
-impl Decoding {
-    pub(crate) fn port_and_pid(&self) -> (u16, u32) {
-        (self.port, self.role.pid())
-    }
-}
-
-/// Returns one hyper process that decodes OTLP.
-pub(crate) fn decoding() -> Result<Decoding, Failure> {
-    let mut role = Role::start(&["decoding"])?;
-    Ok(Decoding { port: role.port()?, role })
-}
-
 /// The process behind a proxy: hyper on a Unix socket in this folder.
 pub(crate) fn upstream(folder: &Path) -> Result<Role, Failure> {
     behind("upstream", folder)
@@ -186,7 +168,6 @@ pub(crate) fn run_role(role: &[String]) -> Result<(), Failure> {
     local.block_on(&runtime, async move {
         match role[0].as_str() {
             "bare" => serve_tcp(answer).await,
-            "decoding" => serve_tcp(super::otlp::decode).await,
             "upstream" => serve_unix(&socket).await,
             "relay" => {
                 let pool = Rc::new(Pool { socket, idle: RefCell::default() });

@@ -21,7 +21,6 @@
 //! | `grpc`, `websocket` | calls and streams of gRPC, and an echo over WebSocket, beside the same servers without anything before them |
 //! | `program` | FastAPI under uvicorn as a program, beside the same behind nginx, and alone |
 //! | `tls` | hello over TLS, beside nginx with TLS |
-//! | `otlp` | what `tracer start --otlp` takes |
 //! | `batch` | batches of a handler of fixed cost, beside the ideal |
 //! | `metrics` | hello with metrics and without |
 //! | `call` | calls of a deployment inside a handler, beside those of an actor |
@@ -47,7 +46,6 @@ mod floors;
 mod footprint;
 mod hostile;
 mod load;
-mod otlp;
 mod paced;
 mod peers;
 mod protocols;
@@ -104,12 +102,11 @@ const LOADS: [(&str, Load); 5] = [
 type Measurement = fn(u32, usize) -> Result<(), Failure>;
 
 /// The others, by the names that `--only` takes.
-const OTHERS: [(&str, Measurement); 18] = [
+const OTHERS: [(&str, Measurement); 17] = [
     ("grpc", protocols::grpc),
     ("websocket", protocols::websocket),
     ("program", protocols::program),
     ("tls", protocols::tls),
-    ("otlp", otlp::measure),
     ("batch", batches::measure),
     ("metrics", counting::measure),
     ("call", calls::measure),

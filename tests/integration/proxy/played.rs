@@ -19,6 +19,7 @@ use tracer::spool::ClaimRing;
 use tracer_core::HookContract;
 use tracer_ipc::claims::SharedClaims;
 use tracer_ipc::control;
+use tracer_ipc::metrics::SERVING_FOLDER;
 use tracer_ipc::replica_table::{Capacity, ReplicaState, ReplicaTable};
 use tracer_ipc::serving::{
     Detail, Http, ProxyBegin, ProxyOrder, ProxyReport, ProxyRoute, ProxySettings, Retry, ServiceTracing,
@@ -32,6 +33,7 @@ const LIMIT: Duration = Duration::from_secs(30);
 /// The head of a service with one proxy.
 pub(super) struct Head {
     pub(super) folder: TempDir,
+    session: PathBuf,
     pub(super) table: ReplicaTable,
     pub(super) table_file: OwnedFd,
     /// Lanes that the proxy has closed, because of what it was sent.
@@ -117,7 +119,9 @@ impl Head {
 
     fn start_in(threads: u32, variables: &[(&str, &str)], change: impl FnOnce(&mut ProxySettings)) -> Head {
         let folder = tempfile::tempdir().unwrap();
-        let session = folder.path().join("session");
+        let place = folder.path().join("place");
+        // As a head has it: the proxy counts requests in the place.
+        let session = place.join("sessions/played");
         std::fs::create_dir_all(session.join("logs")).unwrap();
         let spans_dir = folder.path().join("spans");
         let (table, table_file) = ReplicaTable::create(Capacity { replicas: 8, callers: 4, deployments: 2 }).unwrap();
@@ -164,6 +168,7 @@ impl Head {
         change(&mut settings);
         let head = Head {
             folder,
+            session,
             table,
             table_file,
             broken_lanes: AtomicU64::new(0),
@@ -181,6 +186,7 @@ impl Head {
         control::send(&head.control, &ProxyOrder::Begin(Box::new(begin)), &files).unwrap();
         assert!(matches!(head.report(), ProxyReport::Ready { hook_failure: None, .. }));
         head.configure();
+        assert!(place.join(SERVING_FOLDER).is_dir(), "requests are counted elsewhere");
         head
     }
 
@@ -212,11 +218,11 @@ impl Head {
     }
 
     pub(super) fn log(&self) -> String {
-        std::fs::read_to_string(self.folder.path().join("session/logs/proxy.log")).unwrap_or_default()
+        std::fs::read_to_string(self.session.join("logs/proxy.log")).unwrap_or_default()
     }
 
     pub(super) fn access_log(&self) -> String {
-        std::fs::read_to_string(self.folder.path().join("session/logs/serve/access.log")).unwrap_or_default()
+        std::fs::read_to_string(self.session.join("logs/serve/access.log")).unwrap_or_default()
     }
 
     /// Returns a replica of the first deployment, with a lane for each thread.

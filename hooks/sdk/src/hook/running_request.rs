@@ -28,6 +28,8 @@ pub struct RunningRequest {
     pub client: String,
     /// Time after which the answer is not wanted, if there is one.
     pub deadline: Option<SystemTime>,
+    /// The model that it is for, as its header `x-model-id` or its caller says; empty if neither does.
+    pub model: String,
 }
 
 thread_local! {
@@ -58,6 +60,7 @@ pub fn running_request() -> Option<RunningRequest> {
         route_prefix: text(raw.route_prefix),
         client: text(raw.client),
         deadline: deadline.map(|nanos| SystemTime::UNIX_EPOCH + Duration::from_nanos(nanos)),
+        model: text(raw.model),
     })
 }
 
@@ -105,6 +108,7 @@ mod tests {
             route_prefix: text("/shop"),
             client: text("127.0.0.1:9"),
             deadline_unix_nano: 5,
+            model: text("de"),
         }
     }
 
@@ -117,8 +121,8 @@ mod tests {
         let found = running_request().unwrap();
         assert_eq!((found.request_id.as_str(), found.application, found.replica), ("r1", "shop", "App#1"));
         assert_eq!(
-            (found.client.as_str(), found.deadline),
-            ("127.0.0.1:9", Some(SystemTime::UNIX_EPOCH + Duration::from_nanos(5)))
+            (found.client.as_str(), found.deadline, found.model.as_str()),
+            ("127.0.0.1:9", Some(SystemTime::UNIX_EPOCH + Duration::from_nanos(5)), "de")
         );
         let shorter = raw(std::mem::offset_of!(abi::RunningRequest, client));
         {
@@ -126,6 +130,7 @@ mod tests {
             let _inner = unsafe { enter(&raw const shorter) };
             let found = running_request().unwrap();
             assert_eq!((found.route_prefix.as_str(), found.client.as_str(), found.deadline), ("/shop", "", None));
+            assert_eq!(found.model, "");
             assert!(std::thread::spawn(running_request).join().unwrap().is_none());
         }
         assert_eq!(running_request().unwrap().client, "127.0.0.1:9");

@@ -64,7 +64,7 @@ impl RequestContext {
         &self.0.client
     }
 
-    /// Returns the model that the request is for, as its header `x-model-id` or its caller says; empty if neither does, and in a hook.
+    /// Returns the model that the request is for, as its header `x-model-id` or its caller says; empty if neither does.
     pub fn model(&self) -> &str {
         &self.0.model
     }
@@ -95,7 +95,7 @@ impl RequestContext {
             request_id: request.request_id,
             route_prefix: request.route_prefix,
             client: request.client,
-            model: String::new(),
+            model: request.model,
             deadline_unix_nano: deadline.map_or(0, |since| u64::try_from(since.as_nanos()).unwrap_or(u64::MAX)),
         })
     }
@@ -139,6 +139,7 @@ pub(crate) fn running() -> Option<Running> {
         route_prefix: text(context.route_prefix()),
         client: text(context.client()),
         deadline_unix_nano: context.0.deadline_unix_nano,
+        model: text(context.model()),
     };
     Some(Running { raw, _context: context })
 }

@@ -40,7 +40,7 @@ fn current_plain() -> Option<(PlainContext, String)> {
 /// caller, so that spans inside are no more sampled than it is.
 pub(super) struct BatchSpan {
     pub(super) held: Held,
-    lender: Option<Lender>,
+    _lender: Option<Lender>,
     // After the loan.
     span: Option<OwnSpan>,
 }
@@ -56,23 +56,25 @@ impl BatchSpan {
         });
         let Some((span, baggage)) = span else {
             let held = callers.first().map(|caller| caller.held.clone()).unwrap_or_default();
-            return BatchSpan { held, lender: None, span: None };
+            return BatchSpan { held, _lender: None, span: None };
         };
         for caller in callers.iter().filter(|caller| caller.sampled.is_some()) {
             caller.held.add_link(span.context());
         }
         let (held, lender) = span.lend(baggage);
-        BatchSpan { held, lender, span: Some(span) }
+        BatchSpan { held, _lender: lender, span: Some(span) }
     }
 
     /// Ends the span.
     pub(super) fn end(self, failure: Option<&Failure>) {
-        let BatchSpan { held, lender, span } = self;
-        drop(held);
-        drop(lender);
-        if let (Some(span), Some(failure)) = (&span, failure) {
+        if let (Some(span), Some(failure)) = (self.take_back(), failure) {
             span.fail(&failure.type_name, failure);
         }
+    }
+
+    /// Ends the loan, and returns the span.
+    fn take_back(self) -> Option<OwnSpan> {
+        self.span
     }
 }
 
