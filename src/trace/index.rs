@@ -292,6 +292,11 @@ impl Index {
         &self.open
     }
 
+    /// Returns the traces of commands that are parts of a trace.
+    pub fn parts_of(&self, id: TraceId) -> Vec<TraceId> {
+        self.stems.iter().filter(|(_, stem)| **stem == id).map(|(part, _)| *part).collect()
+    }
+
     /// Returns how far the index reaches back.
     pub fn reach(&self) -> Reach {
         let is_cut = self.has_lost_rows || self.first_run > 0;

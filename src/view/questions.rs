@@ -1,7 +1,8 @@
 //! Questions of the page about traces, and their answers.
 
 use std::collections::HashMap;
-use std::path::{Path, PathBuf};
+use std::io;
+use std::path::Path;
 
 use serde::Serialize;
 
@@ -284,9 +285,9 @@ impl Question {
             }
             Question::Links(id) => json_answer(&Links::new(&watched.index, &find(watched, id)?, watched.revision)),
             Question::Written(id) => {
-                let sessions = watched.sessions();
-                let sessions: Vec<_> = sessions.iter().map(PathBuf::as_path).collect();
-                json_answer(&Written::new(watched.index.folder(), &find(watched, id)?, &sessions, watched.revision))
+                let (index, sessions) = (&watched.index, watched.sessions());
+                let written = Written::new(index, &find(watched, id)?, &sessions, watched.revision);
+                json_answer(&written.map_err(unreadable_logs)?)
             }
             Question::Compare(sides) => compare(watched, sides),
             Question::Open => json_answer(&open(watched)),
@@ -460,13 +461,15 @@ impl OfHead {
                     let spans = Spans::Stored(session.as_deref().map(Live::new));
                     let reader = Reader::new(request.selection, &folder, session.as_deref(), spans);
                     let page = reader.page(request.part, request.limit);
-                    let unreadable =
-                        |error| Problem::new(problem::UNREADABLE, format!("the logs cannot be read: {error}"));
-                    json_answer(&Logs { revision, page: page.map_err(unreadable)? })
+                    json_answer(&Logs { revision, page: page.map_err(unreadable_logs)? })
                 })
             }
         })
     }
+}
+
+fn unreadable_logs(error: io::Error) -> Problem {
+    Problem::new(problem::UNREADABLE, format!("the logs cannot be read: {error}"))
 }
 
 fn of_head(error: crate::driver::DriverError) -> Problem {
