@@ -1,7 +1,7 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 import { Axis } from "../src/axis";
-import { bytes, parts } from "../src/format";
+import { bytes, labels, parts } from "../src/format";
 import { groups } from "../src/groups";
 import { Pace } from "../src/pace";
 import { lines } from "../src/paths";
@@ -107,4 +107,10 @@ test("a burst of requests waits for nothing, and in the long run they take a qua
     assert.ok(took / at < 0.3 && took / at > 0.2, `${each}: ${took / at}`);
   }
   assert.equal(new Pace().pauseAfter(5000, 7000), 7200, "one that is slow is not asked again at once");
+});
+
+test("attributes are named by the last part of their keys where that tells them apart", () => {
+  assert.equal(labels({ "http.route": "/", "http.request.method": "GET" }), "route /, method GET");
+  assert.equal(labels({ "a.name": 1, "b.name": true, "tracer.worker.id": "\u202e" }), "a.name 1, b.name true, id \\u{202e}");
+  assert.equal(labels({}), "");
 });
