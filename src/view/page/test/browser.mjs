@@ -307,10 +307,16 @@ await run(["--disable-gpu"], async (browser) => {
   await page.locator(".chart .over").click({ position: { x: 100, y: 11 } });
   await page.waitForSelector(".details h2:has-text('tracer job')");
   await check(page, folder, "flame-light");
+  const root = await page.evaluate(() => new URLSearchParams(location.hash.split("?")[1]).get("span"));
   await page.keyboard.press("t");
   await page.waitForSelector(".row.selected:has-text('tracer job')");
   await page.keyboard.press("n");
   await page.waitForSelector(".row.selected:has-text('remote_worker')");
+  // The address follows a moment later.
+  await page.waitForFunction((root) => {
+    const parameters = new URLSearchParams(location.hash.split("?")[1]);
+    return !parameters.has("as") && parameters.get("span") !== root;
+  }, root);
 
   // The address alone shows the same again, in another tab of the same browser.
   const again = watch(await page.context().newPage());
