@@ -30,7 +30,7 @@ impl Index {
         let asks_for_all = among.query.is_empty() && among.region == Region::default();
         let since = since_unix_nano.max(among.query.earliest_unix_nano().unwrap_or(0));
         let may_be_lost = self.lost_rows.count > 0 && self.lost_rows.until_unix_nano >= since;
-        if asks_for_all || !(may_be_lost || !deferred.is_empty()) {
+        if asks_for_all || !may_be_lost && deferred.is_empty() {
             return None;
         }
         let is_deferred =
