@@ -25,8 +25,8 @@ use crate::task::TaskId;
 use crate::task_logs::{Line, TaskLogs, task_of};
 use crate::task_output::{Extent, Owner};
 use crate::trace::{
-    Attributes, FoundRecord, Live, LoadError, Loaded, Owners, RecordTail, SpanId, Trace, TraceId, load_traces,
-    severity_named,
+    Attributes, FoundRecord, Live, LoadError, Loaded, LogRecord, Owners, RecordTail, SpanId, Trace, TraceId,
+    load_traces, severity_named,
 };
 use tracer_core::clock::{now_unix_nano, parse_rfc3339};
 
@@ -62,6 +62,8 @@ pub(crate) struct Entry {
     pub(crate) origin: Origin,
     /// The line, or the record's message.
     pub(crate) text: String,
+    /// The message as it was written, if it is no text.
+    body: Option<serde_json::Value>,
     /// Name of the severity of a record; empty if there is none.
     pub(crate) severity: String,
     /// Number of the severity in OpenTelemetry, from 1 to 24; 0 if it is not known.
@@ -129,6 +131,7 @@ impl Entry {
             unix_nano: line.unix_nano,
             origin: if line.stream == Stream::Stdout { Origin::Stdout } else { Origin::Stderr },
             text: line.text,
+            body: None,
             severity: String::new(),
             severity_number: 0,
             attributes: Attributes::default(),
@@ -148,14 +151,16 @@ impl Entry {
     fn of_record(found: FoundRecord) -> Entry {
         let FoundRecord { record, severity, trace_id, attempt, stem, pid, scope, place } = found;
         let (inode, offset, number) = place;
+        let (text, body) = match record.body {
+            serde_json::Value::String(text) => (text, None),
+            serde_json::Value::Null => (String::new(), Some(serde_json::Value::Null)),
+            other => (other.to_string(), Some(other)),
+        };
         Entry {
             unix_nano: record.time_unix_nano,
             origin: Origin::Record,
-            text: match record.body {
-                serde_json::Value::String(text) => text,
-                serde_json::Value::Null => String::new(),
-                other => other.to_string(),
-            },
+            text,
+            body,
             severity: record.severity,
             severity_number: severity,
             attributes: record.attributes,
@@ -192,6 +197,18 @@ impl Entry {
         match self.span_id {
             Some(span_id) => owners.name_of(span_id).is_some(),
             None => self.task.zip(self.attempt).is_none_or(|attempt| owners.span_of(attempt).is_some()),
+        }
+    }
+
+    /// Returns it as a log record; a line has the name of its stream as severity.
+    pub(crate) fn into_log_record(self) -> LogRecord {
+        let is_record = self.origin == Origin::Record;
+        LogRecord {
+            time_unix_nano: self.unix_nano,
+            severity: if is_record { self.severity } else { self.origin.name().into() },
+            body: self.body.unwrap_or_else(|| self.text.into()),
+            span_id: self.span_id,
+            attributes: self.attributes,
         }
     }
 
@@ -339,6 +356,8 @@ impl Selection {
 pub(crate) enum Spans<'a> {
     /// They have been read.
     Read(&'a Loaded),
+    /// Those of one trace have been read, and these traces are parts of it.
+    OfTrace(&'a Trace, Vec<TraceId>),
     /// They are read when they are needed, from the files of the folder and from the spools of a session.
     Stored(Option<Live>),
 }
@@ -378,18 +397,23 @@ impl KnownTraces {
 pub(crate) struct Reader<'a> {
     selection: Selection,
     folder: PathBuf,
-    /// Output of a session; none where there is none.
-    lines: Option<TaskLogs>,
+    /// Output of sessions.
+    lines: Vec<TaskLogs>,
     records: RecordTail,
     spans: Spans<'a>,
     known: KnownTraces,
 }
 
 impl<'a> Reader<'a> {
-    /// Makes a reader of the log records in a folder of span files, and of the output in the logs of a session. Nothing is read yet.
-    pub(crate) fn new(selection: Selection, folder: &Path, session_dir: Option<&Path>, spans: Spans<'a>) -> Reader<'a> {
+    /// Makes a reader of the log records in a folder of span files, and of the output in the logs of sessions. Nothing is read yet.
+    pub(crate) fn new<'p>(
+        selection: Selection,
+        folder: &Path,
+        session_dirs: impl IntoIterator<Item = &'p Path>,
+        spans: Spans<'a>,
+    ) -> Reader<'a> {
         Reader {
-            lines: session_dir.map(TaskLogs::of_session),
+            lines: session_dirs.into_iter().map(TaskLogs::of_session).collect(),
             records: RecordTail::new(folder),
             folder: folder.into(),
             known: KnownTraces::default(),
@@ -416,7 +440,7 @@ impl<'a> Reader<'a> {
         }
         let (selection, known) = (&self.selection, &self.known);
         let trace = |id: TraceId| known.trunk(id);
-        if let Some(logs) = self.lines.as_mut().filter(|_| selection.wants_lines()) {
+        for logs in self.lines.iter_mut().filter(|_| selection.wants_lines()) {
             logs.each(
                 |extent| selection.wants(extent, trace),
                 |line| Some(Entry::of_line(line)).filter(|entry| selection.fits(entry)).into_iter().for_each(&mut take),
@@ -457,8 +481,8 @@ impl<'a> Reader<'a> {
 
     /// Takes what is left of lines that have not come to their end.
     pub(crate) fn take_rest(&mut self) -> Vec<Entry> {
-        let lines = self.lines.as_mut().map(TaskLogs::take_rest).unwrap_or_default();
-        lines.into_iter().map(Entry::of_line).filter(|entry| self.selection.fits(entry)).collect()
+        let lines = self.lines.iter_mut().flat_map(TaskLogs::take_rest);
+        lines.map(Entry::of_line).filter(|entry| self.selection.fits(entry)).collect()
     }
 
     /// Adds tasks and spans to entries, as far as their spans are found.
@@ -510,6 +534,11 @@ impl<'a> Reader<'a> {
                 self.known.take_in(loaded, is_wanted);
                 return Ok(());
             }
+            Spans::OfTrace(trace, parts) => {
+                self.known.trunks.extend(parts.iter().map(|part| (*part, trace.id)));
+                self.known.owners.entry(trace.id).or_insert_with(|| Owners::of(trace));
+                return Ok(());
+            }
             Spans::Stored(live) => live,
         };
         // The spools before the files: what is written in between is then in both, and not in neither.
@@ -523,6 +552,27 @@ impl<'a> Reader<'a> {
         self.known.take_in(&loaded, is_wanted);
         Ok(())
     }
+}
+
+/// Reads everything that was written during a trace and the traces that are parts of it, by time: log records of the folder, and lines from the logs of
+/// sessions. Returns messages on what could not be read too.
+pub(crate) fn of_trace(
+    folder: &Path,
+    session_dirs: &[PathBuf],
+    trace: &Trace,
+    parts: Vec<TraceId>,
+) -> io::Result<(Vec<Entry>, Vec<String>)> {
+    let selection = Selection { trace: Some(trace.id.to_string()), ..Selection::default() };
+    // A session that has just begun, or has been removed, has no logs.
+    let session_dirs =
+        session_dirs.iter().map(PathBuf::as_path).filter(|dir| TaskLogs::of_session(dir).folder().is_dir());
+    let mut reader = Reader::new(selection, folder, session_dirs, Spans::OfTrace(trace, parts));
+    let mut entries = Vec::new();
+    let notices = reader.read(|entry| entries.push(entry))?;
+    entries.extend(reader.take_rest());
+    reader.complete(entries.iter_mut())?;
+    entries.sort_by_key(|entry| entry.place);
+    Ok((entries, notices))
 }
 
 /// Part of what a selection lets through.

@@ -72,7 +72,7 @@ impl Place {
 
     fn reader(&self, selection: Selection) -> Reader<'static> {
         let (spans, session) = (self.folder.path().join("spans"), self.folder.path().join("session"));
-        Reader::new(selection, &spans, Some(&session), Spans::Stored(None))
+        Reader::new(selection, &spans, Some(session.as_path()), Spans::Stored(None))
     }
 
     fn page(&self, selection: &Selection, part: Part, limit: usize) -> Page {
@@ -128,6 +128,32 @@ fn lines_and_records_stand_by_time_each_with_its_attempt_and_span() {
             "worker_id": null, "pid": 71, "is_approximate": false,
         })
     );
+}
+
+#[test]
+fn what_was_written_during_a_trace_is_read_with_that_of_its_parts() {
+    let place = place();
+    let part = TraceId(7);
+    let line = json!({"resourceLogs": [{"resource": {}, "scopeLogs": [{"logRecords": [
+        {"timeUnixNano": "45", "body": {"kvlistValue": {"values": []}}, "traceId": part.to_string(), "spanId": "000000000000000c"},
+        {"timeUnixNano": "46", "traceId": part.to_string()},
+    ]}]}]});
+    append(&place.folder.path().join("spans/9.logs.jsonl"), format!("{line}\n").as_bytes());
+    let spans = place.folder.path().join("spans");
+    let sessions = [place.folder.path().join("session"), place.folder.path().join("a session that is gone")];
+    let loaded = crate::trace::load(&spans).unwrap();
+    let read = |parts| {
+        let (entries, notices) = of_trace(&spans, &sessions, &loaded.traces[0], parts).unwrap();
+        assert_eq!(notices, [""; 0]);
+        entries.into_iter().map(Entry::into_log_record).collect::<Vec<_>>()
+    };
+    let bodies = |records: &[LogRecord]| records.iter().map(|record| record.body.clone()).collect::<Vec<_>>();
+    assert_eq!(bodies(&read(Vec::new())), [json!("one"), json!("two"), json!("three"), json!("four"), json!("five")]);
+    let records = read(vec![part]);
+    assert_eq!(bodies(&records)[5..], [json!({}), Value::Null], "a value stays what it was");
+    let found: Vec<_> = records.iter().map(|record| (&*record.severity, record.span_id.map(|id| id.0))).collect();
+    assert_eq!(found[..2], [("stdout", Some(1)), ("INFO", Some(11))]);
+    assert_eq!(found[5], ("", Some(12)), "with its span");
 }
 
 #[test]

@@ -66,14 +66,6 @@ impl TaskLogs {
         TaskLogs { folder: session_dir.join("logs"), positions: HashMap::new(), open: BTreeMap::new() }
     }
 
-    /// Reads the lines that have come since the last time, of the owners that are wanted, by the time at which their beginning was read.
-    pub(crate) fn read(&mut self, is_wanted: impl FnMut(&Extent) -> bool) -> io::Result<Vec<Line>> {
-        let mut lines = Vec::new();
-        self.each(is_wanted, |line| lines.push(line))?;
-        lines.sort_by_key(|line| line.unix_nano);
-        Ok(lines)
-    }
-
     /// Hands on the lines that have come since the last time, of the owners that are wanted: log by log, each from its beginning.
     pub(crate) fn each(
         &mut self,

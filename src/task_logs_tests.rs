@@ -49,6 +49,16 @@ fn texts(lines: &[Line]) -> Vec<&str> {
     lines.iter().map(|line| line.text.as_str()).collect()
 }
 
+impl TaskLogs {
+    /// Reads the lines that have come since the last time, by the time at which their beginning was read.
+    fn read(&mut self, is_wanted: impl FnMut(&Extent) -> bool) -> io::Result<Vec<Line>> {
+        let mut lines = Vec::new();
+        self.each(is_wanted, |line| lines.push(line))?;
+        lines.sort_by_key(|line| line.unix_nano);
+        Ok(lines)
+    }
+}
+
 #[test]
 fn lines_of_one_task_are_found_in_all_logs_by_time() {
     let session = tempfile::tempdir().unwrap();

@@ -10,6 +10,38 @@ use crate::trace::nearest_rank;
 /// The most tasks that are looked at, newest first. A million take minutes to send.
 pub(crate) const LOOKED_AT: usize = 100_000;
 
+/// Functions of which the head is asked why the oldest task waits.
+pub(crate) const EXPLAINED: usize = 12;
+
+/// Tasks of one function that no worker has begun.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Queued<'a> {
+    pub(crate) target: &'a str,
+    pub(crate) tasks: usize,
+    /// The one that was submitted first.
+    pub(crate) oldest: &'a TaskReport,
+}
+
+/// Returns the functions of the tasks that wait, that with the most first.
+pub(crate) fn queue(tasks: &[TaskReport]) -> Vec<Queued<'_>> {
+    let mut by_target: BTreeMap<&str, Queued<'_>> = BTreeMap::new();
+    for task in tasks.iter().filter(|task| is_waiting(task)) {
+        let row = by_target.entry(&task.target).or_insert(Queued { target: &task.target, tasks: 0, oldest: task });
+        row.tasks += 1;
+        if (task.submitted_unix_nano, task.id) < (row.oldest.submitted_unix_nano, row.oldest.id) {
+            row.oldest = task;
+        }
+    }
+    let mut queue: Vec<_> = by_target.into_values().collect();
+    // Stable: equally many stay in the order of their names.
+    queue.sort_by_key(|row| std::cmp::Reverse(row.tasks));
+    queue
+}
+
+fn is_waiting(task: &TaskReport) -> bool {
+    matches!(task.state, TaskState::Waiting | TaskState::Retrying | TaskState::Leased)
+}
+
 /// Tasks of one function, actor method or command.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub(crate) struct FunctionSummary {
@@ -80,7 +112,7 @@ fn summary(target: &str, tasks: &[&TaskReport]) -> FunctionSummary {
         if let (Some(started), Some(ended)) = (task.started_unix_nano, task.ended_unix_nano) {
             ran.push(ended.saturating_sub(started));
         }
-        if matches!(task.state, TaskState::Waiting | TaskState::Retrying | TaskState::Leased) {
+        if is_waiting(task) {
             let since = task.submitted_unix_nano;
             all.oldest_waiting_unix_nano = Some(all.oldest_waiting_unix_nano.map_or(since, |oldest| oldest.min(since)));
         }
@@ -122,6 +154,8 @@ mod tests {
         assert_eq!((first.p50_ns, first.p95_ns, first.max_ns), (Some(50_000_000), Some(95_000_000), Some(100_000_000)));
         assert_eq!((second.waiting, second.running, second.failed, second.cancelled), (2, 1, 1, 0));
         assert_eq!(second.oldest_waiting_unix_nano, Some(102_000_000_000));
+        let [queued] = queue(&list.tasks)[..] else { panic!("{:?}", queue(&list.tasks)) };
+        assert_eq!((queued.target, queued.tasks, queued.oldest.id.0), ("b.g", 2, 102));
         assert_eq!(Summary::of(&TaskList { tasks: Vec::new(), ..list }).functions, []);
     }
 }

@@ -42,7 +42,7 @@ use std::path::{Path, PathBuf};
 
 pub use diff::{Diff, DiffRow, Side, align};
 pub use differences::{Difference, Differences};
-pub use index::{Among, Changed, INDEX_BYTES, Index, Reach};
+pub use index::{Among, Changed, INDEX_BYTES, Index, Listed, Older, Reach, Sample};
 pub use list::{Filter, List, Row};
 pub use live::{Live, LiveSpan, Look};
 pub use log_records::LogRecord;
@@ -53,7 +53,7 @@ pub use path::{CriticalPath, Idle, Stretch, StretchKind, idle};
 pub use query::{Query, QueryError};
 pub(crate) use read::load_traces;
 pub use read::{LoadError, Notice, Problem, Tail, load};
-pub use region::{Cell, HeatMap, Region};
+pub use region::{Cell, HeatMap, Point, Region};
 pub use report::Report;
 pub use select::FindError;
 pub use span::{Attributes, Kind, ParseIdError, Span, SpanEvent, SpanId, SpanLink, Status, TraceId};

@@ -3,7 +3,6 @@
 mod check;
 mod diff;
 mod follow;
-mod output;
 
 use std::fs::OpenOptions;
 use std::io::{self, Write};
@@ -19,7 +18,8 @@ use crate::count::Count;
 use crate::driver::DriverError;
 use crate::exit;
 use crate::head::recovery::finish_leavings;
-use crate::session::{HeadRecord, SessionError, find_head};
+use crate::log_entries::{self, Entry};
+use crate::session::{HeadRecord, SessionError, all_sessions, find_head};
 use crate::trace::render::Details;
 use crate::trace::{self, Filter, Live, LoadError, Loaded, LogRecord, Open, Query, Trace, export, render};
 use tracer_core::clock::now_unix_nano;
@@ -181,11 +181,12 @@ enum ExportFormat {
 
 /// Reads the log records of a trace and the lines that its attempts wrote, by time.
 fn log_records(source: &SourceArgs, loaded: &Loaded, trace: &Trace) -> Result<Vec<LogRecord>, CommandError> {
-    let (mut records, notices) = loaded.log_records(trace);
-    notices.iter().for_each(|notice| report::warning(&notice.to_string()));
-    records.extend(output::of_trace(source, trace)?);
-    records.sort_by_key(|record| record.time_unix_nano);
-    Ok(records)
+    let (folder, _) = source.folder_and_head();
+    let parts = loaded.parts().filter(|(_, trunk)| *trunk == trace.id).map(|(part, _)| part).collect();
+    let (entries, notices) = log_entries::of_trace(&folder, &all_sessions(&source.temp_dir()), trace, parts)
+        .map_err(|error| CommandError::new(exit::FAILED, format!("what was written cannot be read: {error}")))?;
+    notices.iter().for_each(|notice| report::warning(notice));
+    Ok(entries.into_iter().map(Entry::into_log_record).collect())
 }
 
 /// Source of the spans: a folder of span files, and the place of the head.

@@ -418,6 +418,18 @@
 //!   `http_api::description::schemathesis_finds_nothing_that_is_not_as_described` and
 //!   `http_api::tasks::the_trace_goes_on_from_the_callers_header_to_the_workers_spans`.
 //!
+//! **The page of `tracer view` only looks, and what it shows runs nowhere.** Its files hold no data; everything else needs a token, which a link gives once, within a minute. That token reads;
+//! only one of a link that was made with `--control` cancels too. Names, attributes, lines and messages are texts, whatever is in them. When its server dies the page says so, and goes on once there is
+//! one again, without being loaded anew; a stream of events that broke off goes on where it was, and says how many changes it does not name. A hidden tab asks for nothing.
+//!
+//! - The code of the page is what its sources build, byte for byte. Without a head, a page shows what is in the files.
+//! - An index of the files takes at most 64 MiB, but for the moment of a look. A list of all traces ends with it and says so; a query reads older ones from the files and says how many.
+//!   Of a trace that had left it, and then gets further spans, lists count only those.
+//! - Kept by `view::a_link_lets_in_once_and_a_token_all_the_while`, `view::the_page_needs_the_right_name_and_data_needs_a_token`,
+//!   `view::a_head_with_an_http_api_serves_the_page_and_its_tokens_do_no_more_than_they_may`, `view::the_page_works_in_a_browser`,
+//!   `view::the_page_of_a_head_goes_on_when_its_server_is_killed_also_in_a_second_tab`, `view::a_stream_that_breaks_off_goes_on_where_it_was`,
+//!   `view::a_folder_is_shown_without_a_head` and `view::the_page_is_what_its_sources_build`.
+//!
 //! **Clients and replicas of a service hurt themselves only.** What is no request of HTTP/1.1 or HTTP/2 has its documented answer, who is slow has the time that is documented, and floods take no
 //! memory; other clients are answered meanwhile. A replica that writes what none may write loses its lane, and its requests are answered with 502.
 //!

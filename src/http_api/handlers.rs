@@ -464,7 +464,7 @@ impl App {
         let (session_dir, folder) = (self.session_dir.clone(), self.welcome.tracing.spans_dir.clone());
         let read = tokio::task::spawn_blocking(move || {
             let spans = Spans::Stored(Some(Live::new(&session_dir)));
-            let page = Reader::new(selection, &folder, Some(&session_dir), spans).page(part, limit)?;
+            let page = Reader::new(selection, &folder, Some(session_dir.as_path()), spans).page(part, limit)?;
             Ok::<_, std::io::Error>(json::bytes(&page).expect("reports are plain data"))
         });
         let read = read.await.map_err(|_| unexpected())?;

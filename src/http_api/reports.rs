@@ -1,6 +1,5 @@
 //! Reports of the head about tasks, workers, actors and services, as answers. The HTTP API and the server of `tracer view` have the same.
 
-use std::collections::HashMap;
 use std::future::Future;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -27,14 +26,12 @@ use crate::protocol::{
 };
 use crate::stored;
 use crate::task::TaskId;
-use crate::task_summary::{FunctionSummary, Summary};
+use crate::task_summary::{self, EXPLAINED, FunctionSummary, Summary};
 use crate::trace;
 use crate::value::JsonText;
 
 /// The trace of a task, in answers about it.
 const X_TRACE_ID: &str = "x-trace-id";
-/// Functions of which the oldest waiting task is explained in a summary.
-const EXPLAINED: usize = 12;
 
 /// A connection to a head.
 pub(crate) trait Head: Sync {
@@ -245,7 +242,14 @@ pub(crate) async fn summary(head: &impl Head) -> Answer {
     let newest = newest_tasks(head, limits::LIST, TaskFilter::default()).await?;
     let states = vec![TaskState::Waiting, TaskState::Retrying, TaskState::Leased];
     let waiting = newest_tasks(head, limits::LIST, TaskFilter { states, ..TaskFilter::default() }).await?;
-    let mut queue = queue_of(&waiting.tasks);
+    let row = |queued: task_summary::Queued<'_>| Queue {
+        target: queued.target.to_owned(),
+        waiting: queued.tasks,
+        oldest: queued.oldest.id,
+        oldest_unix_nano: queued.oldest.submitted_unix_nano,
+        reason: None,
+    };
+    let mut queue: Vec<Queue> = task_summary::queue(&waiting.tasks).into_iter().map(row).collect();
     for row in queue.iter_mut().take(EXPLAINED) {
         let Reply::Explanation(explanation) = head.ask(Query::Explain { id: row.oldest }).await? else {
             return Err(unexpected());
@@ -257,28 +261,6 @@ pub(crate) async fn summary(head: &impl Head) -> Answer {
     let (metrics, warnings) = (status.metrics, status.warnings);
     let overview = Overview { time, metrics, warnings, functions, queue, left_out, forgotten };
     Ok(json_answer(StatusCode::OK, &json::with_times(&overview)))
-}
-
-/// Returns the functions of waiting tasks, which come newest first.
-fn queue_of(tasks: &[TaskReport]) -> Vec<Queue> {
-    let mut by_target: HashMap<&str, Queue> = HashMap::new();
-    for task in tasks {
-        let (oldest, oldest_unix_nano) = (task.id, task.submitted_unix_nano);
-        let row = by_target.entry(&task.target).or_insert_with(|| Queue {
-            target: task.target.clone(),
-            waiting: 0,
-            oldest,
-            oldest_unix_nano,
-            reason: None,
-        });
-        row.waiting += 1;
-        if oldest_unix_nano <= row.oldest_unix_nano {
-            (row.oldest, row.oldest_unix_nano) = (oldest, oldest_unix_nano);
-        }
-    }
-    let mut queue: Vec<_> = by_target.into_values().collect();
-    queue.sort_by(|left, right| right.waiting.cmp(&left.waiting).then_with(|| left.target.cmp(&right.target)));
-    queue
 }
 
 /// Says that the head's answer cannot be used.

@@ -51,11 +51,6 @@ impl Grafts {
         true
     }
 
-    /// Returns the ids of the traces that are parts of one.
-    pub(super) fn parts_of(&self, id: TraceId) -> impl Iterator<Item = TraceId> {
-        self.stems.iter().filter(move |(_, (trunk, _))| *trunk == id).map(|(part, _)| *part)
-    }
-
     /// Returns the traces that are parts of others, each with the one that it is part of.
     pub(super) fn parts(&self) -> impl Iterator<Item = (TraceId, TraceId)> {
         self.stems.iter().map(|(part, (trunk, _))| (*part, *trunk))

@@ -15,10 +15,14 @@ use super::read::{is_of_spans, pid_of, scan_objects};
 use super::select::is_submission;
 use super::span::SpanFile;
 use super::{
-    Differences, FindError, HeatMap, Kind, List, Live, LiveSpan, LoadError, Loaded, Notice, Problem, Query, Region,
-    Row, Span, SpanId, Status, Trace, TraceId,
+    Differences, FindError, Kind, Live, LiveSpan, LoadError, Loaded, Notice, Point, Problem, Query, Region, Row, Span,
+    SpanId, Status, Trace, TraceId,
 };
 use crate::names;
+
+mod older;
+
+pub use older::Older;
 
 /// The most bytes of an index, unless it is said.
 pub const INDEX_BYTES: usize = 64 << 20;
@@ -49,8 +53,7 @@ pub struct Index {
     runs: VecDeque<Run>,
     /// Number of runs that have gone from the front.
     first_run: u32,
-    /// True if rows have gone.
-    has_lost_rows: bool,
+    lost_rows: LostRows,
     names: Names,
     /// Traces of commands that may be parts of other traces, with these.
     stems: HashMap<TraceId, TraceId>,
@@ -61,6 +64,14 @@ pub struct Index {
     open: Vec<LiveSpan>,
     /// Traces with new spans in files since the last look.
     touched: HashSet<TraceId>,
+}
+
+/// Rows that have gone.
+#[derive(Clone, Copy, Default)]
+struct LostRows {
+    count: u64,
+    /// The latest end of their traces.
+    until_unix_nano: u64,
 }
 
 /// A span file.
@@ -75,6 +86,12 @@ struct IndexedFile {
     is_of_worker: bool,
     /// Start and trace of the newest submission in it.
     submission: Option<(u64, TraceId)>,
+}
+
+impl IndexedFile {
+    fn new(path: PathBuf, pid: Option<u32>) -> IndexedFile {
+        IndexedFile { path, pid, len: 0, read: 0, is_of_worker: false, submission: None }
+    }
 }
 
 /// Figures of a trace.
@@ -229,8 +246,11 @@ pub struct Reach {
     pub traces: usize,
     /// Bytes that the index takes.
     pub bytes: usize,
-    /// True if older traces have left the index: lists do not have them, and a trace that is named is looked for in the files.
+    /// True if older traces have left the index, or their positions have. A trace that is named is looked for in the files.
     pub is_cut: bool,
+    /// Number of older traces that were read from the files for this answer; none if it has only traces of the index, because it needs no others or asks
+    /// for all.
+    pub scanned: Option<usize>,
 }
 
 /// Traces that have changed between two looks, but for the time.
@@ -271,7 +291,7 @@ impl Index {
             order: Vec::new(),
             runs: VecDeque::new(),
             first_run: 0,
-            has_lost_rows: false,
+            lost_rows: LostRows::default(),
             names: Names::default(),
             stems: HashMap::new(),
             live: None,
@@ -292,10 +312,15 @@ impl Index {
         &self.open
     }
 
+    /// Returns the traces of commands that are parts of a trace.
+    pub fn parts_of(&self, id: TraceId) -> Vec<TraceId> {
+        self.stems.iter().filter(|(_, stem)| **stem == id).map(|(part, _)| *part).collect()
+    }
+
     /// Returns how far the index reaches back.
     pub fn reach(&self) -> Reach {
-        let is_cut = self.has_lost_rows || self.first_run > 0;
-        Reach { traces: self.rows.len(), bytes: self.bytes(), is_cut }
+        let is_cut = self.lost_rows.count > 0 || self.first_run > 0;
+        Reach { traces: self.rows.len(), bytes: self.bytes(), is_cut, scanned: None }
     }
 
     /// Returns the bytes that the index takes.
@@ -375,14 +400,7 @@ impl Index {
         let mut notices = Vec::new();
         for (path, identity, len) in found {
             let number = *self.numbers.entry(identity).or_insert_with(|| {
-                self.files.push(IndexedFile {
-                    pid: pid_of(&path),
-                    path: path.clone(),
-                    len: 0,
-                    read: 0,
-                    is_of_worker: false,
-                    submission: None,
-                });
+                self.files.push(IndexedFile::new(path.clone(), pid_of(&path)));
                 self.files.len() - 1
             });
             let file = &mut self.files[number];
@@ -393,6 +411,8 @@ impl Index {
                 continue;
             }
             match self.read_file(number, len, &mut notices) {
+                // Not only in the end: a folder may have more files than there is room for.
+                Ok(()) if self.bytes() > self.limit.saturating_mul(2) => self.keep_bound(),
                 Ok(()) => {}
                 // Rotated away between the listing and now.
                 Err(error) if error.kind() == io::ErrorKind::NotFound => {}
@@ -404,13 +424,17 @@ impl Index {
         }
         if is_anew || !self.touched.is_empty() {
             self.keep_bound();
-            self.order = (0..self.rows.len() as u32).collect();
-            self.order.sort_by_key(|number| {
-                let row = &self.rows[*number as usize];
-                (row.start_unix_nano, row.id)
-            });
+            self.sort();
         }
         Ok((is_anew, notices))
+    }
+
+    fn sort(&mut self) {
+        self.order = (0..self.rows.len() as u32).collect();
+        self.order.sort_by_key(|number| {
+            let row = &self.rows[*number as usize];
+            (row.start_unix_nano, row.id)
+        });
     }
 
     fn forget_files(&mut self) {
@@ -421,7 +445,7 @@ impl Index {
         self.order.clear();
         self.runs.clear();
         self.first_run = 0;
-        self.has_lost_rows = false;
+        self.lost_rows = LostRows::default();
         self.stems.clear();
         self.touched.clear();
     }
@@ -500,11 +524,23 @@ impl Index {
                 self.runs.shrink_to_fit();
                 self.first_run += surplus as u32;
             } else if self.rows.len() > 1 {
-                self.rows.drain(..self.rows.len().div_ceil(4));
+                // By their starts: files are read one after the other.
+                let surplus = self.rows.len().div_ceil(4);
+                let mut starts: Vec<_> = self.rows.iter().map(|row| (row.start_unix_nano, row.id)).collect();
+                let (_, last, _) = starts.select_nth_unstable(surplus - 1);
+                let last = *last;
+                let LostRows { count, mut until_unix_nano } = self.lost_rows;
+                self.rows.retain(|row| {
+                    let is_kept = (row.start_unix_nano, row.id) > last;
+                    if !is_kept {
+                        until_unix_nano = until_unix_nano.max(row.end_unix_nano);
+                    }
+                    is_kept
+                });
                 self.rows.shrink_to_fit();
                 self.order = Vec::new();
                 self.table.build(&self.rows);
-                self.has_lost_rows = true;
+                self.lost_rows = LostRows { count: count + surplus as u64, until_unix_nano };
             } else {
                 return;
             }
@@ -679,6 +715,18 @@ impl Index {
         })
     }
 
+    /// Returns whether positions of a trace are gone: only all files together have it.
+    fn is_lost(&self, row: &TraceRow) -> bool {
+        let mut at = row.last_run;
+        while at != NONE {
+            match at.checked_sub(self.first_run).and_then(|at| self.runs.get(at as usize)) {
+                Some(run) => at = run.before,
+                None => return true,
+            }
+        }
+        false
+    }
+
     /// Returns the figures of a trace, with what is in spools.
     fn outline(&self, id: TraceId) -> TraceRow {
         let row = self.table.find(id, &self.rows).map_or_else(|| TraceRow::new(id), |number| self.rows[number]);
@@ -696,8 +744,14 @@ impl Index {
     }
 
     /// Calls `take` for each trace that is asked for, newest first, with its figures, and with its spans if they were read to know. A trace of a command
-    /// that is part of another one is not among them. `take` returns whether it wants more; returns how many were not asked for.
-    fn each(&self, among: &Among, mut take: impl FnMut(&TraceRow, Option<Trace>) -> bool) -> usize {
+    /// that is part of another one is not among them. Those that it takes the spans to know, but whose positions are gone, are deferred. `take` returns
+    /// whether it wants more; returns how many were not asked for.
+    fn each(
+        &self,
+        among: &Among,
+        deferred: &mut HashSet<TraceId>,
+        mut take: impl FnMut(&TraceRow, Option<Trace>) -> bool,
+    ) -> usize {
         let mut others = 0;
         let trunks: HashSet<&TraceId> = self.stems.values().collect();
         for (_, id) in self.newest_first() {
@@ -733,6 +787,14 @@ impl Index {
                     }
                     None
                 }
+                None if self.is_lost(&row) => {
+                    if is_whole && !is_in_region(row.start_unix_nano, row.end_unix_nano - row.start_unix_nano) {
+                        others += 1;
+                    } else {
+                        deferred.insert(id);
+                    }
+                    continue;
+                }
                 None => {
                     let mut loaded = self.load(&[id]);
                     // It has become a part of another one.
@@ -754,18 +816,12 @@ impl Index {
         others
     }
 
-    /// Lists the newest `limit` traces that are asked for.
-    pub fn list(&self, among: &Among, limit: usize) -> List {
-        let mut rows = Vec::new();
-        let (left_out, filtered_out) = self.list_each(among, limit, |row, _| rows.push(row));
-        List { rows, left_out, filtered_out, id_digits: 32 }
-    }
-
-    /// Hands over the newest `limit` traces that are asked for, a small one with its spans. Returns how many were left out, and how many were not asked
-    /// for.
-    pub fn list_each(&self, among: &Among, limit: usize, mut take: impl FnMut(Row, Option<Trace>)) -> (usize, usize) {
+    /// Hands over the newest `limit` traces that are asked for, a small one with its spans. Returns how many were left out, how many were not asked for,
+    /// and, if there are fewer than `limit`, what is not in the index.
+    pub fn list_each(&self, among: &Among, limit: usize, mut take: impl FnMut(Row, Option<Trace>)) -> Listed {
         let (mut listed, mut left_out) = (0, 0);
-        let filtered_out = self.each(among, |row, trace| {
+        let mut deferred = HashSet::new();
+        let filtered_out = self.each(among, &mut deferred, |row, trace| {
             if listed == limit {
                 left_out += 1;
                 return true;
@@ -773,14 +829,15 @@ impl Index {
             listed += 1;
             let id = row.trace_id();
             let trace = trace.or_else(|| {
-                let is_small = row.spans <= COUNTED;
+                let is_small = row.spans <= COUNTED && !self.is_lost(row);
                 let loaded = is_small.then(|| self.load(&[id]))?;
                 loaded.traces.into_iter().find(|trace| trace.id == id)
             });
             take(trace.as_ref().map_or_else(|| self.row(row), Row::new), trace);
             true
         });
-        (left_out, filtered_out)
+        let older = if listed < limit { self.older(among, deferred) } else { None };
+        Listed { left_out, filtered_out, older }
     }
 
     fn row(&self, row: &TraceRow) -> Row {
@@ -795,41 +852,84 @@ impl Index {
         }
     }
 
-    /// Counts the traces that are asked for in so many columns and rows; none if there are no traces.
-    pub fn heat_map(&self, among: &Among, columns: usize, rows: usize) -> Option<HeatMap> {
-        let mut points = Vec::new();
-        self.each(among, |row, trace| {
+    /// Adds the starts and durations of the traces that are asked for, for a heat map. Returns what is not in the index.
+    pub fn points(&self, among: &Among, points: &mut Vec<Point>) -> Option<Older> {
+        let mut deferred = HashSet::new();
+        self.each(among, &mut deferred, |row, trace| {
             points.push(trace.map_or_else(
                 || (row.start_unix_nano, row.end_unix_nano - row.start_unix_nano, row.errors > 0),
                 |trace| (trace.start_unix_nano(), trace.duration_ns(), trace.error_count() > 0),
             ));
             true
         });
-        HeatMap::of_points(points, columns, rows)
+        self.older(among, deferred)
     }
 
-    /// Compares the traces of a region with the others that a query finds, by the newest of either side with 20,000 spans together.
-    pub fn differences(&self, among: &Among, limit: usize) -> Differences {
+    /// Adds traces of the region and others that the query finds, the newest of either side with 20,000 spans together, for their differences. Returns
+    /// what is not in the index, if there is room for it.
+    pub fn sample(&self, among: &Among, sample: &mut Sample) -> Option<Older> {
         let all = Among { query: among.query.clone(), region: Region::default() };
-        let (mut counts, mut traces) = ([0, 0], Vec::new());
-        self.each(&all, |row, trace| {
+        let (mut deferred, mut lost) = (HashSet::new(), Vec::new());
+        self.each(&all, &mut deferred, |row, trace| {
             let (start, duration) = trace.as_ref().map_or_else(
                 || (row.start_unix_nano, row.end_unix_nano - row.start_unix_nano),
                 |trace| (trace.start_unix_nano(), trace.duration_ns()),
             );
             let is_selected = among.region.has(start, duration);
-            let count = &mut counts[usize::from(is_selected)];
-            if *count < SAMPLE {
+            if sample.has_room(is_selected) {
                 let id = row.trace_id();
+                if trace.is_none() && self.is_lost(row) {
+                    lost.push(id);
+                    return true;
+                }
                 let loaded = || self.load(&[id]).traces.into_iter().find(|trace| trace.id == id);
                 if let Some(trace) = trace.or_else(loaded) {
-                    *count += trace.spans.len();
-                    traces.push((trace, is_selected));
+                    sample.add(trace, is_selected);
                 }
             }
-            counts.iter().any(|count| *count < SAMPLE)
+            !sample.is_full()
         });
-        Differences::new(traces, limit)
+        deferred.extend(lost);
+        // The others may be from before the region.
+        if sample.is_full() { None } else { self.older_since(among, 0, deferred) }
+    }
+}
+
+/// What a list is without its rows.
+pub struct Listed {
+    /// Number of further traces that are asked for.
+    pub left_out: usize,
+    /// Number of traces that are not asked for.
+    pub filtered_out: usize,
+    /// What is not in the index; none if it is not needed.
+    pub older: Option<Older>,
+}
+
+/// Traces whose differences are wanted.
+#[derive(Default)]
+pub struct Sample {
+    /// Spans of the others, and of the selected ones.
+    spans: [usize; 2],
+    traces: Vec<(Trace, bool)>,
+}
+
+impl Sample {
+    fn has_room(&self, is_selected: bool) -> bool {
+        self.spans[usize::from(is_selected)] < SAMPLE
+    }
+
+    fn is_full(&self) -> bool {
+        self.spans.iter().all(|spans| *spans >= SAMPLE)
+    }
+
+    fn add(&mut self, trace: Trace, is_selected: bool) {
+        self.spans[usize::from(is_selected)] += trace.spans.len();
+        self.traces.push((trace, is_selected));
+    }
+
+    /// Compares the two sides.
+    pub fn differences(self, limit: usize) -> Differences {
+        Differences::new(self.traces, limit)
     }
 }
 

@@ -1,6 +1,6 @@
-//! Log records of a trace, from the files of OTLP lines that stand beside the span files.
+//! Log records, from the files of OTLP lines that stand beside the span files.
 //!
-//! Nothing of them is kept: a file is read line by line, and of lines in which the trace's id is found, the records with that id are taken.
+//! Nothing of them is kept: a file is read line by line, and lines in which none of the wanted texts is found are stepped over.
 
 use std::collections::HashMap;
 use std::fs::{self, File};
@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize, Serializer};
 use serde_json::Value;
 
 use super::read::otlp::{KeyValue, any_value, pairs};
-use super::{Attributes, Loaded, Notice, Problem, SpanId, Trace, TraceId, time};
+use super::{Attributes, Notice, Problem, SpanId, TraceId, time};
 use crate::names;
 use crate::propagation::TraceParent;
 use crate::task::TaskId;
@@ -196,25 +196,6 @@ impl Record {
     }
 }
 
-impl Loaded {
-    /// Reads the log records of a trace from the folder, in the order of their times, also those of traces that are parts of it, and says what could not be read.
-    pub fn log_records(&self, trace: &Trace) -> (Vec<LogRecord>, Vec<Notice>) {
-        let ids: Vec<String> = self.grafts.parts_of(trace.id).chain([trace.id]).map(|id| id.to_string()).collect();
-        let (mut records, mut notices) = (Vec::new(), Vec::new());
-        for path in files(&self.folder) {
-            match read(&path, &ids, &mut records) {
-                Ok(0) => {}
-                Ok(damaged) => notices.push(Notice { path, problem: Problem::Damaged(damaged) }),
-                // Rotated away between the listing and now.
-                Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-                Err(error) => notices.push(Notice { path, problem: Problem::Unreadable(error.to_string()) }),
-            }
-        }
-        records.sort_by_key(|record| record.time_unix_nano);
-        (records, notices)
-    }
-}
-
 /// The files of log records of a folder, read again and again, each time only what is new.
 #[derive(Debug)]
 pub(crate) struct RecordTail {
@@ -305,27 +286,6 @@ fn files(folder: &Path) -> Vec<PathBuf> {
     files
 }
 
-/// Takes the records with one of these trace ids, and returns how many lines that have one are damaged. The last line may be one that is being written.
-fn read(path: &Path, ids: &[String], records: &mut Vec<LogRecord>) -> io::Result<usize> {
-    let mut file = BufReader::new(File::open(path)?);
-    let (mut line, mut damaged) = (Vec::new(), 0);
-    while file.read_until(b'\n', &mut line)? > 0 {
-        if ids.iter().any(|id| memchr::memmem::find(&line, id.as_bytes()).is_some()) {
-            match serde_json::from_slice::<Logs>(&line) {
-                Ok(logs) => {
-                    let scopes = logs.resource_logs.into_iter().flat_map(|resource| resource.scope_logs);
-                    let all = scopes.flat_map(|scope| scope.log_records);
-                    records.extend(all.filter(|record| ids.contains(&record.trace_id)).map(Record::into_log_record));
-                }
-                Err(_) if line.last() == Some(&b'\n') => damaged += 1,
-                Err(_) => {}
-            }
-        }
-        line.clear();
-    }
-    Ok(damaged)
-}
-
 #[cfg(test)]
 mod tests {
     use serde_json::json;
@@ -354,9 +314,13 @@ mod tests {
         let damaged = format!("{{\"resourceLogs\":[{{\"{TRACE}\n");
         fs::write(folder.path().join("1.logs.jsonl"), format!("{first}{damaged}nothing of interest\n")).unwrap();
         fs::write(folder.path().join("2.1.logs.jsonl"), format!("{second}{}", damaged.trim_end())).unwrap();
-        let loaded = load(folder.path()).unwrap();
-        assert_eq!(loaded.notices, [], "they are no spans");
-        let (records, notices) = loaded.log_records(&loaded.traces[0]);
+        assert_eq!(load(folder.path()).unwrap().notices, [], "they are no spans");
+        let mut tail = RecordTail::new(folder.path());
+        let mut records = Vec::new();
+        let notices = tail.read(&[TRACE.into()], |found| {
+            records.extend(Some(found.record).filter(|_| found.trace_id == TRACE.parse().ok()));
+        });
+        records.sort_by_key(|record| record.time_unix_nano);
         let found: Vec<_> = records.iter().map(|record| serde_json::to_value(record).unwrap()).collect();
         let expected = [
             json!({"time": "1970-01-01T00:00:00.000000010Z", "severity": "WARN", "body": {"a": 1}, "span_id": null, "attributes": {"k": true}}),
@@ -365,13 +329,12 @@ mod tests {
         ];
         assert_eq!(found, expected);
         assert_eq!(notices.iter().map(|notice| notice.problem.clone()).collect::<Vec<_>>(), [Problem::Damaged(1)]);
-        assert_eq!(loaded.log_records(&loaded.traces[0]).0.len(), 3, "again");
+        assert_eq!(tail.read(&[], |found| panic!("again: {found:?}")), [], "each is read once");
     }
 
     #[test]
     fn a_folder_without_records_has_none() {
-        let loaded = Loaded::empty(Path::new("/nowhere"));
-        let trace = Trace { id: TRACE.parse().unwrap(), spans: Vec::new(), duplicates: 0 };
-        assert_eq!(loaded.log_records(&trace), (Vec::new(), Vec::new()));
+        let notices = RecordTail::new(Path::new("/nowhere")).read(&[], |found| panic!("{found:?}"));
+        assert_eq!(notices, []);
     }
 }

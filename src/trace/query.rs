@@ -198,6 +198,15 @@ impl Query {
         self.terms.is_empty()
     }
 
+    /// Returns the time before which no trace that matches ends, if there is one.
+    pub(super) fn earliest_unix_nano(&self) -> Option<u64> {
+        let since = |term: &Term| match term.test {
+            Test::Since(time) if !term.is_negated => Some(time),
+            _ => None,
+        };
+        self.terms.iter().filter_map(since).max()
+    }
+
     /// Returns the fields that are near to one of these keys, each with the key: attributes that were hardly meant.
     pub fn doubtful_keys(&self) -> impl Iterator<Item = (&str, &'static str)> {
         self.terms.iter().filter_map(|term| match &term.test {

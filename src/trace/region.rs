@@ -36,6 +36,9 @@ impl Region {
     }
 }
 
+/// Start of a trace, its duration, and whether there was an error.
+pub type Point = (u64, u64, bool);
+
 /// Counts of traces in cells of start and duration. Columns are equal in time; rows are equal in the logarithm of the duration.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct HeatMap {
@@ -77,8 +80,8 @@ impl HeatMap {
         HeatMap::of_points(traces.into_iter().map(point).collect(), columns, rows)
     }
 
-    /// The same of starts, durations, and whether there was an error.
-    pub(super) fn of_points(mut points: Vec<(u64, u64, bool)>, columns: usize, rows: usize) -> Option<HeatMap> {
+    /// The same of points.
+    pub fn of_points(mut points: Vec<Point>, columns: usize, rows: usize) -> Option<HeatMap> {
         points.iter_mut().for_each(|point| point.1 = point.1.max(1));
         let start = points.iter().map(|point| point.0).min()?;
         let last = points.iter().map(|point| point.0).max()?;

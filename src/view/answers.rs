@@ -31,8 +31,8 @@ use serde::{Deserialize, Serialize};
 use tokio::sync::{mpsc, watch};
 
 use super::page;
-use super::questions::{OfHead, Question};
-use super::source::{Session, Source, Watched};
+use super::questions::Question;
+use super::source::{Session, Source};
 use crate::http_api::access::Role;
 use crate::http_api::body::Body;
 use crate::http_api::limits;
@@ -110,29 +110,15 @@ impl Traces {
                 if parts.method == Method::HEAD {
                     return Ok(event_stream(Body::whole(Bytes::new())));
                 }
-                self.look(|_| Ok(Response::new(Body::whole(Bytes::new())))).await?;
+                self.ask(Question::Looked).await?;
                 Ok(self.events(seen.or(after)))
             }
-            Question::OfHead(question) => self.ask_head(question).await,
-            question => self.look(move |watched| question.answer(watched)).await,
+            question => self.ask(question).await,
         }
     }
 
-    /// Answers with what is there, on a thread that may read files.
-    async fn look(self: &Arc<Self>, answer: impl FnOnce(&Watched) -> Answer + Send + 'static) -> Answer {
-        let source = Arc::clone(&self.source);
-        if !self.is_kept.swap(true, Ordering::Relaxed) {
-            tokio::spawn(Arc::clone(self).give_up_when_idle());
-        }
-        let looked = tokio::task::spawn_blocking(move || match source.look() {
-            Ok(watched) => answer(&watched),
-            Err(error) => Err(unreadable(error)),
-        });
-        looked.await.unwrap_or_else(|error| Err(unreadable(error)))
-    }
-
-    /// Answers what the head completes, on a thread that may wait for it.
-    async fn ask_head(self: &Arc<Self>, question: OfHead) -> Answer {
+    /// Answers with what is there, on a thread that may read files and wait for the head.
+    async fn ask(self: &Arc<Self>, question: Question) -> Answer {
         let source = Arc::clone(&self.source);
         if !self.is_kept.swap(true, Ordering::Relaxed) {
             tokio::spawn(Arc::clone(self).give_up_when_idle());

@@ -110,7 +110,7 @@ impl History {
             }
         };
         let mut large = Vec::new();
-        let (traces_left_out, _) = index.list_each(&Among::default(), most, |row, trace| match trace {
+        let listed = index.list_each(&Among::default(), most, |row, trace| match trace {
             Some(trace) => take(&trace),
             None => large.push(row.trace_id),
         });
@@ -120,7 +120,7 @@ impl History {
                 take(&trace);
             }
         }
-        FromSpans { tasks, traces_left_out }
+        FromSpans { tasks, traces_left_out: listed.left_out }
     }
 }
 

@@ -2,17 +2,16 @@
 //! that was written meanwhile in one list.
 
 use std::collections::{HashMap, HashSet};
-use std::path::Path;
+use std::io;
+use std::path::PathBuf;
 
 use serde::Serialize;
 use serde_json::{Map, Value};
 
 use super::history::{error_of, is_attempt, number, target_of};
+use crate::log_entries;
 use crate::names;
-use crate::protocol::Stream;
-use crate::task_logs::TaskLogs;
-use crate::task_output::Owner;
-use crate::trace::{Among, Attributes, Idle, Index, Kind, Loaded, Query, Span, SpanId, Trace, TraceId, Tree, idle};
+use crate::trace::{Among, Attributes, Idle, Index, Kind, Query, Span, SpanId, Trace, TraceId, Tree, idle};
 
 /// The most entries of a trace's log that are listed.
 const ENTRIES: usize = 10_000;
@@ -339,43 +338,27 @@ struct Entry {
 
 impl Written {
     /// Reads events from the spans, log records from beside the span files, and lines from the logs of sessions.
-    pub(super) fn new(folder: &Path, trace: &Trace, sessions: &[&Path], revision: u64) -> Written {
+    pub(super) fn new(index: &Index, trace: &Trace, sessions: &[PathBuf], revision: u64) -> io::Result<Written> {
         let start = trace.start_unix_nano();
         let at = |time: u64| i64::try_from(i128::from(time) - i128::from(start)).unwrap_or(i64::MAX);
         let mut entries = Vec::new();
         for span in trace.spans.iter().filter(|span| may_have_events(span)) {
             entries.extend(span.events().into_iter().map(|event| Entry::of_event(span, event, at)));
         }
-        let (records, notices) = Loaded::empty(folder).log_records(trace);
-        entries.extend(records.into_iter().map(|record| Entry {
-            at_ns: at(record.time_unix_nano),
-            kind: "record",
-            span_id: record.span_id,
-            severity: record.severity,
-            text: plain(&record.body),
-            attributes: record.attributes.0.into_iter().collect(),
-            is_approximate: false,
+        let (written, notices) = log_entries::of_trace(index.folder(), sessions, trace, index.parts_of(trace.id))?;
+        entries.extend(written.into_iter().map(|entry| Entry {
+            at_ns: at(entry.unix_nano),
+            kind: entry.origin.name(),
+            span_id: entry.span_id,
+            severity: entry.severity,
+            text: entry.text,
+            attributes: entry.attributes.0.into_iter().collect(),
+            is_approximate: entry.is_approximate,
         }));
-        let mut notices: Vec<String> = notices.iter().map(ToString::to_string).collect();
-        for session in sessions {
-            match lines(session, trace) {
-                Ok(lines) => entries.extend(lines.into_iter().map(|(line, span_id)| Entry {
-                    at_ns: at(line.unix_nano),
-                    kind: if line.stream == Stream::Stderr { "stderr" } else { "stdout" },
-                    span_id,
-                    severity: String::new(),
-                    text: line.text,
-                    attributes: Map::new(),
-                    is_approximate: line.is_approximate,
-                })),
-                Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
-                Err(error) => notices.push(format!("the logs of `{}` cannot be read: {error}", session.display())),
-            }
-        }
         entries.sort_by_key(|entry| entry.at_ns);
         let left_out = entries.len().saturating_sub(ENTRIES);
         entries.truncate(ENTRIES);
-        Written { revision, entries, left_out, notices }
+        Ok(Written { revision, entries, left_out, notices })
     }
 }
 
@@ -399,42 +382,8 @@ impl Entry {
     }
 }
 
-fn plain(value: &Value) -> String {
-    match value {
-        Value::String(text) => text.clone(),
-        other => other.to_string(),
-    }
-}
-
 fn may_have_events(span: &Span) -> bool {
     let text = span.text();
     let has = |part: &str| memchr::memmem::find(text.as_bytes(), part.as_bytes()).is_some();
     !has("\"events\":[]") && !has("\"events\": []")
-}
-
-/// Reads the lines of a trace's tasks, each with the span of its attempt.
-fn lines(session: &Path, trace: &Trace) -> std::io::Result<Vec<(crate::task_logs::Line, Option<SpanId>)>> {
-    let id = trace.id.0.to_be_bytes();
-    let mut logs = TaskLogs::of_session(session);
-    let mut lines = logs.read(|extent| matches!(extent.owner, Owner::Attempt { trace_id, .. } if trace_id == id))?;
-    lines.extend(logs.take_rest());
-    if lines.is_empty() {
-        return Ok(Vec::new());
-    }
-    let mut spans: HashMap<(u64, u64), SpanId> = HashMap::new();
-    for span in trace.spans.iter().filter(|span| is_attempt(span)) {
-        let attributes = span.attributes();
-        if let Some(task_id) = number(&attributes, names::TASK_ID) {
-            spans.insert((task_id, number(&attributes, names::ATTEMPT).unwrap_or(1)), span.span_id);
-        }
-    }
-    let span_of = |line: &crate::task_logs::Line| match line.owner {
-        Owner::Attempt { task, attempt, .. } => spans.get(&(task.0, u64::from(attempt))).copied(),
-        _ => None,
-    };
-    let with_span = |line| {
-        let span = span_of(&line);
-        (line, span)
-    };
-    Ok(lines.into_iter().map(with_span).collect())
 }

@@ -1,8 +1,12 @@
 //! Questions of the page about traces, and their answers.
 
+use std::cmp::Reverse;
 use std::collections::HashMap;
-use std::path::{Path, PathBuf};
+use std::io;
+use std::path::Path;
 
+use http::Response;
+use hyper::body::Bytes;
 use serde::Serialize;
 
 use super::answers::{Answer, LAST_REVISION, json_answer, json_text, nothing_at};
@@ -11,13 +15,14 @@ use super::columns::Columns;
 use super::history::{History, Wanted, target_of};
 use super::inside::{Attempts, Found, Links, Written};
 use super::source::Watched;
+use crate::http_api::body::Body;
 use crate::http_api::parameters;
 use crate::http_api::problem::{self, Problem};
 use crate::log_entries::{Page, PageRequest, Reader, Spans};
 use crate::names;
 use crate::trace::{
-    self, DiffRow, Differences, FindError, HeatMap, Live, LiveSpan, Query, Reach, Region, Row, SpanId, Trace, align,
-    rfc3339,
+    self, DiffRow, Differences, FindError, HeatMap, Index, Listed, Live, LiveSpan, Older, Query, Reach, Region, Row,
+    Sample, SpanId, Trace, align, rfc3339,
 };
 use tracer_core::clock::parse_rfc3339;
 
@@ -44,13 +49,13 @@ const EXPLAINED: usize = 20;
 
 /// The traces that were found.
 #[derive(Serialize)]
-struct Traces<'a> {
+struct Traces {
     revision: u64,
     time: String,
     folder: String,
     #[serde(rename = "index")]
     reach: Reach,
-    notices: &'a [String],
+    notices: Vec<String>,
     traces: Vec<TraceRow>,
     left_out: usize,
     filtered_out: usize,
@@ -180,6 +185,8 @@ pub(super) enum Question {
     Events {
         after: Option<u64>,
     },
+    /// None: only that somebody has looked.
+    Looked,
 }
 
 /// A question that the head completes, if there is one.
@@ -258,18 +265,24 @@ impl Question {
         })
     }
 
-    pub(super) fn answer(&self, watched: &Watched) -> Answer {
+    /// Takes what is needed of the last look. The rest, which may ask the head or read old files, is done without the lock.
+    pub(super) fn prepare(self, watched: &Watched) -> Result<Next, Problem> {
         match self {
-            Question::Traces { among, limit } => traces(watched, among, *limit),
-            Question::Heat { among, columns, rows } => {
-                let among = among.parse(watched)?;
-                let map = watched.index.heat_map(&among, *columns, *rows);
-                json_answer(&Heat { revision: watched.revision, reach: watched.index.reach(), map })
+            Question::Traces { among, limit } => traces(watched, among.parse(watched)?, limit),
+            Question::Heat { among, columns, rows } => heat(watched, among.parse(watched)?, columns, rows),
+            Question::Differences { among, limit } => differences(watched, among.parse(watched)?, limit),
+            Question::Compare(sides) => compare(watched, &sides),
+            Question::OfHead(question) => question.prepare(watched),
+            question => {
+                let answer = question.answer(watched);
+                Ok(Box::new(move || answer))
             }
-            Question::Differences { among, limit } => {
-                let differences = watched.index.differences(&among.parse(watched)?, *limit);
-                json_answer(&Answered { revision: watched.revision, reach: watched.index.reach(), differences })
-            }
+        }
+    }
+
+    /// Answers at once.
+    fn answer(&self, watched: &Watched) -> Answer {
+        match self {
             Question::Trace(id) => json_answer(&Columns::new(&find(watched, id)?, watched.revision)),
             Question::Span(id, span_id) => {
                 let trace = find(watched, id)?;
@@ -284,13 +297,17 @@ impl Question {
             }
             Question::Links(id) => json_answer(&Links::new(&watched.index, &find(watched, id)?, watched.revision)),
             Question::Written(id) => {
-                let sessions = watched.sessions();
-                let sessions: Vec<_> = sessions.iter().map(PathBuf::as_path).collect();
-                json_answer(&Written::new(watched.index.folder(), &find(watched, id)?, &sessions, watched.revision))
+                let (index, sessions) = (&watched.index, watched.sessions());
+                let written = Written::new(index, &find(watched, id)?, &sessions, watched.revision);
+                json_answer(&written.map_err(unreadable_logs)?)
             }
-            Question::Compare(sides) => compare(watched, sides),
             Question::Open => json_answer(&open(watched)),
-            Question::OfHead(_) => unreachable!("the head is asked without the lock"),
+            Question::Traces { .. }
+            | Question::Heat { .. }
+            | Question::Differences { .. }
+            | Question::Compare(_)
+            | Question::OfHead(_) => unreachable!("they are answered without the lock"),
+            Question::Looked => Ok(Response::new(Body::whole(Bytes::new()))),
             Question::Events { .. } => unreachable!("events are answered by the loop"),
         }
     }
@@ -325,27 +342,64 @@ impl Among {
     }
 }
 
-fn traces(watched: &Watched, among: &Among, limit: usize) -> Answer {
+fn traces(watched: &Watched, among: trace::Among, limit: usize) -> Result<Next, Problem> {
     let index = &watched.index;
     let mut running: HashMap<_, usize> = HashMap::new();
     for live in watched.index.open() {
         *running.entry(live.span.trace_id).or_default() += 1;
     }
-    let mut traces = Vec::new();
-    let (left_out, filtered_out) = index.list_each(&among.parse(watched)?, limit, |row, trace| {
+    let row = |row: Row, trace: Option<Trace>| {
         let running = running.get(&row.trace_id).copied().unwrap_or(0);
-        traces.push(TraceRow { row, does: trace.as_ref().and_then(does), running });
-    });
-    json_answer(&Traces {
+        TraceRow { row, does: trace.as_ref().and_then(does), running }
+    };
+    let mut traces = Vec::new();
+    let Listed { left_out, filtered_out, older } =
+        index.list_each(&among, limit, |found, trace| traces.push(row(found, trace)));
+    let mut answer = Traces {
         revision: watched.revision,
         time: rfc3339(watched.now_unix_nano),
         folder: index.folder().display().to_string(),
         reach: index.reach(),
-        notices: &watched.notices,
+        notices: watched.notices.clone(),
         traces,
         left_out,
         filtered_out,
-    })
+    };
+    Ok(Box::new(move || {
+        if let Some(older) = older {
+            answer.reach.scanned = Some(older.scan(|index| {
+                let found = &mut answer.traces;
+                let listed = index.list_each(&among, limit, |row, trace| {
+                    found.push(TraceRow { row, does: trace.as_ref().and_then(does), running: 0 });
+                });
+                found.sort_by_key(|found| Reverse((found.row.start_unix_nano, found.row.trace_id)));
+                answer.left_out += listed.left_out + found.len().saturating_sub(limit);
+                answer.filtered_out += listed.filtered_out;
+                found.truncate(limit);
+            }));
+        }
+        json_answer(&answer)
+    }))
+}
+
+fn heat(watched: &Watched, among: trace::Among, columns: usize, rows: usize) -> Result<Next, Problem> {
+    let (revision, mut reach) = (watched.revision, watched.index.reach());
+    let mut points = Vec::new();
+    let older = watched.index.points(&among, &mut points);
+    Ok(Box::new(move || {
+        reach.scanned = older.map(|older| older.scan(|index| drop(index.points(&among, &mut points))));
+        json_answer(&Heat { revision, reach, map: HeatMap::of_points(points, columns, rows) })
+    }))
+}
+
+fn differences(watched: &Watched, among: trace::Among, limit: usize) -> Result<Next, Problem> {
+    let (revision, mut reach) = (watched.revision, watched.index.reach());
+    let mut sample = Sample::default();
+    let older = watched.index.sample(&among, &mut sample);
+    Ok(Box::new(move || {
+        reach.scanned = older.map(|older| older.scan(|index| drop(index.sample(&among, &mut sample))));
+        json_answer(&Answered { revision, reach, differences: sample.differences(limit) })
+    }))
 }
 
 /// Returns what a job does: its first submission, and how many more there are.
@@ -360,20 +414,60 @@ fn does(trace: &Trace) -> Option<String> {
     Some(if more > 0 { format!("{first} and {more} more") } else { first.to_owned() })
 }
 
-fn compare(watched: &Watched, sides: &[String; 2]) -> Answer {
+fn compare(watched: &Watched, sides: &[String; 2]) -> Result<Next, Problem> {
+    let revision = watched.revision;
     let [before, after] = sides.each_ref().map(|side| group(watched, side));
-    let ((before, before_left_out), (after, after_left_out)) = (before?, after?);
-    let (before, after) = (before.iter().collect::<Vec<_>>(), after.iter().collect::<Vec<_>>());
-    let mut paths = align(&before, &after);
-    let left_out = paths.len().saturating_sub(PATHS);
-    paths.truncate(PATHS);
-    json_answer(&Comparison {
-        revision: watched.revision,
-        before: Side::new(&before, before_left_out),
-        after: Side::new(&after, after_left_out),
-        paths,
-        left_out,
-    })
+    let (before, after) = (before?, after?);
+    Ok(Box::new(move || {
+        let ((before, before_left_out), (after, after_left_out)) = (before.complete(), after.complete());
+        let (before, after) = (before.iter().collect::<Vec<_>>(), after.iter().collect::<Vec<_>>());
+        let mut paths = align(&before, &after);
+        let left_out = paths.len().saturating_sub(PATHS);
+        paths.truncate(PATHS);
+        json_answer(&Comparison {
+            revision,
+            before: Side::new(&before, before_left_out),
+            after: Side::new(&after, after_left_out),
+            paths,
+            left_out,
+        })
+    }))
+}
+
+/// Traces of a side of a comparison.
+#[derive(Default)]
+struct Group {
+    traces: Vec<Trace>,
+    left_out: usize,
+    /// What is not in the index, and which of it is wanted.
+    older: Option<(Older, trace::Among)>,
+}
+
+impl Group {
+    /// Reads what was not in the index. Returns the traces, and how many more there are.
+    fn complete(self) -> (Vec<Trace>, usize) {
+        let Group { mut traces, mut left_out, older } = self;
+        if let Some((older, among)) = older {
+            older.scan(|index| {
+                left_out += take_group(index, &among, &mut traces).left_out;
+                traces.sort_by_key(|trace| Reverse((trace.start_unix_nano(), trace.id)));
+                left_out += traces.len().saturating_sub(COMPARED);
+                traces.truncate(COMPARED);
+            });
+        }
+        (traces, left_out)
+    }
+}
+
+/// Adds the newest traces of an index that are asked for, large ones too.
+fn take_group(index: &Index, among: &trace::Among, traces: &mut Vec<Trace>) -> Listed {
+    let mut large = Vec::new();
+    let listed = index.list_each(among, COMPARED, |row, trace| match trace {
+        Some(trace) => traces.push(trace),
+        None => large.push(row.trace_id),
+    });
+    traces.extend(large.iter().filter_map(|id| index.find(&id.to_string()).ok()));
+    listed
 }
 
 impl Side {
@@ -388,25 +482,18 @@ impl Side {
     }
 }
 
-/// Returns the trace that a text names, or the newest ones that it finds as a query, and how many more it finds.
-fn group(watched: &Watched, text: &str) -> Result<(Vec<Trace>, usize), Problem> {
+/// Returns the trace that a text names, or the newest ones that it finds as a query.
+fn group(watched: &Watched, text: &str) -> Result<Group, Problem> {
     let is_id = text == "last" || ((4..=32).contains(&text.len()) && text.bytes().all(|byte| byte.is_ascii_hexdigit()));
     if is_id {
-        return Ok((vec![find(watched, text)?], 0));
+        return Ok(Group { traces: vec![find(watched, text)?], ..Group::default() });
     }
     let query = Query::parse(text, watched.now_unix_nano)
         .map_err(|error| Problem::new(problem::NOT_A_QUESTION, error.to_string()))?;
     let among = trace::Among { query, ..trace::Among::default() };
     let mut traces = Vec::new();
-    let mut large = Vec::new();
-    let (left_out, _) = watched.index.list_each(&among, COMPARED, |row, trace| match trace {
-        Some(trace) => traces.push(trace),
-        None => large.push(row.trace_id),
-    });
-    for id in large {
-        traces.push(find(watched, &id.to_string())?);
-    }
-    Ok((traces, left_out))
+    let Listed { left_out, older, .. } = take_group(&watched.index, &among, &mut traces);
+    Ok(Group { traces, left_out, older: older.map(|older| (older, among)) })
 }
 
 /// Returns the state that tasks are to be in; empty for all.
@@ -420,12 +507,12 @@ fn state(parameters: &[(String, String)]) -> Result<String, Problem> {
     Err(Problem::new(problem::INVALID, text))
 }
 
-/// Rest of a question, when the spans are read.
-type Next = Box<dyn FnOnce() -> Answer + Send>;
+/// Rest of a question, without the lock on what was looked at.
+pub(super) type Next = Box<dyn FnOnce() -> Answer + Send>;
 
 impl OfHead {
     /// Takes what is needed of the last look; the head is then asked without the lock.
-    pub(super) fn prepare(self, watched: &Watched) -> Result<Next, Problem> {
+    fn prepare(self, watched: &Watched) -> Result<Next, Problem> {
         let session = watched.session().map(Path::to_path_buf);
         let (revision, now) = (watched.revision, watched.now_unix_nano);
         Ok(match self {
@@ -460,13 +547,15 @@ impl OfHead {
                     let spans = Spans::Stored(session.as_deref().map(Live::new));
                     let reader = Reader::new(request.selection, &folder, session.as_deref(), spans);
                     let page = reader.page(request.part, request.limit);
-                    let unreadable =
-                        |error| Problem::new(problem::UNREADABLE, format!("the logs cannot be read: {error}"));
-                    json_answer(&Logs { revision, page: page.map_err(unreadable)? })
+                    json_answer(&Logs { revision, page: page.map_err(unreadable_logs)? })
                 })
             }
         })
     }
+}
+
+fn unreadable_logs(error: io::Error) -> Problem {
+    Problem::new(problem::UNREADABLE, format!("the logs cannot be read: {error}"))
 }
 
 fn of_head(error: crate::driver::DriverError) -> Problem {

@@ -6,12 +6,11 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use serde::Serialize;
 
 use crate::json::time_text;
-use crate::protocol::{StatusReport, TaskReport, TaskState, WorkerReport};
+use crate::protocol::{StatusReport, TaskReport, WorkerReport};
 use crate::task::TaskId;
+use crate::task_summary::{self, EXPLAINED};
 use crate::trace::LiveSpan;
 
-/// Functions of which the oldest waiting task is explained.
-const EXPLAINED: usize = 12;
 /// Functions of the queue that are listed.
 const QUEUED: usize = 100;
 /// Open spans of a process that are listed.
@@ -92,35 +91,23 @@ struct Queued {
 impl Sample {
     /// Returns the oldest waiting task of each function, of those with the most tasks.
     pub(super) fn oldest_of_each_function(&self) -> Vec<TaskId> {
-        let functions = self.waiting().into_iter().take(EXPLAINED);
-        functions.filter_map(|(_, tasks)| tasks.last().map(|task| task.id)).collect()
-    }
-
-    /// Tasks that no worker runs, by their functions, newest first; the function with the most tasks first.
-    fn waiting(&self) -> Vec<(&str, Vec<&TaskReport>)> {
-        let mut waiting: BTreeMap<&str, Vec<&TaskReport>> = BTreeMap::new();
-        for task in self.tasks.iter().filter(|task| task.state != TaskState::Running) {
-            waiting.entry(&task.target).or_default().push(task);
-        }
-        let mut waiting: Vec<_> = waiting.into_iter().collect();
-        waiting.sort_by_key(|(target, tasks)| (std::cmp::Reverse(tasks.len()), *target));
-        waiting
+        task_summary::queue(&self.tasks).iter().take(EXPLAINED).map(|queued| queued.oldest.id).collect()
     }
 
     fn queue(&self, now_unix_nano: u64) -> Vec<Queued> {
-        let row = |(target, tasks): (&str, Vec<&TaskReport>)| {
-            let oldest = tasks.last().copied()?;
+        let row = |queued: task_summary::Queued<'_>| {
+            let oldest = queued.oldest;
             let reason = self.reasons.iter().find(|(id, _)| *id == oldest.id);
-            Some(Queued {
-                target: target.to_owned(),
-                tasks: tasks.len(),
+            Queued {
+                target: queued.target.to_owned(),
+                tasks: queued.tasks,
                 oldest_task_id: oldest.id,
                 oldest_ns: now_unix_nano.saturating_sub(oldest.submitted_unix_nano),
                 trace_id: oldest.trace_id.clone(),
                 reason: reason.map(|(_, reason)| reason.clone()),
-            })
+            }
         };
-        self.waiting().into_iter().filter_map(row).collect()
+        task_summary::queue(&self.tasks).into_iter().map(row).collect()
     }
 
     fn track(&self, worker: &WorkerReport) -> Track {
@@ -229,6 +216,7 @@ mod tests {
     use serde_json::{Value, json};
 
     use super::*;
+    use crate::protocol::TaskState;
 
     const NOW: u64 = 1_793_880_000_000_000_000;
 

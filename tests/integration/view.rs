@@ -10,7 +10,12 @@ use rustix::process::Signal;
 use serde_json::{Value, json};
 use tracer::clock::{now_unix_nano, utc};
 
-use crate::support::{Answer, Api, Background, Cluster, HOOK, Spans, kill, read_chunk, read_head, skip, wait_until};
+use crate::support::{
+    Answer, Api, Background, Cluster, HOOK, Spans, kill, read_chunk, read_head, skip, wait_until, wait_until_within,
+};
+
+/// Time for a script that drives a browser. Each ends by itself before, and says where it was.
+const BROWSER_TIME: Duration = Duration::from_secs(300);
 
 /// `tracer view` as it runs.
 struct View {
@@ -473,6 +478,37 @@ fn copy_of_page(folder: &Path, tools: &Path) {
     symlink(tools, folder.join("node_modules")).unwrap();
 }
 
+/// What drives the page in a browser.
+struct BrowserTools {
+    modules: PathBuf,
+    chromium: PathBuf,
+}
+
+/// Returns what drives the page, or says what is not there.
+fn browser_tools() -> Option<BrowserTools> {
+    let modules = page_tools()?;
+    let chromium = ["chromium", "chromium-browser"].into_iter().find_map(program);
+    if chromium.is_none() {
+        skip("chromium", "it is not installed");
+    }
+    Some(BrowserTools { modules, chromium: chromium? })
+}
+
+impl BrowserTools {
+    /// Returns a script of the page's tests, in a copy of its folder.
+    fn script(&self, cluster: &Cluster, arguments: &[&str]) -> Command {
+        let page = cluster.file("page");
+        copy_of_page(&page, &self.modules);
+        let mut command = cluster.program("node");
+        command.current_dir(page).env("CHROMIUM", &self.chromium).env("HOME", cluster.folder());
+        // Where somebody wants to look at them.
+        let screenshots = std::env::var_os("TRACER_PAGE_SCREENSHOTS");
+        command.envs(screenshots.map(|folder| ("TRACER_PAGE_SCREENSHOTS", folder)));
+        command.args(arguments);
+        command
+    }
+}
+
 fn node(folder: &Path, arguments: &[&str]) -> Command {
     let mut command = Command::new("node");
     command.current_dir(folder).args(arguments);
@@ -643,10 +679,7 @@ fn questions_about_a_trace_and_about_the_head_are_answered() {
 
 #[test]
 fn the_page_works_in_a_browser() {
-    let Some(tools) = page_tools() else { return };
-    let Some(chromium) = ["chromium", "chromium-browser"].into_iter().find_map(program) else {
-        return skip("chromium", "it is not installed");
-    };
+    let Some(tools) = browser_tools() else { return };
     let cluster = with_two_traces();
     let hostile = hostile_span();
     fs::write(cluster.spans_dir().join("999999998.json"), &hostile).unwrap();
@@ -654,24 +687,50 @@ fn the_page_works_in_a_browser() {
     fs::write(cluster.file("hostile.json"), hostile.replace("00000000000000f1", "00000000000000f2")).unwrap();
     let (submission, _) = waiting(&cluster);
     let view = View::start(&cluster, &[]);
-    let page = cluster.file("page");
-    copy_of_page(&page, &tools);
-    let mut browser = cluster.program("node");
-    browser.current_dir(&page).env("CHROMIUM", chromium).env("HOME", cluster.folder());
-    browser.args(["test/browser.mjs", &view.link, cluster.folder().to_str().expect("a text")]);
-    let said = cluster.spawn(browser).wait_within(Duration::from_secs(180)).success().stdout_text();
+    let browser = tools.script(&cluster, &["test/browser.mjs", &view.link, cluster.folder().to_str().expect("a text")]);
+    let said = cluster.spawn(browser).wait_within(BROWSER_TIME).success().stdout_text();
     assert_eq!(said, "ok\n");
     submission.wait().success();
     view.end();
 }
 
 #[test]
-fn the_page_of_speedscope_opens_an_export() {
-    let Some(tools) = page_tools() else { return };
-    let Some(chromium) = ["chromium", "chromium-browser"].into_iter().find_map(program) else {
-        return skip("chromium", "it is not installed");
+fn the_page_of_a_head_goes_on_when_its_server_is_killed_also_in_a_second_tab() {
+    let Some(tools) = browser_tools() else { return };
+    let (cluster, _) = with_page();
+    cluster.submit("traced_tasks:logs", &["4"]).success();
+    cluster.submit("traced_tasks:measure", &[]).success();
+    let script = "echo 'a line of the task'; echo 'what went wrong' >&2";
+    cluster.tracer(&["submit", "command", "--", "sh", "-c", script]).success();
+    let view = View::start(&cluster, &[]);
+    let browser = tools.script(&cluster, &["test/served.mjs", &view.link, cluster.folder().to_str().expect("a text")]);
+    let mut browser = cluster.spawn(browser);
+    let mut has_ended = |file: &str| {
+        let path = cluster.file(file);
+        // What the browser says when it has failed is more than that the file is not there.
+        wait_until_within(BROWSER_TIME, &format!("the browser writes `{file}` or ends"), || {
+            if !browser.is_running() { Some(true) } else { path.exists().then_some(false) }
+        })
     };
-    if !tools.join("speedscope").is_dir() {
+    if !has_ended("kill") {
+        let pid = cluster.status()["http"]["pid"].as_u64().and_then(|pid| u32::try_from(pid).ok()).expect("it runs");
+        kill(pid, Signal::KILL);
+    }
+    let submission = (!has_ended("go-on")).then(|| {
+        let arguments = [cluster.file("started"), cluster.file("release")].map(|path| json!(path).to_string());
+        let arguments = arguments.each_ref().map(String::as_str);
+        cluster.submit_in_background("misbehaving_tasks:waits_in_nested_spans", &arguments)
+    });
+    let said = browser.wait_within(BROWSER_TIME).success().stdout_text();
+    assert_eq!(said, "ok\n");
+    submission.expect("it was submitted").wait().success();
+    view.has_ended();
+}
+
+#[test]
+fn the_page_of_speedscope_opens_an_export() {
+    let Some(tools) = browser_tools() else { return };
+    if !tools.modules.join("speedscope").is_dir() {
         return skip("page tools", "speedscope is not among them: `npm ci` in src/view/page installs it");
     }
     let cluster = with_two_traces();
@@ -680,12 +739,8 @@ fn the_page_of_speedscope_opens_an_export() {
     cluster.tracer(&["trace", "export", "--all", "--format", "speedscope", "--output", to]).success();
     let written: Value = serde_json::from_slice(&fs::read(&profile).unwrap()).expect("it is JSON");
     let name = written["profiles"][0]["name"].as_str().expect("a profile has a name").to_owned();
-    let page = cluster.file("page");
-    copy_of_page(&page, &tools);
-    let mut browser = cluster.program("node");
-    browser.current_dir(&page).env("CHROMIUM", chromium).env("HOME", cluster.folder());
-    browser.args(["test/speedscope.mjs", to, &name]);
-    let said = cluster.spawn(browser).wait_within(Duration::from_secs(180)).success().stdout_text();
+    let browser = tools.script(&cluster, &["test/speedscope.mjs", to, &name]);
+    let said = cluster.spawn(browser).wait_within(BROWSER_TIME).success().stdout_text();
     assert_eq!(said, "ok\n");
 }
 
@@ -693,10 +748,7 @@ fn the_page_of_speedscope_opens_an_export() {
 /// `tracer trace show` takes for the same.
 #[test]
 fn a_large_trace_is_shown_and_measured() {
-    let Some(tools) = page_tools() else { return };
-    let Some(chromium) = ["chromium", "chromium-browser"].into_iter().find_map(program) else {
-        return skip("chromium", "it is not installed");
-    };
+    let Some(tools) = browser_tools() else { return };
     let spans: u64 = std::env::var("TRACER_PAGE_SPANS").ok().and_then(|spans| spans.parse().ok()).unwrap_or(3000);
     let cluster = Cluster::traced();
     cluster.submit("wordcount:count", &["\"a b\""]).success();
@@ -706,13 +758,10 @@ fn a_large_trace_is_shown_and_measured() {
     cluster.tracer(&["trace", "show", trace]).success();
     let shown = start.elapsed();
     let view = View::start(&cluster, &[]);
-    let page = cluster.file("page");
-    copy_of_page(&page, &tools);
-    let mut browser = cluster.program("node");
-    browser.current_dir(&page).env("CHROMIUM", chromium).env("HOME", cluster.folder());
+    let mut browser =
+        tools.script(&cluster, &["test/speed.mjs", &view.link, trace, cluster.folder().to_str().expect("a text")]);
     browser.env("TRACER", env!("CARGO_BIN_EXE_tracer")).env("SUBMISSIONS", if spans > 3000 { "20" } else { "2" });
-    browser.args(["test/speed.mjs", &view.link, trace, cluster.folder().to_str().expect("a text")]);
-    let said = cluster.spawn(browser).wait_within(Duration::from_secs(300)).success().stdout_text();
+    let said = cluster.spawn(browser).wait_within(BROWSER_TIME).success().stdout_text();
     let figures: Value = serde_json::from_str(&said).expect("it prints figures");
     println!("{spans} spans: trace show {} ms; page {figures}", shown.as_millis());
     assert_eq!(figures["rows"], spans);

@@ -3,7 +3,7 @@ use std::io::Write;
 use proptest::prelude::*;
 
 use super::super::fixture::{EPOCH, span};
-use super::super::{Filter, load};
+use super::super::{Filter, HeatMap, List, load};
 use super::*;
 use crate::propagation::FLAG_SAMPLED;
 use crate::spool::{Prefix, SLOT_COUNT, SpanOpening, Spool};
@@ -12,6 +12,40 @@ fn index_of(folder: &Path) -> Index {
     let mut index = Index::new(folder, INDEX_BYTES);
     index.look(None, EPOCH).unwrap();
     index
+}
+
+impl Index {
+    /// Lists the newest `limit` traces that are asked for; of a bounded index, those of the files too.
+    fn list(&self, among: &Among, limit: usize) -> List {
+        let mut rows = Vec::new();
+        let Listed { mut left_out, mut filtered_out, older } = self.list_each(among, limit, |row, _| rows.push(row));
+        if let Some(older) = older {
+            older.scan(|index| {
+                let listed = index.list_each(among, limit, |row, _| rows.push(row));
+                (left_out, filtered_out) = (left_out + listed.left_out, filtered_out + listed.filtered_out);
+            });
+            rows.sort_by_key(|row| std::cmp::Reverse((row.start_unix_nano, row.trace_id)));
+            left_out += rows.len().saturating_sub(limit);
+            rows.truncate(limit);
+        }
+        List { rows, left_out, filtered_out, id_digits: 32 }
+    }
+
+    fn heat_map(&self, among: &Among, columns: usize, rows: usize) -> Option<HeatMap> {
+        let mut points = Vec::new();
+        if let Some(older) = self.points(among, &mut points) {
+            older.scan(|index| drop(index.points(among, &mut points)));
+        }
+        HeatMap::of_points(points, columns, rows)
+    }
+
+    fn differences(&self, among: &Among, limit: usize) -> Differences {
+        let mut sample = Sample::default();
+        if let Some(older) = self.sample(among, &mut sample) {
+            older.scan(|index| drop(index.sample(among, &mut sample)));
+        }
+        sample.differences(limit)
+    }
 }
 
 fn among(query: &str) -> Among {
@@ -122,6 +156,47 @@ fn the_bound_is_kept_and_what_has_left_is_found_in_the_files() {
         assert_eq!(index.find(&TraceId(id).to_string()).unwrap().spans[0].span_id, SpanId(id as u64));
     }
     assert!(index.find(&TraceId(4001).to_string()).is_err());
+}
+
+#[test]
+fn what_has_left_is_read_for_a_question_and_not_for_a_list_of_all() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut index = Index::new(folder.path(), 100_000);
+    for (file, start) in [(1, 2000_u64), (2, 0)] {
+        // The newer ones are in the file that is read first.
+        let lines: String = (start + 1..=start + 2000)
+            .map(|id| {
+                let name = if id % 1000 == 7 { "rare" } else { "common" };
+                span(name, id, None, (id * 10, id * 10 + 5)).trace(u128::from(id)).line()
+            })
+            .collect();
+        fs::write(folder.path().join(format!("{file}.json")), lines).unwrap();
+    }
+    index.look(None, EPOCH).unwrap();
+    assert!(index.reach().is_cut && index.reach().bytes <= 100_000, "{:?}", index.reach());
+    let ids = |text: &str, limit| {
+        let list = index.list(&among(text), limit);
+        let ids: Vec<_> = list.rows.iter().map(|row| row.trace_id.0).collect();
+        (ids, list.left_out, list.filtered_out)
+    };
+    assert_eq!(ids("name:rare", 10), (vec![3007, 2007, 1007, 7], 0, 3996));
+    assert_eq!(ids("name:rare", 3), (vec![3007, 2007, 1007], 1, 3996));
+    assert_eq!(ids("trace:00000000000000000000000000000002", 10).0, [2]);
+    let all = index.list_each(&Among::default(), 5000, |_, _| {});
+    assert!(all.older.is_none(), "of all, the newest are wanted");
+    let loaded = load(folder.path()).unwrap();
+    let common = among("name:common");
+    let matching = || loaded.traces.iter().filter(|trace| common.query.matches(trace));
+    assert_eq!(index.heat_map(&common, 7, 5), HeatMap::new(matching(), 7, 5));
+    let newest = loaded.traces.iter().map(Trace::start_unix_nano).max().unwrap();
+    let recent = Region { since_unix_nano: newest - 10_000, ..Region::default() };
+    assert!(
+        index.points(&Among { region: recent, ..among("-error") }, &mut Vec::new()).is_none(),
+        "all of it is known"
+    );
+    let early = Region { until_unix_nano: newest - 30_000_000, ..Region::default() };
+    let found = index.differences(&Among { region: early, ..Among::default() }, 5);
+    assert!(found.selected > 900 && found.selected < 1100, "{found:?}");
 }
 
 #[test]

@@ -1,7 +1,8 @@
 /** A value of the server that is asked for again whenever it may have changed, never twice at a time. */
 import { type Signal, useSignal } from "@preact/signals";
 import { useEffect } from "preact/hooks";
-import { Problem, get, revision } from "./api";
+import { Problem, get, isLive, revision } from "./api";
+import { Pace } from "./pace";
 
 export interface Fetched<T> {
   value: Signal<T | undefined>;
@@ -10,10 +11,7 @@ export interface Fetched<T> {
   at: Signal<number>;
 }
 
-/** As much longer than the last answer took is waited before it is asked again. */
-const PAUSES = 3;
-
-export interface Pace {
+export interface Times {
   /** Waited before the first request: typing pauses. */
   delay?: number;
   /** Asked again so often, in milliseconds, also when no revision is told: for what changes without spans. Not in a hidden tab. */
@@ -21,7 +19,7 @@ export interface Pace {
 }
 
 /** An empty path asks for nothing. */
-export function useFetched<T extends { revision?: number }>(path: string, { delay = 0, every = 0 }: Pace = {}): Fetched<T> {
+export function useFetched<T extends { revision?: number }>(path: string, { delay = 0, every = 0 }: Times = {}): Fetched<T> {
   const value = useSignal<T | undefined>(undefined);
   const problem = useSignal<Problem | undefined>(undefined);
   const at = useSignal(0);
@@ -34,6 +32,8 @@ export function useFetched<T extends { revision?: number }>(path: string, { dela
     let timer: ReturnType<typeof setTimeout> | undefined;
     let isAsking = false;
     let isStale = true;
+    const pace = new Pace();
+    const isBehind = () => problem.value !== undefined || value.value?.revision !== revision.value;
     const refresh = async () => {
       // A hidden tab asks for nothing; when it is seen again, the stream tells of a revision.
       if (document.hidden && value.value !== undefined) return;
@@ -52,12 +52,17 @@ export function useFetched<T extends { revision?: number }>(path: string, { dela
       }
       timer = setTimeout(() => {
         isAsking = false;
-        if (isStale) refresh();
-      }, PAUSES * (performance.now() - start));
+        if (isStale && isBehind()) refresh();
+      }, pace.pauseAfter(start, performance.now()));
     };
     timer = setTimeout(refresh, delay);
     const stop = revision.subscribe((newest) => {
       if (value.value?.revision !== newest && value.value !== undefined) refresh();
+    });
+    // What failed while the server was away is asked again when it is back, also if nothing has changed.
+    const stopLive = isLive.subscribe((live) => {
+      const status = problem.value?.status;
+      if (live && status !== undefined && (status === 0 || status >= 500)) refresh();
     });
     const stopTimer = every > 0 ? whileSeen(every, refresh) : () => {};
     return () => {
@@ -65,6 +70,7 @@ export function useFetched<T extends { revision?: number }>(path: string, { dela
       ending.abort();
       clearTimeout(timer);
       stop();
+      stopLive();
     };
   }, [path]);
   return { value, problem, at };

@@ -65,3 +65,11 @@ export function parts(name: string): [string, string] {
   const found = SUFFIX.exec(name);
   return found ? [shown(name.slice(0, found.index)), found[1]] : [shown(name), ""];
 }
+
+/** Attributes in few words: keys by their last part, unless two of them end alike. */
+export function labels(attributes: Record<string, unknown>): string {
+  const last = (key: string) => key.slice(key.lastIndexOf(".") + 1);
+  const keys = Object.keys(attributes);
+  const name = (key: string) => (keys.some((other) => other !== key && last(other) === last(key)) ? key : last(key));
+  return keys.map((key) => `${shown(name(key))} ${shown(String(attributes[key]))}`).join(", ");
+}

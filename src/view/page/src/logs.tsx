@@ -139,6 +139,8 @@ function Line({ entry }: { entry: Entry }) {
   const severity = entry.severity_number ?? 0;
   const tone = severity >= ERROR ? "error" : severity >= WARN ? "warn" : "";
   const who = entry.span_name ? parts(entry.span_name)[0] : entry.task_id !== null ? `task ${entry.task_id}` : entry.worker_id !== null ? `worker ${entry.worker_id}` : entry.pid !== null ? `pid ${entry.pid}` : "";
+  const { "code.file.path": file, "code.line.number": line, ...others } = entry.attributes ?? {};
+  const attributes = typeof file === "string" ? others : (entry.attributes ?? {});
   return (
     <li class={`${entry.stream} ${tone}`}>
       <span class="number">{entry.time ? timeOfDay(entry.time) : ""}</span>
@@ -149,12 +151,19 @@ function Line({ entry }: { entry: Entry }) {
       <span class="of">{entry.trace_id ? <a href={address(["trace", entry.trace_id], { span: entry.span_id ?? undefined, panel: "written" })}>{who || entry.trace_id.slice(0, 8)}</a> : who}</span>
       <span class="text">
         {shown(entry.text)}
-        {Object.entries(entry.attributes ?? {}).map(([key, value]) => (
+        {Object.entries(attributes).map(([key, value]) => (
           <i key={key}>
             {" "}
             {shown(key)}={shown(typeof value === "string" ? value : JSON.stringify(value))}
           </i>
         ))}
+        {typeof file === "string" && (
+          <i title={shown(file)}>
+            {" "}
+            {shown(file.slice(file.lastIndexOf("/") + 1))}
+            {line !== undefined && `:${shown(String(line))}`}
+          </i>
+        )}
       </span>
     </li>
   );

@@ -2,7 +2,7 @@
 import { signal } from "@preact/signals";
 import { useEffect, useRef } from "preact/hooks";
 import { useFetched } from "./fetched";
-import { bytes, count, elapsed, figure, shown } from "./format";
+import { bytes, count, elapsed, figure, labels, shown } from "./format";
 import { useKeys } from "./keys";
 import { ProblemText } from "./problem";
 import { type Exemplar, type Metric, type Series, filled, followed, keyOf, quantile } from "./series";
@@ -102,15 +102,16 @@ function Card({ metric }: { metric: Metric }) {
 
 function SeriesView({ metric, series }: { metric: Metric; series: Series }) {
   const values = history.value.get(keyOf(metric, series)) ?? [];
-  const name = Object.entries(series.attributes)
-    .map(([key, value]) => `${shown(key.replace(/^tracer\./, ""))} ${shown(String(value))}`)
-    .join(", ");
+  const name = labels(series.attributes);
+  const whole = Object.entries(series.attributes).map(([key, value]) => `${shown(key)}=${shown(String(value))}`);
   const { buckets } = series;
   const rate = values.at(-1);
   return (
     <div class="series">
       <div>
-        <span class="of">{name || "all"}</span>
+        <span class="of" title={whole.join("\n")}>
+          {name || "all"}
+        </span>
         <strong>
           {metric.kind === "histogram" && buckets ? <Quantiles buckets={buckets} unit={metric.unit} /> : withUnit(series.value ?? 0, metric.unit)}
           {metric.kind !== "gauge" && rate !== undefined && <i> {figure(rate)} /s</i>}
@@ -125,6 +126,7 @@ function SeriesView({ metric, series }: { metric: Metric; series: Series }) {
 function Quantiles({ buckets, unit }: { buckets: NonNullable<Series["buckets"]>; unit: string }) {
   const of = (share: number) => quantile(buckets, share);
   const [half, most] = [of(0.5), of(0.99)];
+  if (half !== undefined && half === most) return `all ≤ ${withUnit(half, unit)}`;
   return half === undefined ? "none" : `p50 ≤ ${withUnit(half, unit)}, p99 ≤ ${withUnit(most!, unit)}`;
 }
 

@@ -24,9 +24,16 @@ export interface Row {
   running: number;
 }
 
+/** How far back the answer goes. */
+interface Reach {
+  is_cut: boolean;
+  scanned: number | null;
+}
+
 interface List {
   revision: number;
   folder: string;
+  index: Reach;
   notices: string[];
   traces: Row[];
   left_out: number;
@@ -102,6 +109,7 @@ export function Traces() {
         </p>
       )}
       {list && list.traces.length > 0 && (isGrouped ? <Groups rows={rows} query={query} left={list.left_out} /> : <Table rows={rows} chosen={at.value} />)}
+      {list?.index.is_cut && <p class="quiet">{reachOf(list.index, query !== "" || region !== undefined)}</p>}
       {list?.notices.map((notice) => (
         <p key={notice} class="warning">
           {shown(notice)}
@@ -112,6 +120,11 @@ export function Traces() {
       )}
     </section>
   );
+}
+
+function reachOf({ scanned }: Reach, asksForSome: boolean): string {
+  if (scanned !== null) return `${count(scanned, "older trace")} beyond the index ${scanned === 1 ? "was" : "were"} read from the files for this.`;
+  return asksForSome ? "The newest traces were looked at, and no older ones beyond the index." : "Older traces are beyond the index; a query reads them from the files.";
 }
 
 function Table({ rows, chosen }: { rows: Row[]; chosen: number }) {

@@ -7,8 +7,8 @@ export interface Place {
   parameters: URLSearchParams;
 }
 
-function parse(): Place {
-  const [path, query] = location.hash.replace(/^#/, "").split("?", 2);
+function parse(hash = location.hash): Place {
+  const [path, query] = hash.replace(/^#/, "").split("?", 2);
   return { path: path.split("/").filter(Boolean).map(decode), parameters: new URLSearchParams(query ?? "") };
 }
 
@@ -22,7 +22,32 @@ function decode(text: string): string {
 
 export const place = signal<Place>(parse());
 
-addEventListener("hashchange", () => (place.value = parse()));
+/** A browser takes milliseconds for a change of the address, and refuses many of them in a short time: while a key is held, it is changed so often. */
+const WRITE_MS = 200;
+/** The address as it was written or gone to last; what is to be written; when the last one was. */
+let written = location.hash;
+let pending: string | undefined;
+let writtenAt = -Infinity;
+let timer: ReturnType<typeof setTimeout> | undefined;
+
+addEventListener("hashchange", () => {
+  [written, pending] = [location.hash, undefined];
+  place.value = parse();
+});
+// What leads away leaves the address as it is shown.
+addEventListener("click", write, true);
+addEventListener("pagehide", write);
+
+function write(): void {
+  clearTimeout(timer);
+  timer = undefined;
+  // Not over another place that has been gone to since.
+  if (pending !== undefined && location.hash === written) {
+    history.replaceState(null, "", pending);
+    [written, writtenAt] = [location.hash, performance.now()];
+  }
+  pending = undefined;
+}
 
 export function address(path: string[], parameters: Record<string, string | undefined> = {}): string {
   const query = new URLSearchParams();
@@ -34,15 +59,21 @@ export function address(path: string[], parameters: Record<string, string | unde
 /** Changes parameters of the place without a step in the history. */
 export function refine(changes: Record<string, string | undefined>): void {
   const parameters: Record<string, string | undefined> = Object.fromEntries(place.value.parameters);
-  replace(address(place.value.path, { ...parameters, ...changes }));
+  pending = address(place.value.path, { ...parameters, ...changes });
+  place.value = parse(pending);
+  const pause = writtenAt + WRITE_MS - performance.now();
+  if (pause <= 0) write();
+  else timer ??= setTimeout(write, pause);
 }
 
 /** Goes to a place, with a step in the history. */
 export function visit(hash: string): void {
+  write();
   location.hash = hash;
 }
 
 export function replace(hash: string): void {
-  history.replaceState(null, "", hash);
-  place.value = parse();
+  pending = hash;
+  place.value = parse(hash);
+  write();
 }

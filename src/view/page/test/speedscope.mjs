@@ -2,11 +2,9 @@
 import assert from "node:assert/strict";
 import { readFile } from "node:fs/promises";
 import { createServer } from "node:http";
-import { createRequire } from "node:module";
 import { extname, join } from "node:path";
+import { run, watch } from "./chromium.mjs";
 
-const require = createRequire(join(process.cwd(), "package.json"));
-const { chromium } = require("playwright-core");
 const [profile, name] = process.argv.slice(2);
 const release = join(process.cwd(), "node_modules/speedscope/dist/release");
 const types = { ".html": "text/html", ".js": "text/javascript", ".css": "text/css", ".wasm": "application/wasm", ".json": "application/json" };
@@ -21,15 +19,11 @@ const server = createServer(async (request, response) => {
 });
 await new Promise((done) => server.listen(0, "127.0.0.1", done));
 const url = `http://127.0.0.1:${server.address().port}`;
-const quiet = ["--disable-background-networking", "--disable-component-update", "--disable-sync", "--disable-quic", "--no-first-run"];
-const browser = await chromium.launch({ executablePath: process.env.CHROMIUM ?? "/usr/bin/chromium", args: ["--no-sandbox", "--disable-dev-shm-usage", "--use-gl=swiftshader", "--enable-unsafe-swiftshader", ...quiet] });
-const page = await browser.newPage();
-page.setDefaultTimeout(60_000);
-const problems = [];
-page.on("pageerror", (error) => problems.push(error.message));
-await page.goto(`${url}/index.html#profileURL=${encodeURIComponent(`${url}/profile.json`)}`);
-await page.waitForFunction((name) => document.body.innerText.includes(name), name);
-assert.deepEqual(problems, []);
-await browser.close();
-server.close();
-console.log("ok");
+await run(["--use-gl=angle", "--use-angle=swiftshader", "--enable-unsafe-swiftshader"], async (browser) => {
+  const page = watch(await browser.newPage());
+  const problems = [];
+  page.on("pageerror", (error) => problems.push(error.message));
+  await page.goto(`${url}/index.html#profileURL=${encodeURIComponent(`${url}/profile.json`)}`);
+  await page.waitForFunction((name) => document.body.innerText.includes(name), name);
+  assert.deepEqual(problems, []);
+});

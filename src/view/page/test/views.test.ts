@@ -1,8 +1,9 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 import { Axis } from "../src/axis";
-import { bytes, parts } from "../src/format";
+import { bytes, labels, parts } from "../src/format";
 import { groups } from "../src/groups";
+import { Pace } from "../src/pace";
 import { lines } from "../src/paths";
 import { type Metric, type Series, filled, followed, quantile } from "../src/series";
 import { position, rateBetween, span, tickAges } from "../src/rates";
@@ -90,4 +91,26 @@ test("metrics: rates, quantiles and the buckets that have values", () => {
   assert.equal(quantile(series(null, [0, 2]).buckets!, 0.5), Infinity);
   assert.deepEqual(filled(buckets).map((bucket) => bucket.le), [2, 4, 8, 16, 32, null]);
   assert.deepEqual(filled(series(null, [0, 0]).buckets!), []);
+});
+
+test("a burst of requests waits for nothing, and in the long run they take a quarter of the time", () => {
+  const quick = new Pace();
+  const pauses = [1000, 1030, 1060, 1090].map((at) => quick.pauseAfter(at, at + 30));
+  assert.deepEqual(pauses, [0, 0, 0, 0]);
+  for (const each of [30, 500, 3000]) {
+    const pace = new Pace();
+    let [at, took] = [0, 0];
+    while (at < 1000 * each) {
+      took += each;
+      at += each + pace.pauseAfter(at, at + each);
+    }
+    assert.ok(took / at < 0.3 && took / at > 0.2, `${each}: ${took / at}`);
+  }
+  assert.equal(new Pace().pauseAfter(5000, 7000), 7200, "one that is slow is not asked again at once");
+});
+
+test("attributes are named by the last part of their keys where that tells them apart", () => {
+  assert.equal(labels({ "http.route": "/", "http.request.method": "GET" }), "route /, method GET");
+  assert.equal(labels({ "a.name": 1, "b.name": true, "tracer.worker.id": "\u202e" }), "a.name 1, b.name true, id \\u{202e}");
+  assert.equal(labels({}), "");
 });
