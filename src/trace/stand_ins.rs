@@ -34,7 +34,6 @@ pub(super) fn remove_needless(trace: &mut Trace) {
 #[cfg(test)]
 mod tests {
     use super::super::fixture::{SpanText, loaded, span};
-    use super::*;
 
     fn attempt(span_id: u64, number: u32, further: &str) -> SpanText {
         let attributes = format!("{{\"tracer.attempt\": {number}{further}}}");
