@@ -27,7 +27,7 @@ use super::thread::ProxyThread;
 use super::tls::{self, Certified, Failed};
 use super::tunnel::Tunnel;
 use crate::http_api::problem::Problem;
-use crate::serving::request_head::{self, HEAD_BYTES, HEADERS};
+use crate::serving::request_head::{self, HEAD_BYTES};
 
 /// Schemes of URLs.
 const HTTP: &str = "http";
@@ -388,8 +388,8 @@ async fn converse_1(thread: Rc<ProxyThread>, socket: Socket, connection: Rc<Conn
     let own = Rc::clone(&connection);
     let for_requests = Rc::clone(&thread);
     let service = service_fn(move |asked| request::serve(Rc::clone(&for_requests), Rc::clone(&own), None, asked));
+    // The scanner refuses more headers than hyper takes by itself.
     let mut serving = http1::Builder::new()
-        .max_headers(HEADERS)
         .header_read_timeout(None)
         .serve_connection(TokioIo::new(socket), service);
     let left = poll_fn(|context| {

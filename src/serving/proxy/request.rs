@@ -25,10 +25,11 @@ use super::thread::ProxyThread;
 use super::tunnel::Tunnel;
 use super::upload::{Upload, UploadEnd};
 use crate::fault;
-use crate::lane::{HEADER_LIMIT, Opening, Reset};
+use crate::lane::{Opening, Reset};
 use crate::propagation::Carrier;
 use crate::request_names as names;
 use crate::serving::hosts::Found;
+use crate::serving::request_head::HEADERS;
 use tracer_ipc::serving::Retry;
 
 /// Attempts at replicas that have not begun a request, and at those that have.
@@ -136,8 +137,8 @@ fn check(progress: &Progress, parts: &Parts) -> Result<Rc<Route>, Refused> {
     if parts.method == Method::CONNECT {
         return Err(Refused::bad(refusals::METHOD, "`CONNECT` is not served"));
     }
-    if parts.headers.len() > HEADER_LIMIT {
-        let text = format!("the request has {} headers, expected {HEADER_LIMIT} at most", parts.headers.len());
+    if parts.headers.len() > HEADERS {
+        let text = format!("the request has {} headers, expected {HEADERS} at most", parts.headers.len());
         return Err(Refused::bad(refusals::HEAD_TOO_LARGE, text));
     }
     let authority = authority(parts);
@@ -302,11 +303,6 @@ async fn send(
         upgrade: upgrade.unwrap_or_default(),
         scheme: connection.own_scheme(),
     };
-    let headers = || headers::to_replica(&parts.headers, &told);
-    if parts.headers.len() > HEADER_LIMIT - headers::TOLD && headers().count() > HEADER_LIMIT {
-        lane.give_back(number);
-        return Err(Refused::bad(refusals::HEAD_TOO_LARGE, "the request has more headers than can be passed on"));
-    }
     let opening = Opening {
         trace_id: context.map_or([0; 16], |context| context.parent.trace_id),
         span_id: context.map_or([0; 8], |context| context.parent.span_id),
@@ -326,7 +322,8 @@ async fn send(
         request_id: told.request_id,
         client: &connection.peer.text,
     };
-    let exchange = lane.open(number, upload.is_empty() && upgrade.is_none(), &opening, headers());
+    let headers = headers::to_replica(&parts.headers, &told);
+    let exchange = lane.open(number, upload.is_empty() && upgrade.is_none(), &opening, headers);
     place.keep();
     fault::point("request_sent");
     thread.looking.request_was_sent();
