@@ -13,7 +13,7 @@ use hyper::body::Incoming;
 
 use super::admission::NoPlace;
 use super::answer::{Answer, Cut, Stream};
-use super::connection::{Connection, HTTPS, Serving};
+use super::connection::{Connection, HTTPS, LateBody, Serving};
 use super::exchange::{End, Exchange, Piece};
 use super::grpc;
 use super::headers::{self, TRACE_RESPONSE, Told, X_REQUEST_ID};
@@ -180,7 +180,7 @@ fn is_safe(method: &Method) -> bool {
 /// Gets an answer for a request.
 async fn answer(
     progress: &mut Progress,
-    connection: &Connection,
+    connection: &Rc<Connection>,
     parts: &Parts,
     body: (Incoming, Option<Rc<Pace>>),
 ) -> Result<Answered, Refused> {
@@ -197,7 +197,7 @@ async fn answer(
 /// Sends a request to replicas until one has answered it.
 async fn attempt(
     progress: &mut Progress,
-    connection: &Connection,
+    connection: &Rc<Connection>,
     parts: &Parts,
     (body, pace): (Incoming, Option<Rc<Pace>>),
     route: &Rc<Route>,
@@ -227,7 +227,7 @@ async fn attempt(
                     }
                     // What would have gone over the connection does not come.
                     (_, Some(_)) => exchange.end_sending(),
-                    (_, None) => go_on_sending(progress, upload, &exchange),
+                    (_, None) => go_on_sending(progress, connection, upload, &exchange),
                 }
                 return take_head(progress, parts, status, headers, exchange).await;
             }
@@ -322,8 +322,8 @@ async fn send(
         request_id: told.request_id,
         client: &connection.peer.text,
     };
-    let headers = headers::to_replica(&parts.headers, &told);
-    let exchange = lane.open(number, upload.is_empty() && upgrade.is_none(), &opening, headers);
+    let exchange =
+        lane.open(number, upload.is_empty() && upgrade.is_none(), &opening, headers::to_replica(&parts.headers, &told));
     place.keep();
     fault::point("request_sent");
     thread.looking.request_was_sent();
@@ -357,11 +357,12 @@ async fn wait_for_head(
 }
 
 /// Sends the rest of a body whose answer has begun.
-fn go_on_sending(progress: &Progress, mut upload: Upload, exchange: &Rc<Exchange>) {
+fn go_on_sending(progress: &Progress, connection: &Rc<Connection>, mut upload: Upload, exchange: &Rc<Exchange>) {
     if upload.is_done() || exchange.is_over() {
         return;
     }
     let (thread, exchange) = (Rc::clone(&progress.thread), Rc::clone(exchange));
+    let late = LateBody::new(connection);
     // A call that streams both ways may have nothing to say for as long as its handler listens.
     upload.may_pause(progress.is_grpc);
     drop(tokio::task::spawn_local(async move {
@@ -369,6 +370,8 @@ fn go_on_sending(progress: &Progress, mut upload: Upload, exchange: &Rc<Exchange
         if matches!(end, UploadEnd::TooLarge | UploadEnd::Broken | UploadEnd::TooSlow) {
             thread.abandon(&exchange, Reset::ClientGone);
         }
+        drop(upload);
+        drop(late);
     }));
 }
 

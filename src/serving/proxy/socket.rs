@@ -39,12 +39,17 @@ pub(super) struct Opening {
 }
 
 impl Opening {
-    /// Reads until it is known which version of HTTP comes. None when the client goes before that.
-    pub(super) async fn read(stream: &mut ClientStream, connection: &Connection) -> io::Result<Option<Opening>> {
-        let mut ahead = Vec::with_capacity(PREFACE.len());
+    /// Reads until it is known which version of HTTP comes, which it is with the first byte if it cannot be HTTP/2. None when the client goes before
+    /// that.
+    pub(super) async fn read(
+        stream: &mut ClientStream,
+        connection: &Connection,
+        may_be_2: bool,
+    ) -> io::Result<Option<Opening>> {
+        let mut ahead = Vec::new();
         let is_2 = loop {
             let known = ahead.len().min(PREFACE.len());
-            if ahead[..known] != PREFACE[..known] {
+            if ahead[..known] != PREFACE[..known] || (!may_be_2 && known > 0) {
                 break false;
             }
             if ahead.len() >= PREFACE.len() {
@@ -211,6 +216,8 @@ impl AsyncWrite for Socket {
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_shutdown(context)
+        let shut_down = Pin::new(&mut self.stream).poll_shutdown(context);
+        self.connection.set_writing(shut_down.is_pending());
+        shut_down
     }
 }
