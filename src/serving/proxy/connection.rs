@@ -62,6 +62,8 @@ pub(super) struct Connection {
     late_bodies: Cell<u32>,
     /// Whether it has been answered, and asks for nothing more.
     resting: Resting,
+    /// Whether it is read in rounds, because its head is slow.
+    slow: Cell<Slow>,
     /// The requests of HTTP/2 that are under way.
     paces: RefCell<Vec<Rc<Pace>>>,
     /// True once a client of HTTP/2 is told to go.
@@ -88,6 +90,17 @@ struct Resting {
     was_answered: Cell<bool>,
     /// True if nothing is kept for it but the socket, once it has nothing to do.
     is_due: Cell<bool>,
+}
+
+/// Reading of a head that may come in small pieces.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Slow {
+    /// It is read when there is something to read.
+    Not,
+    /// It waits for its round.
+    Waits,
+    /// It may be read once.
+    MayRead,
 }
 
 /// A request of a connection, until its answer is written or given up.
@@ -153,6 +166,7 @@ impl Connection {
             is_2: Cell::new(false),
             late_bodies: Cell::new(0),
             resting: Resting::default(),
+            slow: Cell::new(Slow::Not),
             paces: RefCell::default(),
             is_leaving: Cell::new(false),
             is_secure: Cell::new(false),
@@ -302,6 +316,44 @@ impl Connection {
     /// Returns whether nothing needs to be kept for it but the socket.
     fn rests(&self) -> bool {
         self.resting.is_due.get() && self.is_at_rest()
+    }
+
+    /// Says whether the head of a request comes in small pieces.
+    pub(super) fn set_slow(self: &Rc<Self>, is_slow: bool) {
+        match (self.slow.get(), is_slow) {
+            (Slow::Not, true) => {
+                self.slow.set(Slow::Waits);
+                rounds::became_slow(&self.thread, Rc::clone(self));
+            }
+            (Slow::Waits | Slow::MayRead, false) => self.slow.set(Slow::Not),
+            _ => {}
+        }
+    }
+
+    /// Returns whether it is read in rounds.
+    pub(super) fn is_slow(&self) -> bool {
+        self.slow.get() != Slow::Not
+    }
+
+    /// Has it read what has come of a slow head. False if it has none any more.
+    pub(super) fn may_read_slowly(&self) -> bool {
+        if self.is_slow() {
+            self.slow.set(Slow::MayRead);
+            self.wake();
+        }
+        self.is_slow()
+    }
+
+    /// Returns whether it may be read now, once if its head is slow.
+    pub(super) fn takes_turn(&self) -> bool {
+        match self.slow.get() {
+            Slow::Not => true,
+            Slow::Waits => false,
+            Slow::MayRead => {
+                self.slow.set(Slow::Waits);
+                true
+            }
+        }
     }
 
     /// Closes it, whatever it has.
@@ -525,6 +577,7 @@ async fn converse_1(thread: &Rc<ProxyThread>, socket: Socket, connection: &Rc<Co
     }
     // Of a connection that was cut before the head of the answer was written.
     drop(connection.tunnel.borrow_mut().take());
+    connection.set_slow(false);
     None
 }
 

@@ -1,8 +1,9 @@
-//! Rounds over the connections of a thread: who is late, and who may rest.
+//! Rounds over the connections of a thread: who is late, who may rest, and who is read although they are slow.
 //!
 //! Each has a timer only while there is somebody to look at, so that nobody is woken while no client does anything.
 
 use std::cell::{Cell, RefCell};
+use std::collections::VecDeque;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
@@ -14,6 +15,13 @@ use super::thread::ProxyThread;
 
 /// Interval between two rounds over connections that have been answered. One that is idle from one to the next rests.
 const REST: Duration = Duration::from_millis(100);
+/// Interval between two rounds over connections with slow heads.
+const SLOW: Duration = Duration::from_millis(10);
+/// Connections with slow heads that are read in one round, unless there are so many that each would wait for more than [`SLOW_ROUNDS`].
+const SLOW_READS: usize = 16;
+/// Rounds in which each of them is read, however many there are.
+const SLOW_ROUNDS: usize = 32;
+
 /// Rounds of a thread.
 #[derive(Default)]
 pub(super) struct Rounds {
@@ -24,6 +32,8 @@ pub(super) struct Rounds {
     goes_on: Notify,
     /// Connections that have been answered since they rested.
     answered: RefCell<Vec<Rc<Connection>>>,
+    /// Connections with slow heads, the one that waits longest first.
+    slow: RefCell<VecDeque<Rc<Connection>>>,
 }
 
 impl Rounds {
@@ -86,6 +96,29 @@ pub(super) fn was_answered(thread: &Rc<ProxyThread>, connection: Rc<Connection>)
             let mut answered = thread.rounds.answered.borrow_mut();
             answered.retain(|connection| !connection.begins_rest());
             if answered.is_empty() {
+                return;
+            }
+        }
+    }));
+}
+
+/// Notes that the head of a request comes in small pieces: it is read in rounds, and no more for each piece.
+pub(super) fn became_slow(thread: &Rc<ProxyThread>, connection: Rc<Connection>) {
+    let mut slow = thread.rounds.slow.borrow_mut();
+    slow.push_back(connection);
+    if slow.len() > 1 {
+        return;
+    }
+    let thread = Rc::clone(thread);
+    drop(tokio::task::spawn_local(async move {
+        loop {
+            tokio::time::sleep(SLOW).await;
+            let mut slow = thread.rounds.slow.borrow_mut();
+            for _ in 0..(slow.len() / SLOW_ROUNDS).max(SLOW_READS).min(slow.len()) {
+                let next = slow.pop_front();
+                slow.extend(next.filter(|connection| connection.may_read_slowly()));
+            }
+            if slow.is_empty() {
                 return;
             }
         }
