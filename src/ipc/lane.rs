@@ -449,6 +449,39 @@ fn put_headers<'h>(out: &mut Vec<u8>, headers: impl IntoIterator<Item = (&'h str
     out.put_short(&bytes);
 }
 
+/// Returns the length of the whole frames that bytes begin with.
+pub fn whole_frames(bytes: &[u8]) -> Result<usize, LaneError> {
+    let mut at = 0;
+    while let Some(length) = bytes[at..].first_chunk::<4>() {
+        let length = u32::from_le_bytes(*length) as usize;
+        if length == 0 || length > LANE_FRAME_LIMIT {
+            return Err(LaneError::TooMuchData(length));
+        }
+        if bytes.len() - at - 4 < length {
+            break;
+        }
+        at += 4 + length;
+    }
+    Ok(at)
+}
+
+/// Returns how many bytes are missing of the frame that bytes begin with, as far as they say it.
+pub fn missing(bytes: &[u8]) -> usize {
+    let length = bytes.first_chunk::<4>().map_or(0, |length| u32::from_le_bytes(*length) as usize);
+    (4 + length.min(LANE_FRAME_LIMIT)).saturating_sub(bytes.len())
+}
+
+/// Takes whole frames apart that come one after the other.
+pub fn frames(mut whole: &[u8]) -> impl Iterator<Item = Result<Frame<'_>, LaneError>> {
+    std::iter::from_fn(move || {
+        let (length, after) = whole.split_first_chunk::<4>()?;
+        let (body, after) = after.split_at_checked(u32::from_le_bytes(*length) as usize)?;
+        whole = after;
+        let (kind, body) = body.split_first()?;
+        Some(Frame::decode(*kind, body))
+    })
+}
+
 impl<'a> Frame<'a> {
     /// Takes a frame apart that came with this kind and this body.
     pub fn decode(kind: u8, body: &'a [u8]) -> Result<Frame<'a>, LaneError> {

@@ -19,7 +19,7 @@ use tracer_ipc::replica_table::ReplicaIndex;
 
 use super::exchange::{End, Exchange};
 use super::outbox::Outbox;
-use crate::lane::{self, Body, Frame, LANE_FRAME_LIMIT, LaneError, Numbers, Opening, Reset};
+use crate::lane::{self, Body, LaneError, Numbers, Opening, Reset, whole_frames};
 
 /// The most bytes that may wait to be written to a lane.
 const LANE_BYTES: usize = 16 << 20;
@@ -295,11 +295,8 @@ impl Lane {
             return Ok(());
         }
         let bytes = self.inbox.borrow_mut().split_to(whole).freeze();
-        let mut rest = &bytes[..];
-        while let Some((length, after)) = rest.split_first_chunk::<4>() {
-            let (body, after) = after.split_at(u32::from_le_bytes(*length) as usize);
-            rest = after;
-            let frame = Frame::decode(body[0], &body[1..])?;
+        for frame in lane::frames(&bytes) {
+            let frame = frame?;
             if matches!(frame.body, Body::Drain) {
                 self.is_closed.set(true);
                 // Connections of another protocol are told that they are to end.
@@ -337,22 +334,6 @@ impl Lane {
 
 fn entry(number: u32) -> usize {
     number as usize % CLAIM_COUNT
-}
-
-/// Returns the length of the whole frames that bytes begin with.
-fn whole_frames(bytes: &[u8]) -> Result<usize, LaneError> {
-    let mut at = 0;
-    while let Some(length) = bytes[at..].first_chunk::<4>() {
-        let length = u32::from_le_bytes(*length) as usize;
-        if length == 0 || length > LANE_FRAME_LIMIT {
-            return Err(LaneError::TooMuchData(length));
-        }
-        if bytes.len() - at - 4 < length {
-            break;
-        }
-        at += 4 + length;
-    }
-    Ok(at)
 }
 
 impl Flush {
