@@ -431,7 +431,8 @@ fn put(out: &mut Vec<u8>, kind: u8, request: u32, is_last: bool, payload: impl F
 }
 
 fn put_headers<'h>(out: &mut Vec<u8>, headers: impl IntoIterator<Item = (&'h str, &'h [u8])>) {
-    let mut bytes = Vec::new();
+    // As many bytes as they nearly always have, so that it does not grow with each.
+    let mut bytes = Vec::with_capacity(512);
     let mut count = 0;
     for (name, value) in headers {
         count += 1;
