@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 use http::HeaderValue;
 use tokio::net::TcpStream;
-use tokio::net::unix::{OwnedReadHalf, pipe};
+use tokio::net::unix::pipe;
 use tokio::sync::mpsc::UnboundedReceiver;
 use tokio::task::AbortHandle;
 use tracer_ipc::claims::SharedClaims;
@@ -302,15 +302,14 @@ impl ProxyThread {
         name: &str,
         socket: OwnedFd,
         claims: &OwnedFd,
-    ) -> std::io::Result<(Rc<Lane>, OwnedReadHalf)> {
+    ) -> std::io::Result<(Rc<Lane>, pipe::Receiver)> {
         let claims = SharedClaims::attach(claims)?;
         let socket = std::os::unix::net::UnixStream::from(socket);
         socket.set_nonblocking(true)?;
-        let socket = tokio::net::UnixStream::from_std(socket)?;
-        Ok(Lane::new(replica, name.into(), socket, claims, Rc::clone(&self.flush)))
+        Lane::new(replica, name.into(), socket, claims, Rc::clone(&self.flush))
     }
 
-    async fn read_lane(self: Rc<Self>, lane: Rc<Lane>, reader: OwnedReadHalf) {
+    async fn read_lane(self: Rc<Self>, lane: Rc<Lane>, reader: pipe::Receiver) {
         let end = lane.read(reader, || self.looking.something_came(), |exchange| self.over(exchange)).await;
         if let LaneEnd::Broken(reason) = end {
             self.reports.send(&ProxyReport::LaneBroken { replica: lane.replica.get() as u32, reason });
