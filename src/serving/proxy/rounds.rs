@@ -13,8 +13,9 @@ use super::connection::Connection;
 use super::limits;
 use super::thread::ProxyThread;
 
-/// Interval between two rounds over connections that have been answered. One that is idle from one to the next rests.
-const REST: Duration = Duration::from_millis(100);
+/// Interval between two rounds over connections that have been answered. One that is idle from one to the next rests. It is short, because what clients
+/// have taken who come and go within it stays with the allocator.
+const REST: Duration = Duration::from_millis(20);
 /// Interval between two rounds over connections with slow heads.
 const SLOW: Duration = Duration::from_millis(10);
 /// Connections with slow heads that are read in one round, unless there are so many that each would wait for more than [`SLOW_ROUNDS`].
