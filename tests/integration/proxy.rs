@@ -297,7 +297,7 @@ fn what_is_no_request_is_refused_below_http_when_what_was_asked_before_is_answer
         assert_eq!(client.rest(), "", "it is closed");
     }
     // One header fewer is passed on, with what the proxy says.
-    let mut client = head.send(&format!("GET / HTTP/1.1\r\nHost: a\r\n{}\r\n", "X: y\r\n".repeat(99)));
+    let mut client = head.send(format!("GET / HTTP/1.1\r\nHost: a\r\n{}\r\n", "X: y\r\n".repeat(99)));
     let (request, _, headers) = replica.take();
     assert_eq!(headers.iter().filter(|(name, _)| name == "x").count(), 99);
     replica.answer(request, 200, "many");
