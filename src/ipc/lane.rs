@@ -431,7 +431,8 @@ fn put(out: &mut Vec<u8>, kind: u8, request: u32, is_last: bool, payload: impl F
 }
 
 fn put_headers<'h>(out: &mut Vec<u8>, headers: impl IntoIterator<Item = (&'h str, &'h [u8])>) {
-    let mut bytes = Vec::new();
+    // As many bytes as they nearly always have, so that it does not grow with each.
+    let mut bytes = Vec::with_capacity(512);
     let mut count = 0;
     for (name, value) in headers {
         count += 1;
@@ -447,6 +448,39 @@ fn put_headers<'h>(out: &mut Vec<u8>, headers: impl IntoIterator<Item = (&'h str
     assert!(count as usize <= HEADER_LIMIT, "a frame with {count} headers");
     out.put_u32(count);
     out.put_short(&bytes);
+}
+
+/// Returns the length of the whole frames that bytes begin with.
+pub fn whole_frames(bytes: &[u8]) -> Result<usize, LaneError> {
+    let mut at = 0;
+    while let Some(length) = bytes[at..].first_chunk::<4>() {
+        let length = u32::from_le_bytes(*length) as usize;
+        if length == 0 || length > LANE_FRAME_LIMIT {
+            return Err(LaneError::TooMuchData(length));
+        }
+        if bytes.len() - at - 4 < length {
+            break;
+        }
+        at += 4 + length;
+    }
+    Ok(at)
+}
+
+/// Returns how many bytes are missing of the frame that bytes begin with, as far as they say it.
+pub fn missing(bytes: &[u8]) -> usize {
+    let length = bytes.first_chunk::<4>().map_or(0, |length| u32::from_le_bytes(*length) as usize);
+    (4 + length.min(LANE_FRAME_LIMIT)).saturating_sub(bytes.len())
+}
+
+/// Takes whole frames apart that come one after the other.
+pub fn frames(mut whole: &[u8]) -> impl Iterator<Item = Result<Frame<'_>, LaneError>> {
+    std::iter::from_fn(move || {
+        let (length, after) = whole.split_first_chunk::<4>()?;
+        let (body, after) = after.split_at_checked(u32::from_le_bytes(*length) as usize)?;
+        whole = after;
+        let (kind, body) = body.split_first()?;
+        Some(Frame::decode(*kind, body))
+    })
 }
 
 impl<'a> Frame<'a> {

@@ -45,6 +45,7 @@ mod pace;
 mod progress;
 mod refusals;
 mod request;
+mod rounds;
 mod settings;
 mod socket;
 mod stream;

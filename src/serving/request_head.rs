@@ -14,8 +14,8 @@ use tracer_core::http_field;
 
 /// The longest head of a request, in bytes.
 pub const HEAD_BYTES: usize = 64 << 10;
-/// The most headers of a request.
-pub const HEADERS: usize = 128;
+/// The most headers of a request: as many as hyper parses without memory of the heap, when it is told no number.
+pub const HEADERS: usize = 100;
 /// The longest line with the size of a chunk, with its end.
 const CHUNK_SIZE_BYTES: usize = 18;
 /// The longest trailer, with its end.

@@ -16,6 +16,7 @@
 //! last frame is written.
 
 mod commits;
+mod inbox;
 mod lane;
 mod looking;
 mod outbox;

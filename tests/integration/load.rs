@@ -3,7 +3,8 @@
 use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::fs;
-use std::io::{Read, Write};
+use std::io::{BufReader, Read, Write};
+use std::net::{TcpListener, TcpStream};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -12,7 +13,7 @@ use rustix::process::{Resource, Rlimit, Signal, getrlimit, setrlimit};
 use serde_json::json;
 use tracer::Driver;
 
-use crate::support::{Cluster, HOOK, kill, program_path, skip, wait_until};
+use crate::support::{Cluster, HOOK, kill, program_path, read_answer, skip, wait_until};
 
 /// Open files, threads and memory of a process.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -57,8 +58,13 @@ fn a_cluster_in_which_nothing_happens_does_nothing() {
     cluster.submit("demo:my_function", &[]).success();
     let pids: Vec<_> = cluster.processes().iter().map(|process| process.pid).collect();
     assert!(pids.len() >= 4, "the head, its guard, and two workers");
+    wait_for_rest(&pids);
+}
+
+/// Waits until these processes have come to rest, and then rest for two seconds: this is what is measured, and nothing is waited for.
+#[track_caller]
+fn wait_for_rest(pids: &[u32]) {
     let all = || pids.iter().map(|&pid| (pid, activity(pid))).collect::<BTreeMap<_, _>>();
-    // It comes to rest, and then rests for two seconds: this is what is measured, and nothing is waited for.
     let rest = wait_until("it comes to rest", || {
         let (before, since) = (all(), Instant::now());
         while since.elapsed() < Duration::from_secs(2) {
@@ -68,6 +74,26 @@ fn a_cluster_in_which_nothing_happens_does_nothing() {
         (before == after).then_some(after)
     });
     assert_eq!(rest.len(), pids.len());
+}
+
+#[test]
+fn a_service_whose_clients_ask_for_nothing_does_nothing() {
+    let cluster = Cluster::builder().workers(1).hook(HOOK).start();
+    let address = TcpListener::bind(("127.0.0.1", 0)).and_then(|listener| listener.local_addr());
+    let address = address.expect("there is a free port");
+    let file = cluster.file("service.toml");
+    let text =
+        format!("name = \"shop\"\n[http]\naddress = \"{address}\"\n[[applications]]\nimport_path = \"shop:hello\"\n");
+    fs::write(&file, text).expect("the folder is ours");
+    cluster.tracer(&["serve", "deploy", file.to_str().expect("a plain name")]).success();
+    let pids: Vec<_> = cluster.processes().iter().map(|process| process.pid).collect();
+    assert!(pids.len() >= 4, "the head, its guard, a proxy and a replica");
+    let mut client = BufReader::new(TcpStream::connect(address).expect("it is accepted"));
+    for _ in 0..2 {
+        client.get_mut().write_all(b"GET / HTTP/1.1\r\nHost: test\r\n\r\n").expect("it is connected");
+        assert_eq!(read_answer(&mut client, false).expect("it answers").status(200).text(), "hello");
+        wait_for_rest(&pids);
+    }
 }
 
 /// Runs so many tasks with a span each, and one that fails, by a driver in a process of its own, whose spans are in the cluster's folder.

@@ -6,7 +6,7 @@ mod played;
 
 use std::os::fd::AsFd;
 
-use played::{FrameContent, Head};
+use played::{Client, FrameContent, Head};
 use tracer::lane::Reset;
 use tracer_ipc::serving::{ProxyOrder, ProxyReport};
 
@@ -288,7 +288,7 @@ fn what_is_no_request_is_refused_below_http_when_what_was_asked_before_is_answer
         ("CONNECT a:1 HTTP/1.1\r\nHost: a\r\n\r\n", 405),
         ("POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: gzip\r\n\r\n", 501),
         (&format!("GET / HTTP/1.1\r\nHost: a\r\nX: {}\r\n\r\n", "y".repeat(65 << 10)), 431),
-        (&format!("GET / HTTP/1.1\r\nHost: a\r\n{}\r\n", "X: y\r\n".repeat(128)), 431),
+        (&format!("GET / HTTP/1.1\r\nHost: a\r\n{}\r\n", "X: y\r\n".repeat(100)), 431),
     ] {
         let mut client = head.send(bytes);
         let answer = client.answer().status(status);
@@ -296,6 +296,12 @@ fn what_is_no_request_is_refused_below_http_when_what_was_asked_before_is_answer
         assert!(!answer.header("x-request-id").is_empty());
         assert_eq!(client.rest(), "", "it is closed");
     }
+    // One header fewer is passed on, with what the proxy says.
+    let mut client = head.send(format!("GET / HTTP/1.1\r\nHost: a\r\n{}\r\n", "X: y\r\n".repeat(99)));
+    let (request, _, headers) = replica.take();
+    assert_eq!(headers.iter().filter(|(name, _)| name == "x").count(), 99);
+    replica.answer(request, 200, "many");
+    assert_eq!(client.answer().status(200).text(), "many");
     let mut client = head.send("GET /good HTTP/1.1\r\nHost: a\r\n\r\nGET /bad HTTP/1.1\r\nHost: a\r\n x\r\n\r\n");
     let (request, opening, _) = replica.take();
     assert_eq!(opening.target, "/good");
@@ -313,6 +319,31 @@ fn what_is_no_request_is_refused_below_http_when_what_was_asked_before_is_answer
         came = replica.next();
     }
     assert_eq!((came.request, came.content), (request, FrameContent::Reset(Reset::ClientGone)));
+}
+
+#[test]
+fn heads_that_come_byte_by_byte_are_answered_and_so_is_what_is_asked_after_them() {
+    let head = Head::start();
+    let mut replica = head.add_replica(0, 100);
+    let mut clients: Vec<_> = (0..40).map(|_| head.send("")).collect();
+    let requests: Vec<_> = (0..40).map(|number| format!("GET /{number} HTTP/1.1\r\nHost: a\r\n\r\n")).collect();
+    for at in 0..requests.iter().map(String::len).max().unwrap_or(0) {
+        for (client, request) in clients.iter_mut().zip(&requests) {
+            client.send(request.get(at..=at).unwrap_or_default());
+        }
+    }
+    let mut answer_all = |clients: &mut [Client]| {
+        for _ in 0..clients.len() {
+            let (request, opening, _) = replica.take();
+            replica.answer(request, 200, &opening.target);
+        }
+        for (number, client) in clients.iter_mut().enumerate() {
+            assert_eq!(client.answer().status(200).text(), format!("/{number}"));
+        }
+    };
+    answer_all(&mut clients);
+    clients.iter_mut().zip(&requests).for_each(|(client, request)| client.send(request));
+    answer_all(&mut clients);
 }
 
 #[test]

@@ -169,7 +169,7 @@ fn clients_of_http_1_that_are_slow_have_the_time_that_is_documented() {
 /// Connections that have nothing to do.
 const IDLE: usize = 15_000;
 /// Most memory of one of them, in bytes.
-const IDLE_BYTES: u64 = 12 << 10;
+const IDLE_BYTES: u64 = 5 << 10;
 
 /// Raises the limit on open files as far as it goes. False when it is not enough for so many.
 fn may_open(files: u64) -> bool {
@@ -189,7 +189,7 @@ fn memory(pid: u64) -> u64 {
     line.trim().trim_end_matches(" kB").parse::<u64>().expect("a number") << 10
 }
 
-/// Half of them have said nothing yet, half have had an answer.
+/// Half of them have said nothing yet, half have had an answer and get another one.
 #[test]
 fn thousands_of_connections_with_nothing_to_do_take_little_and_others_are_answered() {
     // A proxy leaves a quarter of its files for all else.
@@ -219,9 +219,9 @@ fn thousands_of_connections_with_nothing_to_do_take_little_and_others_are_answer
     // The last one that said nothing is served, so all of them are there.
     ask(&connections[connections.len() - 1]);
     let each = memory(proxy).saturating_sub(before) / connections.len() as u64;
-    assert!(each <= IDLE_BYTES * 14 / 10, "{each} bytes for each connection, expected {IDLE_BYTES} at most");
+    assert!(each <= IDLE_BYTES, "{each} bytes for each connection, expected {IDLE_BYTES} at most");
     let open = fs::read_dir(format!("/proc/{proxy}/fd")).expect("it runs").count();
     assert!(open > IDLE, "{open} files are open for {IDLE} connections");
-    first.iter().for_each(ask);
+    first.iter().chain(connections.iter().step_by(2)).for_each(ask);
     assert_eq!(service.proxy(), proxy, "the proxy is another one");
 }

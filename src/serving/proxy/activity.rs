@@ -109,6 +109,13 @@ impl Activity {
         is_idle.then(|| now.wrapping_sub(self.since_served).min(now.wrapping_sub(self.since_read)))
     }
 
+    /// Returns in how many looks it is to be looked at again; none if it has something to do, and may be late at any look.
+    pub(super) fn rests_for(&self, now: u32) -> Option<u32> {
+        let is_at_rest = self.is_done() && self.stage == Stage::Idle;
+        let idle = self.idle_for(now).filter(|_| is_at_rest)?;
+        Some((IDLE_LOOKS + 1).saturating_sub(idle).max(1))
+    }
+
     /// Looks how long it has taken.
     pub(super) fn judge(&self, now: u32) -> Verdict {
         let is_over = |since: u32, limit: u32| now.wrapping_sub(since) > limit;
@@ -188,5 +195,27 @@ mod tests {
         activity.end_request(after(1000));
         assert_eq!((activity.judge(after(1001)), activity.idle_for(after(1001))), (Verdict::Fine, Some(1)));
         assert!(activity.is_done());
+    }
+
+    #[test]
+    fn one_that_does_nothing_is_looked_at_when_it_is_to_be_closed_and_any_other_at_each_look() {
+        let mut activity = Activity::new(START);
+        assert_eq!(activity.rests_for(START), Some(IDLE_LOOKS + 1));
+        let closed = after(activity.rests_for(after(7)).unwrap() + 7);
+        assert_eq!((activity.judge(closed.wrapping_sub(1)), activity.judge(closed)), {
+            (Verdict::Fine, Verdict::Idle(IDLE_LOOKS + 1))
+        });
+        assert_eq!(activity.rests_for(after(1000)), Some(1));
+        activity.came(Stage::Head, true, START);
+        assert_eq!(activity.rests_for(START), None);
+        activity.came(Stage::Idle, false, START);
+        activity.begin_request();
+        assert_eq!(activity.rests_for(START), None);
+        activity.end_request(START);
+        activity.writes(true, START);
+        assert_eq!(activity.rests_for(START), None);
+        activity.writes(false, START);
+        activity.begins_handshake();
+        assert_eq!(activity.rests_for(START), None);
     }
 }

@@ -20,6 +20,7 @@ use super::limits;
 use super::pace::Pace;
 use super::refusals::{self, Refused};
 use super::request;
+use super::rounds;
 use super::settings::Settings;
 use super::socket::{Opening, Socket};
 use super::stream::ClientStream;
@@ -27,7 +28,7 @@ use super::thread::ProxyThread;
 use super::tls::{self, Certified, Failed};
 use super::tunnel::Tunnel;
 use crate::http_api::problem::Problem;
-use crate::serving::request_head::{self, HEAD_BYTES, HEADERS};
+use crate::serving::request_head::{self, HEAD_BYTES};
 
 /// Schemes of URLs.
 const HTTP: &str = "http";
@@ -57,6 +58,12 @@ pub(super) struct Connection {
     thread: Rc<ProxyThread>,
     activity: RefCell<Activity>,
     is_2: Cell<bool>,
+    /// Bodies of requests that have been answered and are still read.
+    late_bodies: Cell<u32>,
+    /// Whether it has been answered, and asks for nothing more.
+    resting: Resting,
+    /// Whether it is read in rounds, because its head is slow.
+    slow: Cell<Slow>,
     /// The requests of HTTP/2 that are under way.
     paces: RefCell<Vec<Rc<Pace>>>,
     /// True once a client of HTTP/2 is told to go.
@@ -74,6 +81,28 @@ pub(super) struct Connection {
     waker: RefCell<Option<Waker>>,
 }
 
+/// What is known of a connection that may ask for nothing more.
+#[derive(Default)]
+struct Resting {
+    /// True while it is among those that have been answered.
+    is_noted: Cell<bool>,
+    /// True if it was answered since the last round over those.
+    was_answered: Cell<bool>,
+    /// True if nothing is kept for it but the socket, once it has nothing to do.
+    is_due: Cell<bool>,
+}
+
+/// Reading of a head that may come in small pieces.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Slow {
+    /// It is read when there is something to read.
+    Not,
+    /// It waits for its round.
+    Waits,
+    /// It may be read once.
+    MayRead,
+}
+
 /// A request of a connection, until its answer is written or given up.
 pub(super) struct Serving {
     connection: Rc<Connection>,
@@ -84,6 +113,7 @@ pub(super) struct Serving {
 impl Serving {
     pub(super) fn begin(connection: &Rc<Connection>, pace: Option<Rc<Pace>>) -> Serving {
         connection.activity.borrow_mut().begin_request();
+        connection.resting.is_due.set(false);
         connection.thread.looking.request_began();
         Serving { connection: Rc::clone(connection), pace }
     }
@@ -103,6 +133,24 @@ impl Drop for Serving {
         }
         self.connection.activity.borrow_mut().end_request(self.connection.thread.look());
         self.connection.thread.looking.request_ended();
+        self.connection.was_answered();
+    }
+}
+
+/// The body of a request that has been answered, while it is still read.
+pub(super) struct LateBody(Rc<Connection>);
+
+impl LateBody {
+    pub(super) fn new(connection: &Rc<Connection>) -> LateBody {
+        connection.late_bodies.set(connection.late_bodies.get() + 1);
+        LateBody(Rc::clone(connection))
+    }
+}
+
+impl Drop for LateBody {
+    fn drop(&mut self) {
+        self.0.late_bodies.set(self.0.late_bodies.get() - 1);
+        self.0.wake();
     }
 }
 
@@ -116,6 +164,9 @@ impl Connection {
             thread: Rc::clone(thread),
             activity: RefCell::new(Activity::new(now)),
             is_2: Cell::new(false),
+            late_bodies: Cell::new(0),
+            resting: Resting::default(),
+            slow: Cell::new(Slow::Not),
             paces: RefCell::default(),
             is_leaving: Cell::new(false),
             is_secure: Cell::new(false),
@@ -235,6 +286,76 @@ impl Connection {
         self.activity.borrow().idle_for(now)
     }
 
+    /// Returns in how many looks it is to be looked at again; none if it has something to do.
+    pub(super) fn rests_for(&self, now: u32) -> Option<u32> {
+        self.activity.borrow().rests_for(now)
+    }
+
+    /// Notes that a request of it has ended.
+    fn was_answered(self: &Rc<Self>) {
+        if self.is_2.get() {
+            return;
+        }
+        self.resting.was_answered.set(true);
+        if !self.resting.is_noted.replace(true) {
+            rounds::was_answered(&self.thread, Rc::clone(self));
+        }
+    }
+
+    /// Has it rest if it was not answered since this was asked last. False if it was.
+    pub(super) fn begins_rest(&self) -> bool {
+        if self.resting.was_answered.replace(false) {
+            return false;
+        }
+        self.resting.is_noted.set(false);
+        self.resting.is_due.set(true);
+        self.wake();
+        true
+    }
+
+    /// Returns whether nothing needs to be kept for it but the socket.
+    fn rests(&self) -> bool {
+        self.resting.is_due.get() && self.is_at_rest()
+    }
+
+    /// Says whether the head of a request comes in small pieces.
+    pub(super) fn set_slow(self: &Rc<Self>, is_slow: bool) {
+        match (self.slow.get(), is_slow) {
+            (Slow::Not, true) => {
+                self.slow.set(Slow::Waits);
+                rounds::became_slow(&self.thread, Rc::clone(self));
+            }
+            (Slow::Waits | Slow::MayRead, false) => self.slow.set(Slow::Not),
+            _ => {}
+        }
+    }
+
+    /// Returns whether it is read in rounds.
+    pub(super) fn is_slow(&self) -> bool {
+        self.slow.get() != Slow::Not
+    }
+
+    /// Has it read what has come of a slow head. False if it has none any more.
+    pub(super) fn may_read_slowly(&self) -> bool {
+        if self.is_slow() {
+            self.slow.set(Slow::MayRead);
+            self.wake();
+        }
+        self.is_slow()
+    }
+
+    /// Returns whether it may be read now, once if its head is slow.
+    pub(super) fn takes_turn(&self) -> bool {
+        match self.slow.get() {
+            Slow::Not => true,
+            Slow::Waits => false,
+            Slow::MayRead => {
+                self.slow.set(Slow::Waits);
+                true
+            }
+        }
+    }
+
     /// Closes it, whatever it has.
     pub(super) fn cut(&self) {
         self.is_cut.set(true);
@@ -282,11 +403,16 @@ impl Connection {
         self.activity.borrow().is_done()
     }
 
+    /// Returns whether no byte of a request has come that is not answered, and taken.
+    fn is_at_rest(&self) -> bool {
+        self.is_done() && self.stage() == Stage::Idle && self.late_bodies.get() == 0 && !self.is_refusing()
+    }
+
     /// Returns whether it may end here: this proxy ends, and no byte of a request has come that is not answered. Another proxy cannot have a connection
     /// with TLS, whose client may be asking at this moment; so that one is closed after one more answer, if its service goes on.
     fn may_leave(&self) -> bool {
         let is_kept = self.is_secure.get() && self.thread.has_heir();
-        self.thread.is_draining() && !is_kept && self.is_done() && self.stage() == Stage::Idle && !self.is_refusing()
+        self.thread.is_draining() && !is_kept && self.is_at_rest()
     }
 
     /// Returns true when the connection is to be dropped as it is.
@@ -331,24 +457,34 @@ pub(super) async fn converse(
             Err((why, stream)) => return Box::pin(refuse_handshake(&thread, why, stream)).await,
         },
     };
-    let opened = {
-        let mut opening = std::pin::pin!(Opening::read(&mut stream, &connection));
-        poll_fn(|context| match (connection.poll_cut(context), opening.as_mut().poll(context)) {
-            (true, _) => Poll::Ready(None),
-            (false, Poll::Ready(opened)) => Poll::Ready(opened.ok().flatten().map(Some)),
-            (false, Poll::Pending) if !connection.has_opened.get() && connection.may_leave() => Poll::Ready(Some(None)),
-            (false, Poll::Pending) => Poll::Pending,
-        })
-        .await
-    };
-    match opened.map(|opening| opening.ok_or(())) {
-        Some(Ok(opening)) => match Socket::new(stream, Rc::clone(&connection), opening) {
-            // In boxes, so that a connection over which nothing has come yet takes no room for what may come.
-            (false, socket) => Box::pin(converse_1(thread, socket, connection)).await,
-            (true, socket) => Box::pin(converse_2(thread, socket, connection)).await,
-        },
-        Some(Err(())) => leave(&thread, stream).await,
-        None => {}
+    let mut may_be_2 = true;
+    loop {
+        let opened = {
+            let mut opening = std::pin::pin!(Opening::read(&mut stream, &connection, may_be_2));
+            poll_fn(|context| match (connection.poll_cut(context), opening.as_mut().poll(context)) {
+                (true, _) => Poll::Ready(None),
+                (false, Poll::Ready(opened)) => Poll::Ready(opened.ok().flatten().map(Some)),
+                (false, Poll::Pending) if !connection.has_opened.get() && connection.may_leave() => {
+                    Poll::Ready(Some(None))
+                }
+                (false, Poll::Pending) => Poll::Pending,
+            })
+            .await
+        };
+        // In boxes, so that a connection over which nothing has come yet, or nothing more, takes no room for what may come.
+        stream = match opened.map(|opening| opening.ok_or(())) {
+            Some(Ok(opening)) => match Socket::new(stream, Rc::clone(&connection), opening) {
+                (false, socket) => match Box::pin(converse_1(&thread, socket, &connection)).await {
+                    Some(stream) => stream,
+                    None => return,
+                },
+                (true, socket) => return Box::pin(converse_2(thread, socket, connection)).await,
+            },
+            Some(Err(())) => return Box::pin(leave(&thread, stream)).await,
+            None => return,
+        };
+        may_be_2 = false;
+        connection.has_opened.set(false);
     }
 }
 
@@ -382,16 +518,18 @@ enum Left {
     Refused,
     /// It has nothing to do, and this proxy ends.
     Idle,
+    /// It has had nothing to do for a while.
+    Resting,
 }
 
-async fn converse_1(thread: Rc<ProxyThread>, socket: Socket, connection: Rc<Connection>) {
-    let own = Rc::clone(&connection);
-    let for_requests = Rc::clone(&thread);
+/// Serves HTTP/1.1 over a connection to its end. Returns the socket when the client has asked for nothing for a while, so that nothing else is kept
+/// for it.
+async fn converse_1(thread: &Rc<ProxyThread>, socket: Socket, connection: &Rc<Connection>) -> Option<ClientStream> {
+    let own = Rc::clone(connection);
+    let for_requests = Rc::clone(thread);
     let service = service_fn(move |asked| request::serve(Rc::clone(&for_requests), Rc::clone(&own), None, asked));
-    let mut serving = http1::Builder::new()
-        .max_headers(HEADERS)
-        .header_read_timeout(None)
-        .serve_connection(TokioIo::new(socket), service);
+    // The scanner refuses more headers than hyper takes by itself.
+    let mut serving = http1::Builder::new().header_read_timeout(None).serve_connection(TokioIo::new(socket), service);
     let left = poll_fn(|context| {
         if connection.poll_cut(context) {
             return Poll::Ready(Left::Over);
@@ -401,12 +539,20 @@ async fn converse_1(thread: Rc<ProxyThread>, socket: Socket, connection: Rc<Conn
             Poll::Ready(Err(_)) => Poll::Ready(Left::Over),
             Poll::Pending if connection.is_refusing() && connection.is_done() => Poll::Ready(Left::Refused),
             Poll::Pending if connection.may_leave() => Poll::Ready(Left::Idle),
+            Poll::Pending if connection.rests() => Poll::Ready(Left::Resting),
             Poll::Pending => Poll::Pending,
         }
     })
     .await;
     match left {
         Left::Over => {}
+        Left::Resting => {
+            let parts = serving.into_parts();
+            let socket = parts.io.into_inner();
+            // An empty line after a request is the most that hyper can have and not have taken.
+            let is_at_rest = socket.is_at_rest() && parts.read_buf.iter().all(|byte| matches!(byte, b'\r' | b'\n'));
+            return is_at_rest.then(|| socket.into_stream());
+        }
         Left::Served => {
             let parts = serving.into_parts();
             let socket = parts.io.into_inner();
@@ -415,7 +561,7 @@ async fn converse_1(thread: Rc<ProxyThread>, socket: Socket, connection: Rc<Conn
             let tunnel = connection.tunnel.borrow_mut().take();
             // A client that does not wait for the answer speaks a protocol of its own.
             if let Some(tunnel) = tunnel.filter(|_| is_at_rest) {
-                tunnel.run(&thread, &connection, socket.into_stream()).await;
+                tunnel.run(thread, connection, socket.into_stream()).await;
             }
         }
         Left::Refused => {
@@ -427,10 +573,12 @@ async fn converse_1(thread: Rc<ProxyThread>, socket: Socket, connection: Rc<Conn
             let stream = serving.into_parts().io.into_inner().into_stream();
             turn_away(stream, problem, request_id.to_str().unwrap_or_default()).await;
         }
-        Left::Idle => leave(&thread, serving.into_parts().io.into_inner().into_stream()).await,
+        Left::Idle => leave(thread, serving.into_parts().io.into_inner().into_stream()).await,
     }
     // Of a connection that was cut before the head of the answer was written.
     drop(connection.tunnel.borrow_mut().take());
+    connection.set_slow(false);
+    None
 }
 
 async fn converse_2(thread: Rc<ProxyThread>, socket: Socket, connection: Rc<Connection>) {

@@ -7,6 +7,7 @@ use http::{Method, Version};
 
 use crate::lane::HEADER_LIMIT;
 use crate::request_names::MODEL_HEADER;
+use crate::serving::request_head::HEADERS;
 
 /// The longest `x-request-id` of a client that is taken.
 const REQUEST_ID_BYTES: usize = 128;
@@ -54,7 +55,9 @@ pub(super) fn names<'v>(values: impl Iterator<Item = &'v [u8]>, name: &str) -> b
 }
 
 /// The most headers that a replica is told besides those of the client.
-pub(super) const TOLD: usize = 9;
+const TOLD: usize = 9;
+// Every request fits into a frame.
+const _: () = assert!(HEADERS + TOLD <= HEADER_LIMIT);
 
 /// Headers that a replica gets besides the client's.
 pub(super) struct Told<'a> {
@@ -105,7 +108,7 @@ pub(super) fn to_replica<'a>(headers: &'a HeaderMap, told: &'a Told<'a>) -> impl
     };
     let is_said = |name: &'static str| !told.is_peer_trusted || !headers.contains_key(name);
     let forwarded_for = if told.forwarded_for.is_empty() { told.peer } else { told.forwarded_for };
-    let own = [
+    let own: [_; TOLD] = [
         ("host", told.authority),
         ("x-request-id", told.request_id),
         ("tracestate", told.trace_state),

@@ -5,26 +5,31 @@
 
 use std::cell::{Cell, RefCell};
 use std::future::{Future, poll_fn};
-use std::io;
+use std::io::{self, Write};
+use std::net::Shutdown;
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixStream;
 use std::pin::pin;
 use std::rc::Rc;
 use std::task::{Context, Poll, Waker};
+use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 use tokio::io::AsyncReadExt;
-use tokio::net::UnixStream;
-use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
+use tokio::net::unix::pipe;
 use tracer_ipc::claims::{CLAIM_COUNT, SharedClaims};
 use tracer_ipc::replica_table::ReplicaIndex;
 
 use super::exchange::{End, Exchange};
 use super::outbox::Outbox;
-use crate::lane::{self, Body, Frame, LANE_FRAME_LIMIT, LaneError, Numbers, Opening, Reset};
+use crate::lane::{self, Body, LaneError, Numbers, Opening, Reset, whole_frames};
 
 /// The most bytes that may wait to be written to a lane.
 const LANE_BYTES: usize = 16 << 20;
 /// Requests with which a lane is written before the turn is over: its replica handles them while the proxy takes in others, on another core.
 const EARLY: u32 = 8;
+/// Pause before something is written again to a lane that cannot be watched.
+const WRITE_PAUSE: Duration = Duration::from_millis(10);
 /// Least number of bytes read at once.
 const READ: usize = 64 << 10;
 
@@ -35,7 +40,7 @@ pub(super) struct Lane {
     pub(super) replica: ReplicaIndex,
     /// The replica's name.
     pub(super) name: Rc<str>,
-    socket: OwnedWriteHalf,
+    socket: UnixStream,
     claims: SharedClaims,
     numbers: RefCell<Numbers>,
     /// By the entry of their claims.
@@ -71,15 +76,19 @@ pub(super) enum LaneEnd {
 }
 
 impl Lane {
-    /// Makes a lane over this socket, and what reads it.
+    /// Makes a lane over this socket, which does not block, and what reads it.
+    ///
+    /// That is told of what can be read and of nothing else: a socket that is watched in both directions wakes the loop each time that its
+    /// replica has read something.
     pub(super) fn new(
         replica: ReplicaIndex,
         name: Rc<str>,
         socket: UnixStream,
         claims: SharedClaims,
         flush: Rc<Flush>,
-    ) -> (Rc<Lane>, OwnedReadHalf) {
-        let (reader, socket) = socket.into_split();
+    ) -> io::Result<(Rc<Lane>, pipe::Receiver)> {
+        // It is read as a pipe is.
+        let reader = pipe::Receiver::from_owned_fd_unchecked(OwnedFd::from(socket.try_clone()?))?;
         let lane = Lane {
             replica,
             name,
@@ -95,7 +104,7 @@ impl Lane {
             is_closed: Cell::new(false),
             flush,
         };
-        (Rc::new(lane), reader)
+        Ok((Rc::new(lane), reader))
     }
 
     /// Returns whether requests may be sent there.
@@ -221,7 +230,7 @@ impl Lane {
 
     fn write_outbox(&self) -> io::Result<bool> {
         self.opened.set(0);
-        self.outbox.borrow_mut().write(|slices| self.socket.try_write_vectored(slices))
+        self.outbox.borrow_mut().write(|slices| (&self.socket).write_vectored(slices))
     }
 
     /// Writes what there is, and goes on later with what cannot be written now.
@@ -234,7 +243,7 @@ impl Lane {
                 self.is_dirty.set(true);
                 let lane = Rc::clone(self);
                 drop(tokio::task::spawn_local(async move {
-                    let _ = lane.socket.writable().await;
+                    lane.writable().await;
                     lane.is_dirty.set(false);
                     lane.soil();
                 }));
@@ -244,11 +253,21 @@ impl Lane {
         }
     }
 
+    /// Waits until something can be written.
+    async fn writable(&self) {
+        let watched = self.socket.try_clone().and_then(|own| pipe::Sender::from_owned_fd_unchecked(OwnedFd::from(own)));
+        match watched {
+            Ok(watched) => drop(watched.writable().await),
+            // There are too many files. It is tried again.
+            Err(_) => tokio::time::sleep(WRITE_PAUSE).await,
+        }
+    }
+
     /// Takes frames in until the lane ends. `on_read` is called when something has come, and `on_over` is told each
     /// request that has ended.
     pub(super) async fn read(
         self: &Rc<Lane>,
-        mut reader: OwnedReadHalf,
+        mut reader: pipe::Receiver,
         on_read: impl Fn(),
         mut on_over: impl FnMut(&Rc<Exchange>),
     ) -> LaneEnd {
@@ -278,7 +297,7 @@ impl Lane {
     pub(super) fn read_rest(self: &Rc<Lane>, mut on_over: impl FnMut(&Rc<Exchange>)) {
         let mut bytes = vec![0; READ];
         loop {
-            match rustix::io::read(self.socket.as_ref(), &mut bytes) {
+            match rustix::io::read(&self.socket, &mut bytes) {
                 Err(rustix::io::Errno::INTR) => continue,
                 Ok(0) | Err(_) => return,
                 Ok(count) => self.inbox.borrow_mut().extend_from_slice(&bytes[..count]),
@@ -295,11 +314,8 @@ impl Lane {
             return Ok(());
         }
         let bytes = self.inbox.borrow_mut().split_to(whole).freeze();
-        let mut rest = &bytes[..];
-        while let Some((length, after)) = rest.split_first_chunk::<4>() {
-            let (body, after) = after.split_at(u32::from_le_bytes(*length) as usize);
-            rest = after;
-            let frame = Frame::decode(body[0], &body[1..])?;
+        for frame in lane::frames(&bytes) {
+            let frame = frame?;
             if matches!(frame.body, Body::Drain) {
                 self.is_closed.set(true);
                 // Connections of another protocol are told that they are to end.
@@ -321,7 +337,7 @@ impl Lane {
     pub(super) fn close(&self) -> Vec<Rc<Exchange>> {
         self.is_closed.set(true);
         // The other end sees it, whoever holds this one.
-        let _ = rustix::net::shutdown(self.socket.as_ref(), rustix::net::Shutdown::Both);
+        let _ = self.socket.shutdown(Shutdown::Both);
         let all: Vec<_> = self.exchanges.borrow_mut().iter_mut().filter_map(Option::take).collect();
         for exchange in &all {
             self.numbers.borrow_mut().give_back(exchange.number);
@@ -337,22 +353,6 @@ impl Lane {
 
 fn entry(number: u32) -> usize {
     number as usize % CLAIM_COUNT
-}
-
-/// Returns the length of the whole frames that bytes begin with.
-fn whole_frames(bytes: &[u8]) -> Result<usize, LaneError> {
-    let mut at = 0;
-    while let Some(length) = bytes[at..].first_chunk::<4>() {
-        let length = u32::from_le_bytes(*length) as usize;
-        if length == 0 || length > LANE_FRAME_LIMIT {
-            return Err(LaneError::TooMuchData(length));
-        }
-        if bytes.len() - at - 4 < length {
-            break;
-        }
-        at += 4 + length;
-    }
-    Ok(at)
 }
 
 impl Flush {
@@ -372,27 +372,21 @@ impl Flush {
 #[cfg(test)]
 mod tests {
     use std::io::{Read as _, Write as _};
-    use std::net::Shutdown;
-    use std::os::unix::net::UnixStream as Other;
 
     use tracer_ipc::replica_table::{Capacity, ReplicaTable};
 
     use super::*;
 
     /// Runs `test` with a lane that nobody reads, two requests in it that their replica has begun, and the replica's end.
-    fn with_lane(test: impl FnOnce(Rc<Lane>, [Rc<Exchange>; 2], Other)) {
+    fn with_lane(test: impl FnOnce(Rc<Lane>, [Rc<Exchange>; 2], UnixStream)) {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build().unwrap();
         let (table, _) = ReplicaTable::create(Capacity { replicas: 1, callers: 1, deployments: 1 }).unwrap();
         let (claims, _) = SharedClaims::create().unwrap();
-        let (own, other) = Other::pair().unwrap();
+        let (own, other) = UnixStream::pair().unwrap();
         own.set_nonblocking(true).unwrap();
-        let socket = runtime.block_on(async {
-            let socket = UnixStream::from_std(own).unwrap();
-            socket.writable().await.unwrap();
-            socket
-        });
+        let _runtime = runtime.enter();
         // Its reader is dropped unused: what comes is read by nobody but `read_rest`.
-        let (lane, _) = Lane::new(table.replica(0).unwrap(), "app#1".into(), socket, claims, Rc::default());
+        let (lane, _) = Lane::new(table.replica(0).unwrap(), "app#1".into(), own, claims, Rc::default()).unwrap();
         let exchanges = [(); 2].map(|()| open(&lane));
         assert!(exchanges.iter().all(|exchange| lane.claims.claim(exchange.number.into())));
         test(lane, exchanges, other);

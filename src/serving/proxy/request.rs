@@ -13,7 +13,7 @@ use hyper::body::Incoming;
 
 use super::admission::NoPlace;
 use super::answer::{Answer, Cut, Stream};
-use super::connection::{Connection, HTTPS, Serving};
+use super::connection::{Connection, HTTPS, LateBody, Serving};
 use super::exchange::{End, Exchange, Piece};
 use super::grpc;
 use super::headers::{self, TRACE_RESPONSE, Told, X_REQUEST_ID};
@@ -25,10 +25,11 @@ use super::thread::ProxyThread;
 use super::tunnel::Tunnel;
 use super::upload::{Upload, UploadEnd};
 use crate::fault;
-use crate::lane::{HEADER_LIMIT, Opening, Reset};
+use crate::lane::{Opening, Reset};
 use crate::propagation::Carrier;
 use crate::request_names as names;
 use crate::serving::hosts::Found;
+use crate::serving::request_head::HEADERS;
 use tracer_ipc::serving::Retry;
 
 /// Attempts at replicas that have not begun a request, and at those that have.
@@ -136,8 +137,8 @@ fn check(progress: &Progress, parts: &Parts) -> Result<Rc<Route>, Refused> {
     if parts.method == Method::CONNECT {
         return Err(Refused::bad(refusals::METHOD, "`CONNECT` is not served"));
     }
-    if parts.headers.len() > HEADER_LIMIT {
-        let text = format!("the request has {} headers, expected {HEADER_LIMIT} at most", parts.headers.len());
+    if parts.headers.len() > HEADERS {
+        let text = format!("the request has {} headers, expected {HEADERS} at most", parts.headers.len());
         return Err(Refused::bad(refusals::HEAD_TOO_LARGE, text));
     }
     let authority = authority(parts);
@@ -179,7 +180,7 @@ fn is_safe(method: &Method) -> bool {
 /// Gets an answer for a request.
 async fn answer(
     progress: &mut Progress,
-    connection: &Connection,
+    connection: &Rc<Connection>,
     parts: &Parts,
     body: (Incoming, Option<Rc<Pace>>),
 ) -> Result<Answered, Refused> {
@@ -196,7 +197,7 @@ async fn answer(
 /// Sends a request to replicas until one has answered it.
 async fn attempt(
     progress: &mut Progress,
-    connection: &Connection,
+    connection: &Rc<Connection>,
     parts: &Parts,
     (body, pace): (Incoming, Option<Rc<Pace>>),
     route: &Rc<Route>,
@@ -226,7 +227,7 @@ async fn attempt(
                     }
                     // What would have gone over the connection does not come.
                     (_, Some(_)) => exchange.end_sending(),
-                    (_, None) => go_on_sending(progress, upload, &exchange),
+                    (_, None) => go_on_sending(progress, connection, upload, &exchange),
                 }
                 return take_head(progress, parts, status, headers, exchange).await;
             }
@@ -302,11 +303,6 @@ async fn send(
         upgrade: upgrade.unwrap_or_default(),
         scheme: connection.own_scheme(),
     };
-    let headers = || headers::to_replica(&parts.headers, &told);
-    if parts.headers.len() > HEADER_LIMIT - headers::TOLD && headers().count() > HEADER_LIMIT {
-        lane.give_back(number);
-        return Err(Refused::bad(refusals::HEAD_TOO_LARGE, "the request has more headers than can be passed on"));
-    }
     let opening = Opening {
         trace_id: context.map_or([0; 16], |context| context.parent.trace_id),
         span_id: context.map_or([0; 8], |context| context.parent.span_id),
@@ -326,7 +322,8 @@ async fn send(
         request_id: told.request_id,
         client: &connection.peer.text,
     };
-    let exchange = lane.open(number, upload.is_empty() && upgrade.is_none(), &opening, headers());
+    let exchange =
+        lane.open(number, upload.is_empty() && upgrade.is_none(), &opening, headers::to_replica(&parts.headers, &told));
     place.keep();
     fault::point("request_sent");
     thread.looking.request_was_sent();
@@ -360,11 +357,12 @@ async fn wait_for_head(
 }
 
 /// Sends the rest of a body whose answer has begun.
-fn go_on_sending(progress: &Progress, mut upload: Upload, exchange: &Rc<Exchange>) {
+fn go_on_sending(progress: &Progress, connection: &Rc<Connection>, mut upload: Upload, exchange: &Rc<Exchange>) {
     if upload.is_done() || exchange.is_over() {
         return;
     }
     let (thread, exchange) = (Rc::clone(&progress.thread), Rc::clone(exchange));
+    let late = LateBody::new(connection);
     // A call that streams both ways may have nothing to say for as long as its handler listens.
     upload.may_pause(progress.is_grpc);
     drop(tokio::task::spawn_local(async move {
@@ -372,6 +370,8 @@ fn go_on_sending(progress: &Progress, mut upload: Upload, exchange: &Rc<Exchange
         if matches!(end, UploadEnd::TooLarge | UploadEnd::Broken | UploadEnd::TooSlow) {
             thread.abandon(&exchange, Reset::ClientGone);
         }
+        drop(upload);
+        drop(late);
     }));
 }
 

@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::io::{self, ErrorKind, IoSlice, Read};
 use std::pin::Pin;
 use std::rc::Rc;
-use std::task::{Context, Poll, ready};
+use std::task::{Context, Poll, Waker, ready};
 
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, ReadBuf};
 
@@ -13,6 +13,11 @@ use super::connection::{Connection, Refusing};
 use super::stream::ClientStream;
 use crate::fault;
 use crate::serving::request_head::Scanner;
+
+/// A piece of a head with fewer bytes is small,
+const SMALL: usize = 256;
+/// and a head with more of them than these is slow.
+const SMALL_PIECES: u32 = 2;
 
 /// Connection preface of HTTP/2.
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
@@ -28,6 +33,8 @@ pub(super) struct Socket {
     held: Vec<u8>,
     /// Looked at, and more than there was room for when hyper might have it.
     released: VecDeque<u8>,
+    /// Small pieces of the head that comes.
+    small_pieces: u32,
     /// None for HTTP/2.
     scanner: Option<Scanner>,
 }
@@ -39,12 +46,17 @@ pub(super) struct Opening {
 }
 
 impl Opening {
-    /// Reads until it is known which version of HTTP comes. None when the client goes before that.
-    pub(super) async fn read(stream: &mut ClientStream, connection: &Connection) -> io::Result<Option<Opening>> {
-        let mut ahead = Vec::with_capacity(PREFACE.len());
+    /// Reads until it is known which version of HTTP comes, which it is with the first byte if it cannot be HTTP/2. None when the client goes before
+    /// that.
+    pub(super) async fn read(
+        stream: &mut ClientStream,
+        connection: &Connection,
+        may_be_2: bool,
+    ) -> io::Result<Option<Opening>> {
+        let mut ahead = Vec::new();
         let is_2 = loop {
             let known = ahead.len().min(PREFACE.len());
-            if ahead[..known] != PREFACE[..known] {
+            if ahead[..known] != PREFACE[..known] || (!may_be_2 && known > 0) {
                 break false;
             }
             if ahead.len() >= PREFACE.len() {
@@ -66,9 +78,9 @@ impl Socket {
     /// Makes the socket of a client that has sent this, with whether that is HTTP/2.
     pub(super) fn new(stream: ClientStream, connection: Rc<Connection>, opening: Opening) -> (bool, Socket) {
         let scanner = (!opening.is_2).then(Scanner::default);
-        let socket =
-            Socket { stream, connection, ahead: opening.ahead, held: Vec::new(), released: VecDeque::new(), scanner };
-        (opening.is_2, socket)
+        let Opening { is_2, ahead } = opening;
+        let (held, released) = (Vec::new(), VecDeque::new());
+        (is_2, Socket { stream, connection, ahead, held, released, small_pieces: 0, scanner })
     }
 
     /// Returns the socket itself.
@@ -93,7 +105,13 @@ impl Socket {
             (false, false) => Stage::Body,
         };
         // What was in a head and is in one again has begun another, if what has come is not all of the same.
-        self.connection.came(stage, !was_in_head || scanner.has_begun_head());
+        let is_new_head = !was_in_head || scanner.has_begun_head();
+        self.connection.came(stage, is_new_head);
+        if is_new_head || stage != Stage::Head {
+            self.small_pieces = 0;
+        }
+        self.small_pieces += u32::from(came.len() < SMALL);
+        self.connection.set_slow(stage == Stage::Head && self.small_pieces > SMALL_PIECES);
         let is_whole = taken.is_ok() && stage != Stage::Head;
         let passed = if is_whole { came.len() } else { scanner.passed() };
         let is_in_head = scanner.is_in_head();
@@ -151,6 +169,9 @@ impl AsyncRead for Socket {
             // What comes next may be no HTTP. The answer to the request is written by the same task, which reads again after it.
             return Poll::Pending;
         }
+        if !this.connection.takes_turn() {
+            return Poll::Pending;
+        }
         let before = buffer.filled().len();
         loop {
             if !this.ahead.is_empty() {
@@ -158,7 +179,10 @@ impl AsyncRead for Socket {
                 buffer.put_slice(&this.ahead[..count]);
                 this.ahead.drain(..count);
             } else {
-                let read = Pin::new(&mut this.stream).poll_read(context, buffer);
+                // One with a slow head is woken in its round and not by each piece, which would cost as much as a request.
+                let mut nobody = Context::from_waker(Waker::noop());
+                let woken = if this.connection.is_slow() { &mut nobody } else { &mut *context };
+                let read = Pin::new(&mut this.stream).poll_read(woken, buffer);
                 this.connection.set_reading(read.is_pending());
                 ready!(read)?;
                 if buffer.filled().len() == before {
@@ -172,7 +196,7 @@ impl AsyncRead for Socket {
             if buffer.filled().len() > before {
                 return Poll::Ready(Ok(()));
             }
-            if this.connection.is_refusing() {
+            if this.connection.is_refusing() || this.connection.is_slow() {
                 return Poll::Pending;
             }
         }
@@ -211,6 +235,8 @@ impl AsyncWrite for Socket {
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_shutdown(context)
+        let shut_down = Pin::new(&mut self.stream).poll_shutdown(context);
+        self.connection.set_writing(shut_down.is_pending());
+        shut_down
     }
 }

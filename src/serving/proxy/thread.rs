@@ -1,6 +1,6 @@
 //! A thread of the proxy: its own runtime, listener, router and lanes. It shares nothing with the other threads but the table.
 
-use std::cell::{Cell, RefCell};
+use std::cell::{Cell, Ref, RefCell};
 use std::collections::HashMap;
 use std::future::poll_fn;
 use std::net::{SocketAddr, TcpListener};
@@ -13,8 +13,7 @@ use std::time::{Duration, Instant};
 
 use http::HeaderValue;
 use tokio::net::TcpStream;
-use tokio::net::unix::{OwnedReadHalf, pipe};
-use tokio::sync::Notify;
+use tokio::net::unix::pipe;
 use tokio::sync::mpsc::UnboundedReceiver;
 use tokio::task::AbortHandle;
 use tracer_ipc::claims::SharedClaims;
@@ -30,6 +29,7 @@ use super::lanes::{Flush, Lane, LaneEnd};
 use super::limits::{self, Room};
 use super::looking::Looking;
 use super::refusals;
+use super::rounds::{self, Rounds};
 use super::settings::Settings;
 use super::stream::ClientStream;
 use super::tls::Certified;
@@ -127,8 +127,7 @@ pub(super) struct ProxyThread {
     connections: RefCell<HashMap<u64, Rc<Connection>>>,
     room: Arc<Room>,
     next_connection: Cell<u64>,
-    /// Counts the times that connections were looked at.
-    look: Cell<u32>,
+    pub(super) rounds: Rounds,
     is_draining: Cell<bool>,
     /// True while it drains for another proxy that is in its place.
     has_heir: Cell<bool>,
@@ -137,7 +136,6 @@ pub(super) struct ProxyThread {
     commits: Arc<Commits>,
     /// True while somebody is about to write the log.
     is_about_to_write: Cell<bool>,
-    has_connections: Notify,
 }
 
 /// The names of older conventions that spans have besides.
@@ -208,9 +206,14 @@ impl ProxyThread {
         self.has_heir.get()
     }
 
-    /// Returns the number of the last look at connections.
+    /// Returns the number of the last look at connections, at one of which something happens.
     pub(super) fn look(&self) -> u32 {
-        self.look.get()
+        self.rounds.look()
+    }
+
+    /// The connections, by their numbers.
+    pub(super) fn connections(&self) -> Ref<'_, HashMap<u64, Rc<Connection>>> {
+        self.connections.borrow()
     }
 
     /// Makes a name for a request.
@@ -299,15 +302,14 @@ impl ProxyThread {
         name: &str,
         socket: OwnedFd,
         claims: &OwnedFd,
-    ) -> std::io::Result<(Rc<Lane>, OwnedReadHalf)> {
+    ) -> std::io::Result<(Rc<Lane>, pipe::Receiver)> {
         let claims = SharedClaims::attach(claims)?;
         let socket = std::os::unix::net::UnixStream::from(socket);
         socket.set_nonblocking(true)?;
-        let socket = tokio::net::UnixStream::from_std(socket)?;
-        Ok(Lane::new(replica, name.into(), socket, claims, Rc::clone(&self.flush)))
+        Lane::new(replica, name.into(), socket, claims, Rc::clone(&self.flush))
     }
 
-    async fn read_lane(self: Rc<Self>, lane: Rc<Lane>, reader: OwnedReadHalf) {
+    async fn read_lane(self: Rc<Self>, lane: Rc<Lane>, reader: pipe::Receiver) {
         let end = lane.read(reader, || self.looking.something_came(), |exchange| self.over(exchange)).await;
         if let LaneEnd::Broken(reason) = end {
             self.reports.send(&ProxyReport::LaneBroken { replica: lane.replica.get() as u32, reason });
@@ -398,14 +400,13 @@ async fn follow(begin: Begin, mut orders: UnboundedReceiver<Order>) -> std::io::
         connections: RefCell::default(),
         room: begin.room,
         next_connection: Cell::new(0),
-        look: Cell::new(0),
+        rounds: Rounds::default(),
         is_draining: Cell::new(false),
         has_heir: Cell::new(false),
         random: Cell::new(begin.seed),
         reports: begin.reports,
         commits: begin.commits,
         is_about_to_write: Cell::new(false),
-        has_connections: Notify::new(),
         table: begin.table,
     });
     let flush = Rc::clone(&thread.flush);
@@ -413,7 +414,7 @@ async fn follow(begin: Begin, mut orders: UnboundedReceiver<Order>) -> std::io::
     let looking = Rc::clone(&thread);
     drop(tokio::task::spawn_local(async move { looking.looking.run().await }));
     drop(tokio::task::spawn_local(collect(Rc::clone(&thread), begin.wake)));
-    drop(tokio::task::spawn_local(look_after(Rc::clone(&thread))));
+    drop(tokio::task::spawn_local(rounds::look_after(Rc::clone(&thread))));
     let mut listener = Some(begin.listener);
     let mut accepting: Option<AbortHandle> = None;
     while let Some(order) = orders.recv().await {
@@ -493,19 +494,6 @@ async fn collect(thread: Rc<ProxyThread>, wake: OwnedFd) {
     }
 }
 
-/// Looks at connections that may have taken too long.
-async fn look_after(thread: Rc<ProxyThread>) {
-    loop {
-        if thread.connections.borrow().is_empty() {
-            thread.has_connections.notified().await;
-        }
-        tokio::time::sleep(limits::look()).await;
-        let now = thread.look.get().wrapping_add(1);
-        thread.look.set(now);
-        thread.connections.borrow().values().for_each(|connection| connection.look(now));
-    }
-}
-
 async fn accept(thread: Rc<ProxyThread>, listener: tokio::net::TcpListener) {
     loop {
         let Ok((stream, address)) = listener.accept().await else {
@@ -542,7 +530,6 @@ impl ProxyThread {
         let known = Connection::new(self, address);
         self.connections.borrow_mut().insert(number, Rc::clone(&known));
         self.room.take();
-        self.has_connections.notify_one();
         let own = Rc::clone(self);
         drop(tokio::task::spawn_local(async move {
             connection::converse(Rc::clone(&own), stream, known, certified).await;
@@ -576,7 +563,7 @@ impl ProxyThread {
             return true;
         }
         let connections = self.connections.borrow();
-        let idle = connections.values().filter_map(|known| Some((known.idle_for(self.look.get())?, known)));
+        let idle = connections.values().filter_map(|known| Some((known.idle_for(self.look())?, known)));
         let longest = idle.max_by_key(|(looks, _)| *looks);
         longest.inspect(|(_, connection)| connection.cut()).is_some()
     }

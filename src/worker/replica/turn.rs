@@ -13,15 +13,15 @@ use rustix::time::{Itimerspec, TimerfdTimerFlags, timerfd_settime};
 use tracer_core::clock::now_unix_nano;
 use tracer_core::lock::lock;
 
+use super::inbox::{Frames, Inbox};
 use super::lane::{Lane, send_unsent};
 use super::request::{Gone, Request, number};
 use super::span::{self, Context, Ending, Facts};
 use super::{CONTROL, FIRST_CONFIGURE, FIRST_HEALTH, LANES, Replica, TIMER, WAKE};
 use crate::fault;
 use crate::hook::{ActiveSpan, NewRequest, RequestEvents};
-use crate::lane::{self, Body, Frame, Headers, LANE_FRAME_LIMIT, LaneError, Opening, Reset};
+use crate::lane::{self, Body, Frame, Headers, LaneError, Opening, Reset, frames};
 use crate::propagation::TraceContext;
-use crate::protocol::frame::FrameBuffer;
 use tracer_ipc::claims::{CLAIM_COUNT, ClaimState, SharedClaims};
 use tracer_ipc::control;
 use tracer_ipc::serving::{ReplicaOrder, ReplicaReport};
@@ -34,7 +34,7 @@ const READY: usize = 64;
 /// State of the loop's thread alone.
 #[derive(Default)]
 pub(super) struct Turns {
-    inboxes: FxHashMap<u32, Inbox>,
+    readers: FxHashMap<u32, Reader>,
     /// Lanes that have more to read, though nothing says so.
     more: Vec<u32>,
     last_lane: u32,
@@ -47,9 +47,10 @@ pub(super) struct Turns {
     pub(super) asks_for_first_health: bool,
 }
 
-struct Inbox {
+/// Reader of a lane.
+struct Reader {
     lane: Arc<Lane>,
-    buffer: FrameBuffer,
+    inbox: Inbox,
     /// True when the caller sends no more requests.
     is_draining: bool,
 }
@@ -178,7 +179,7 @@ impl Replica {
             lane.state().outbox.frame(lane::put_drain);
             self.note(&lane);
         }
-        turns.inboxes.insert(id, Inbox { lane, buffer: FrameBuffer::new(), is_draining: false });
+        turns.readers.insert(id, Reader { lane, inbox: Inbox::default(), is_draining: false });
         Ok(())
     }
 
@@ -204,13 +205,13 @@ impl Replica {
     /// Cancels what has not ended in time.
     fn time_is_up(&self, turns: &mut Turns, events: &mut RequestEvents) {
         let _ = rustix::io::read(&self.timer, &mut [0; 8]);
-        for inbox in turns.inboxes.values() {
-            let ids: Vec<u32> = inbox.lane.state().requests.keys().copied().collect();
+        for Reader { lane, .. } in turns.readers.values() {
+            let ids: Vec<u32> = lane.state().requests.keys().copied().collect();
             for id in ids {
-                self.give_up(&inbox.lane, id, Gone::Timeout, events);
-                inbox.lane.state().outbox.frame(|out| lane::put_reset(out, id, Reset::Timeout));
+                self.give_up(lane, id, Gone::Timeout, events);
+                lane.state().outbox.frame(|out| lane::put_reset(out, id, Reset::Timeout));
             }
-            self.note(&inbox.lane);
+            self.note(lane);
         }
     }
 
@@ -241,8 +242,8 @@ impl Replica {
     }
 
     fn write_lane(&self, turns: &mut Turns, id: u32, events: &mut RequestEvents) {
-        let Some(inbox) = turns.inboxes.get(&id) else { return };
-        let lane = Arc::clone(&inbox.lane);
+        let Some(reader) = turns.readers.get(&id) else { return };
+        let lane = Arc::clone(&reader.lane);
         self.flush_lane(&lane);
         let mut state = lane.state();
         let starved = if state.is_blocked { Vec::new() } else { std::mem::take(&mut state.starved) };
@@ -255,14 +256,14 @@ impl Replica {
     }
 
     fn read_lane(&self, turns: &mut Turns, id: u32, events: &mut RequestEvents) {
-        let Some(inbox) = turns.inboxes.get_mut(&id) else { return };
-        let why = match inbox.buffer.read_from(&mut &inbox.lane.stream) {
+        let Some(reader) = turns.readers.get_mut(&id) else { return };
+        let why = match reader.inbox.read_from(&reader.lane.stream) {
             Ok(0) => Some(None),
             Ok(_) => {
-                if inbox.buffer.is_full() {
+                if reader.inbox.is_full() {
                     turns.more.push(id);
                 }
-                self.take_frames(inbox, events).err().map(Some)
+                self.take_frames(reader, events).err().map(Some)
             }
             Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted) => None,
             Err(_) => Some(None),
@@ -277,8 +278,7 @@ impl Replica {
 
     fn close_lane(&self, turns: &mut Turns, id: u32, events: &mut RequestEvents) {
         turns.more.retain(|&other| other != id);
-        let Some(inbox) = turns.inboxes.remove(&id) else { return };
-        let lane = inbox.lane;
+        let Some(Reader { lane, .. }) = turns.readers.remove(&id) else { return };
         let _ = epoll::delete(&self.epoll, lane.as_fd());
         let _ = lane.stream.shutdown(std::net::Shutdown::Both);
         let ids: Vec<u32> = lane.state().requests.keys().copied().collect();
@@ -294,11 +294,11 @@ impl Replica {
         self.forget_if_over(&lane);
     }
 
-    fn take_frames(&self, inbox: &mut Inbox, events: &mut RequestEvents) -> Result<(), String> {
-        let Inbox { lane, buffer, is_draining } = inbox;
-        while let Some((kind, body)) = buffer.next_frame(LANE_FRAME_LIMIT).map_err(|error| error.to_string())? {
-            let frame = Frame::decode(kind, body).map_err(|error| error.to_string())?;
-            self.take_frame(lane, is_draining, &frame, events).map_err(|error| error.to_string())?;
+    fn take_frames(&self, reader: &mut Reader, events: &mut RequestEvents) -> Result<(), LaneError> {
+        let Reader { lane, inbox, is_draining } = reader;
+        let Some(whole) = inbox.take_whole()? else { return Ok(()) };
+        for frame in frames(&whole) {
+            self.take_frame(lane, is_draining, (&frame?, &whole), events)?;
         }
         Ok(())
     }
@@ -307,7 +307,7 @@ impl Replica {
         &self,
         lane: &Arc<Lane>,
         is_draining: &mut bool,
-        frame: &Frame<'_>,
+        (frame, whole): (&Frame<'_>, &Frames<'_>),
         events: &mut RequestEvents,
     ) -> Result<(), LaneError> {
         let id = frame.request;
@@ -329,7 +329,10 @@ impl Replica {
                 lane,
                 frame,
                 piece.len(),
-                |number, is_last, events: &mut RequestEvents| events.body(number, piece.to_vec(), is_last),
+                |number, is_last, events: &mut RequestEvents| match whole.share(piece) {
+                    Some(piece) => events.body(number, piece, is_last),
+                    None => events.body(number, piece.to_vec(), is_last),
+                },
                 events,
             ),
             Body::Trailers(trailers) => self.take_body(

@@ -11,7 +11,8 @@ use tokio::task::{LocalSet, spawn_local};
 
 use super::client::median;
 use super::load::cpu_of;
-use super::{Failure, Server, floors, service};
+use super::service::{Service, one};
+use super::{Failure, Server, floors};
 
 const STREAMS: usize = 1_000;
 const EVENT: &[u8] = b"data: hello\n\n";
@@ -20,8 +21,8 @@ const EVENT: &[u8] = b"data: hello\n\n";
 pub(crate) fn measure(seconds: u32, runs: usize) -> Result<(), Failure> {
     let servers: [(&str, Box<dyn Server>); 3] = [
         ("bare hyper", floors::bare()?),
-        ("tracer serve, untraced", service::untraced()?),
-        ("tracer serve, traced", service::traced()?),
+        ("tracer serve, untraced", serve(false)?),
+        ("tracer serve, traced", serve(true)?),
     ];
     let mut found = [const { Vec::new() }; 3];
     for _ in 0..runs {
@@ -39,6 +40,13 @@ pub(crate) fn measure(seconds: u32, runs: usize) -> Result<(), Failure> {
         println!("{name:<26}{:>12.0}{cpu:>14.1}{:>10.2}", median(rates), cpu / floor);
     }
     Ok(())
+}
+
+/// Starts a service whose replica takes as many requests at a time as there are streams.
+fn serve(is_traced: bool) -> Result<Box<dyn Server>, Failure> {
+    let deployment = format!("import_path = \"handlers:app\"\nmax_ongoing_requests = {STREAMS}\n");
+    let applications = format!("{}[[applications.deployments]]\n{deployment}", one("handlers:app"));
+    Ok(Box::new(Service::start(&applications, is_traced, &[])?))
 }
 
 /// Returns events per second, and the CPU time of the server's processes for an event, in microseconds.

@@ -17,7 +17,7 @@ const WARM_UP: usize = 200;
 type Case = (&'static str, usize, [(&'static str, f64); 2], f64);
 
 const CASES: [Case; 2] = [
-    ("one at a time", 1, [("proxy", 7.1), ("replica", 4.1)], 1.15),
+    ("one at a time", 1, [("proxy", 6.1), ("replica", 4.1)], 1.15),
     ("32 at a time", 32, [("proxy", 2.4), ("replica", 0.6)], 1.6),
 ];
 

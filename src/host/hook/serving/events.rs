@@ -149,7 +149,7 @@ impl RequestEvents {
     }
 
     /// Notes that a piece of a request's body has come.
-    pub fn body(&mut self, number: u64, piece: Vec<u8>, is_last: bool) {
+    pub fn body(&mut self, number: u64, piece: impl AsRef<[u8]> + Send + 'static, is_last: bool) {
         let event = EventAt::new(abi::EVENT_BODY, number, is_last);
         self.events.push(EventAt { piece: give(piece), ..event });
     }
@@ -296,19 +296,21 @@ impl EventAt {
 }
 
 /// Hands bytes over as a piece.
-pub(super) fn give(bytes: Vec<u8>) -> abi::Piece {
-    if bytes.is_empty() {
+pub(super) fn give<B: AsRef<[u8]> + Send + 'static>(bytes: B) -> abi::Piece {
+    // In its place before its bytes are asked for, which may be inside of it.
+    let owner = Box::new(bytes);
+    let bytes: &[u8] = (*owner).as_ref();
+    let (ptr, len) = (bytes.as_ptr(), bytes.len());
+    if len == 0 {
         return abi::Piece::EMPTY;
     }
-    let bytes = Box::new(bytes);
-    let (ptr, len) = (bytes.as_ptr(), bytes.len());
-    abi::Piece { bytes: abi::Bytes { ptr, len }, owner: Box::into_raw(bytes).cast(), release: Some(release) }
+    abi::Piece { bytes: abi::Bytes { ptr, len }, owner: Box::into_raw(owner).cast(), release: Some(release::<B>) }
 }
 
 /// Called from: any thread of the module's, once for each piece.
-unsafe extern "C" fn release(owner: *mut c_void) {
-    // SAFETY: made by `give`, and released once, by contract of the ABI.
-    drop(unsafe { Box::<Vec<u8>>::from_raw(owner.cast()) });
+unsafe extern "C" fn release<B>(owner: *mut c_void) {
+    // SAFETY: made by `give` of this type, and released once, by contract of the ABI.
+    drop(unsafe { Box::<B>::from_raw(owner.cast()) });
 }
 
 #[cfg(test)]
