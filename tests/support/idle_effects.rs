@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-use tracer::head::reactor::{Effects, EndedAttempt, Submission, Watchers};
+use tracer::head::reactor::{Effects, EndedAttempt, StandIn, Submission, Watchers};
 use tracer::head::state::{Death, DriverId, Now, TaskEnd};
 use tracer::protocol::{Accepted, Lease, Period, ToAgent};
 use tracer::spool::ClaimState;
@@ -99,6 +99,10 @@ impl Effects for IdleEffects {
 
     fn to_agent(&mut self, _message: &ToAgent) -> bool {
         false
+    }
+
+    fn stand_in(&mut self, _of: &StandIn<'_>) -> Option<SpanLink> {
+        None
     }
 
     fn log(&mut self, _line: String) {}
