@@ -185,7 +185,7 @@ fn the_span_of_a_lost_attempt_is_missing_until_it_is_written() {
     assert_eq!(missing(&record), [], "its own node has written that one");
     record = change(Some(&record), &delivered(C, Sight::NewLife)).unwrap();
     let of_second = (2, "b".to_owned(), 3, 2);
-    assert_eq!(missing(&record), [of_second.clone()]);
+    assert_eq!(missing(&record), std::slice::from_ref(&of_second));
     // Lost before anybody knew that it had written a span for the one before.
     record = change(Some(&record), &delivered(A, Sight::NewLife)).unwrap();
     assert_eq!(missing(&record), [of_second, (3, "b".to_owned(), 2, 2)]);
