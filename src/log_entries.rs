@@ -356,7 +356,7 @@ impl Selection {
 pub(crate) enum Spans<'a> {
     /// They have been read.
     Read(&'a Loaded),
-    /// Those of one trace have been read, and these traces are parts of it.
+    /// Spans of one trace, which have been read, with the traces that are parts of it.
     OfTrace(&'a Trace, Vec<TraceId>),
     /// They are read when they are needed, from the files of the folder and from the spools of a session.
     Stored(Option<Live>),

@@ -162,7 +162,7 @@ pub struct Import {
     pub failures: u32,
     /// Number of attempts that were lost.
     pub crashes: u32,
-    /// Those of them whose spans are missing.
+    /// Lost attempts whose spans are missing.
     pub lost: Vec<LostElsewhere>,
     /// Time at which its origin accepted it.
     pub submitted_unix_nano: u64,

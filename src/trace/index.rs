@@ -895,13 +895,13 @@ impl Index {
     }
 }
 
-/// What a list is without its rows.
+/// Counts of a list, without its rows.
 pub struct Listed {
     /// Number of further traces that are asked for.
     pub left_out: usize,
     /// Number of traces that are not asked for.
     pub filtered_out: usize,
-    /// What is not in the index; none if it is not needed.
+    /// Traces that are not in the index; none if they are not needed.
     pub older: Option<Older>,
 }
 

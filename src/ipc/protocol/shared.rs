@@ -217,7 +217,7 @@ pub enum FromAgent {
         failures: u32,
         /// Number of attempts that were lost.
         crashes: u32,
-        /// Those of them whose spans are missing.
+        /// Lost attempts whose spans are missing.
         lost: Vec<LostElsewhere>,
         /// Time at which its origin accepted it, by the clock of that machine.
         submitted_unix_nano: u64,

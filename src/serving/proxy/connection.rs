@@ -60,9 +60,9 @@ pub(super) struct Connection {
     is_2: Cell<bool>,
     /// Bodies of requests that have been answered and are still read.
     late_bodies: Cell<u32>,
-    /// Whether it has been answered, and asks for nothing more.
+    /// State of its rest: it has been answered, and asks for nothing more.
     resting: Resting,
-    /// Whether it is read in rounds, because its head is slow.
+    /// State of a slow head, which is read in rounds.
     slow: Cell<Slow>,
     /// The requests of HTTP/2 that are under way.
     paces: RefCell<Vec<Rc<Pace>>>,
@@ -81,7 +81,7 @@ pub(super) struct Connection {
     waker: RefCell<Option<Waker>>,
 }
 
-/// What is known of a connection that may ask for nothing more.
+/// State of a connection that may ask for nothing more.
 #[derive(Default)]
 struct Resting {
     /// True while it is among those that have been answered.
