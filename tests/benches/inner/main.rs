@@ -35,6 +35,7 @@ use tracer::propagation::{TraceContext, TraceParent};
 use tracer::protocol::frame::{FRAME_LIMIT, FrameBuffer, put_frame};
 use tracer::protocol::wire::{Put, Take};
 use tracer::protocol::{AttemptResult, Lease, WorkerReady, kind};
+use tracer::serving::routes::{RoutePrefix, Routes};
 use tracer::spool::{Prefix, SLOT_COUNT, SpanOpening, Spool};
 use tracer::task::{Envelope, FunctionSpec, JobId, Outcome, TaskId, TaskSpec, TraceLink, WorkerId};
 use tracer_local_tmp_tracing::FileProcessor;
@@ -658,11 +659,25 @@ fn write_spans(folder: &Path, count: u64) {
     std::fs::write(folder.join("1.json"), lines).expect("the folder can be written to");
 }
 
+/// Finding the application of a path: of one route, and of 1,000.
+fn routes(criterion: &mut Criterion) {
+    let mut group = criterion.benchmark_group("route of a path");
+    for count in [1, 1_000] {
+        let prefix = |number: usize| -> RoutePrefix { format!("/of/{number}").parse().expect("it is one") };
+        let routes = Routes::new((0..count).map(|number| (prefix(number), number))).expect("each is another");
+        let path = format!("/of/{}/and/further", count - 1);
+        group.bench_function(BenchmarkId::from_parameter(count), |bencher| {
+            bencher.iter(|| routes.find(black_box(&path)).map(|(_, number)| *number));
+        });
+    }
+    group.finish();
+}
+
 criterion_group! {
     name = benches;
     config = Criterion::default().warm_up_time(Duration::from_secs(1)).measurement_time(Duration::from_secs(3));
     targets = line, span, span_cpu, spool, wire, head, scale, load,
-        seeing::seeing
+        routes, seeing::seeing
 }
 
 fn main() {
