@@ -439,7 +439,7 @@ fn compare(watched: &Watched, sides: &[String; 2]) -> Result<Next, Problem> {
 struct Group {
     traces: Vec<Trace>,
     left_out: usize,
-    /// What is not in the index, and which of it is wanted.
+    /// Traces that are not in the index, and which of them are wanted.
     older: Option<(Older, trace::Among)>,
 }
 

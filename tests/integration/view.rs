@@ -478,7 +478,7 @@ fn copy_of_page(folder: &Path, tools: &Path) {
     symlink(tools, folder.join("node_modules")).unwrap();
 }
 
-/// What drives the page in a browser.
+/// Programs that drive the page in a browser.
 struct BrowserTools {
     modules: PathBuf,
     chromium: PathBuf,

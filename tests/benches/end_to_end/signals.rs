@@ -46,7 +46,7 @@ pub(crate) fn measure(run: &mut Run) -> Result<(), Failure> {
     otlp::measure(run)
 }
 
-/// What the head counts of a task: its attempt, with the time it ran and waited, and its end. In cpu time, of which other processes take nothing.
+/// Counts of a task in the head: its attempt, with the time it ran and waited, and its end. In cpu time, of which other processes take nothing.
 fn head(run: &mut Run) -> Result<(), Failure> {
     let tasks = run.effort.tasks * 20;
     for (variant, span) in [(Variant::Untraced, None), (Variant::Traced, Some(SPAN))] {

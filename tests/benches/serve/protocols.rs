@@ -1,4 +1,4 @@
-//! What else is served: gRPC, WebSockets, programs, TLS. Each beside the same server without anything before it, or behind nginx.
+//! gRPC, WebSockets, programs and TLS, each beside the same server without anything before it, or behind nginx.
 
 use std::cell::{Cell, RefCell};
 use std::fs;
