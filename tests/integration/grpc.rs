@@ -370,7 +370,8 @@ fn calls_of_all_kinds_succeed_or_are_unavailable_while_the_proxy_is_killed() {
     storm.wait_for(40);
     let calls = storm.stop();
     let (ended, lost): (Vec<_>, Vec<_>) = calls.into_iter().partition(|call| call["status"] == "OK");
-    assert!(lost.len() <= kills * STORM_CALLS, "{} calls were lost: {lost:?}", lost.len());
+    // Those that were under way, and one that each client has put on the connection before it has seen its end.
+    assert!(lost.len() <= 2 * kills * STORM_CALLS, "{} calls were lost: {lost:?}", lost.len());
     for call in &lost {
         // What the client says of a connection that has ended.
         assert_eq!(call["status"], "UNAVAILABLE", "{call}");
