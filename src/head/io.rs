@@ -908,7 +908,8 @@ impl Effects for HeadIo {
         let mut stories = spools.filter_map(|spool| Story::open_to_read(&spool).ok());
         let model = stories.find(|story| !story.resource().is_empty());
         let folders = Folders { spans_dir: &self.settings.tracing.spans_dir, handover: self.stories.handover.folder() };
-        match write_stand_in(of, model.as_ref(), folders, std::process::id()) {
+        let place = DeadOrigin { node_id: &self.node_id, worker: None, session_dir: &self.session_dir };
+        match write_stand_in(of, model.as_ref(), folders, Finisher::Head(place), std::process::id()) {
             Ok(link) => {
                 self.stories.spans.closed = self.stories.spans.closed.saturating_add(link.is_some().into());
                 self.stories.handover.look();

@@ -571,6 +571,7 @@ pub(super) fn write_stand_in(
     of: &StandIn<'_>,
     model: Option<&Story>,
     folders: Folders<'_>,
+    finisher: Finisher<'_>,
     pid: u32,
 ) -> io::Result<Option<SpanLink>> {
     let Ok(envelope) = Envelope::decode(of.envelope) else { return Ok(None) };
@@ -591,9 +592,7 @@ pub(super) fn write_stand_in(
     record.links.extend(of.previous.map(link_back));
     let description = format!("node `{}`, which ran it, was lost", lost.node_id);
     let why = Why { error_type: NODE_LOST.into(), description };
-    // The id of its worker is the lost node's secret.
-    let place = DeadOrigin { node_id: &lost.node_id, worker: None, session_dir: folders.handover };
-    fail(&mut record, &why, Finisher::Head(place), true);
+    fail(&mut record, &why, finisher, true);
     let link = link_to(&record);
     let (pending, mark) = model.map_or((hooks::FILE, 0), Story::hooks);
     let mut resource = model.map(Story::resource).unwrap_or_default();
@@ -607,7 +606,7 @@ pub(super) fn write_stand_in(
     let finished = vec![Finished { record, pending, is_open: true, cut: 0, attempt: None }];
     write_to_file(&finished, &resource, &target, pid)?;
     let name = PathBuf::from(format!("lost-{}-{}", of.task.0, lost.attempt));
-    put_into_parcels(finished, &resource, folders.handover, (&name, pid, Finisher::Head(place)), mark)?;
+    put_into_parcels(finished, &resource, folders.handover, (&name, pid, finisher), mark)?;
     Ok(Some(link))
 }
 

@@ -195,14 +195,15 @@ pub fn on_import(state: &mut State, effects: &mut impl Effects, import: Import, 
     state.open_bytes += task.open_bytes();
     let id = state.tasks.insert(task);
     life::on_task(state, id);
-    if problem.is_none()
-        && let Some(span) = stand_in(effects, (id, job), &import.lost, &import.envelope)
-    {
+    if problem.is_none() && !import.lost.is_empty() {
+        let (last, are_written) = stand_in(effects, (id, job), &import.lost, &import.envelope);
         // The attempt that follows has a link to it.
         if let Some(task) = state.tasks.get_mut(id) {
-            task.past.get_or_insert_default().span = Some(span);
+            task.past.get_or_insert_default().span = last;
         }
-        effects.to_agent(&ToAgent::StoodIn { id: import.id, attempt: import.attempt });
+        if are_written {
+            effects.to_agent(&ToAgent::StoodIn { id: import.id, attempt: import.attempt });
+        }
     }
     let (token, first_attempt) = (import.token.into(), import.attempt);
     let imported = Imported { id: import.id, token, first_attempt, end: None, failed: Vec::new() };
@@ -216,18 +217,20 @@ pub fn on_import(state: &mut State, effects: &mut impl Effects, import: Import, 
     }
 }
 
-/// Writes the spans of attempts that were lost with their nodes, each with a link to the one before. Returns the last.
+/// Writes the spans of attempts that were lost with their nodes, each with a link to the one before. Returns the last, and whether all are written.
 fn stand_in(
     effects: &mut impl Effects,
     (task, job): (TaskId, JobId),
     lost: &[LostElsewhere],
     envelope: &[u8],
-) -> Option<SpanLink> {
-    let mut previous = None;
+) -> (Option<SpanLink>, bool) {
+    let (mut previous, mut are_written) = (None, true);
     for lost in lost {
-        previous = effects.stand_in(&StandIn { task, job, lost, previous, envelope }).or(previous);
+        let span = effects.stand_in(&StandIn { task, job, lost, previous, envelope });
+        are_written &= span.is_some();
+        previous = span.or(previous);
     }
-    previous
+    (previous, are_written)
 }
 
 /// Says what keeps the envelope of another node from being run here, if anything does.

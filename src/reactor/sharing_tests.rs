@@ -244,6 +244,16 @@ fn attempts_that_were_lost_with_their_nodes_have_spans_before_the_next_begins() 
     let past = story.state.tasks.get(TaskId(task)).and_then(|task| task.past.as_ref());
     assert_eq!(past.and_then(|past| past.span), Some(span(2)), "the attempt that follows has a link to it");
     story.check();
+
+    // Where one of them cannot be written, whoever takes the task next writes them again.
+    for unwritable in [1, 2] {
+        let mut story = joined(1);
+        story.effects.unwritable = Some(unwritable);
+        let wanted = Import { attempt: 3, crashes: 2, lost: vec![lost(1), lost(2)], ..import(&plain(NEVER_AGAIN)) };
+        on_import(&mut story.state, &mut story.effects, wanted, story.now);
+        assert_eq!(story.effects.stand_ins.len(), 2);
+        assert!(!story.effects.to_agent.iter().any(|told| matches!(told, ToAgent::StoodIn { .. })), "{unwritable}");
+    }
 }
 
 #[test]

@@ -63,6 +63,8 @@ pub(crate) struct Remember {
     pub(crate) to_agent: Vec<ToAgent>,
     /// Task, attempt and node of spans that were written in the stead of lost nodes, each with the span it links to.
     pub(crate) stand_ins: Vec<(u64, u32, String, Option<SpanLink>)>,
+    /// Attempt whose span cannot be written in the stead of a lost node.
+    pub(crate) unwritable: Option<u32>,
     /// True if there is no agent.
     pub(crate) has_no_agent: bool,
     /// Files of values that were given up.
@@ -208,7 +210,7 @@ impl Effects for Remember {
     fn stand_in(&mut self, of: &StandIn<'_>) -> Option<SpanLink> {
         self.stand_ins.push((of.task.0, of.lost.attempt, of.lost.node_id.clone(), of.previous));
         let link = SpanLink { trace_id: [1; 16], span_id: [self.stand_ins.len() as u8; 8], trace_flags: 1 };
-        Some(link)
+        Some(link).filter(|_| self.unwritable != Some(of.lost.attempt))
     }
 
     fn to_agent(&mut self, message: &ToAgent) -> bool {
