@@ -160,7 +160,8 @@ fn explain(error: &clap::Error, arguments: &[OsString], lookup: impl Fn(&OsStr) 
                 }
                 None => {
                     (mistake.message, mistake.tips) = clap_words(error);
-                    if let Some(tip) = tip_for_flag(&path, &given) {
+                    let own = tip_for_flag(&path, &given).or_else(|| tip_for_value(command, arguments, &given));
+                    if let Some(tip) = own {
                         mistake.tips = vec![tip];
                     }
                 }
@@ -314,6 +315,14 @@ fn before_negative_number<'a>(command: &'a Command, arguments: &[OsString], give
     }
     let before = arguments.get(at.checked_sub(1)?)?.to_str()?.strip_prefix("--")?;
     command.get_arguments().find(|argument| argument.get_long() == Some(before) && argument.get_action().takes_values())
+}
+
+/// Returns how a value is given to the flag before it, if that one takes its value behind `=` only: it may also stand alone.
+fn tip_for_value(command: &Command, arguments: &[OsString], given: &str) -> Option<String> {
+    let at = arguments.iter().position(|argument| argument == given)?;
+    let before = arguments.get(at.checked_sub(1)?)?.to_str()?.strip_prefix("--")?;
+    let argument = command.get_arguments().find(|argument| argument.get_long() == Some(before))?;
+    argument.is_require_equals_set().then(|| format!("a value of `{argument}` stands behind `=`: `--{before}={given}`"))
 }
 
 /// Returns the whole of a negative number, of which clap names the beginning.
@@ -474,6 +483,18 @@ mod tests {
         let error = Cli::command().try_get_matches_from(&arguments).expect_err("it is a mistake");
         let lookup = |name: &OsStr| environment.iter().find(|(known, _)| *known == name).map(|(_, value)| value.into());
         explain(&error, &arguments, lookup)
+    }
+
+    #[test]
+    fn a_value_that_belongs_behind_an_equals_sign_is_told_so() {
+        for (flag, shown) in [("--metrics", "--metrics[=<ADDRESS>]"), ("--otlp", "--otlp[=<ADDRESS>]")] {
+            let mistake = mistake(&["start", "--head", flag, "127.0.0.1:0"], &[]);
+            assert_eq!(mistake.message, "unexpected argument '127.0.0.1:0' found");
+            let tip = format!("a value of `{shown}` stands behind `=`: `{flag}=127.0.0.1:0`");
+            assert_eq!(mistake.tips, [tip]);
+        }
+        let other = mistake(&["start", "--head", "127.0.0.1:0"], &[]);
+        assert!(!other.tips.iter().any(|tip| tip.contains("behind `=`")), "{other:?}");
     }
 
     #[test]
