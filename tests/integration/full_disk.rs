@@ -37,7 +37,7 @@ impl SmallDisk {
 
     /// Takes all the room that is left.
     fn fill(&self) {
-        let error = fs::write(self.path.join("filler"), vec![b'x'; 16 << 20]).expect_err("it is smaller than that");
+        let error = fs::write(self.path.join("filler"), vec![b'x'; 64 << 20]).expect_err("it is smaller than that");
         assert_eq!(error.raw_os_error(), Some(28), "{error}");
     }
 
@@ -88,7 +88,7 @@ fn a_full_disk_of_the_journal_refuses_new_tasks_by_name_and_loses_none() {
         cluster.submit("misbehaving_tasks:waits", &[&started, &go, "--no-wait"]).success().stdout("1\n");
         cluster.wait_for_file(&cluster.file("started"));
         cluster.submit("demo:my_function", &["--no-wait"]).success().stdout("2\n");
-        fs::write(disk.path.join("filler"), vec![b'x'; 64 << 20]).expect_err("it is smaller than that");
+        disk.fill();
         // Larger than what is left of the last page.
         let text = json!("x".repeat(100_000)).to_string();
         let refused = cluster.submit("wordcount:count", &[&text]).status(1);
@@ -150,7 +150,7 @@ fn what_the_hook_gives_up_on_a_full_disk_is_counted_to_the_span_and_said() {
     cluster.start_head(&[]).success();
     cluster.submit("misbehaving_tasks:makes_one_span", &["1"]).success();
     let [worker] = cluster.worker_pids()[..] else { panic!("one worker") };
-    fs::write(disk.path.join("filler"), vec![b'x'; 32 << 20]).expect_err("it is smaller than that");
+    disk.fill();
     cluster.submit("traced_tasks:many", &[&MANY.to_string()]).success();
     let counts = cluster.status()["spans"].clone();
     assert!(counts["lost"].as_u64() > Some(10_000), "{counts}");
@@ -177,7 +177,7 @@ fn what_dies_with_a_process_on_a_full_disk_is_counted_to_the_span() {
     let Some(disk) = SmallDisk::mount(&cluster.spans_dir(), "24m") else { return };
     cluster.start_head(&[]).success();
     cluster.submit("misbehaving_tasks:makes_one_span", &["1"]).success();
-    fs::write(disk.path.join("filler"), vec![b'x'; 32 << 20]).expect_err("it is smaller than that");
+    disk.fill();
     let [worker] = cluster.worker_pids()[..] else { panic!("one worker") };
     cluster.submit("traced_tasks:many", &[&MANY.to_string()]).success();
     disk.make_room();
@@ -206,7 +206,7 @@ fn log_records_wait_while_the_disk_is_full_and_those_beyond_that_are_counted_and
     let Some(disk) = SmallDisk::mount(&cluster.spans_dir(), "24m") else { return };
     cluster.start_head(&[]).success();
     cluster.submit("traced_tasks:logs_many", &["1"]).success();
-    fs::write(disk.path.join("filler"), vec![b'x'; 32 << 20]).expect_err("it is smaller than that");
+    disk.fill();
     let [worker] = cluster.worker_pids()[..] else { panic!("one worker") };
     cluster.submit("traced_tasks:logs_many", &["100"]).success();
     assert_eq!(logged(&cluster, "an event"), 1, "there is no room for them");
@@ -214,7 +214,7 @@ fn log_records_wait_while_the_disk_is_full_and_those_beyond_that_are_counted_and
     disk.make_room();
     // One is looked after again a second after it could not be written.
     wait_until("they are written", || (logged(&cluster, "an event") == 101).then_some(()));
-    fs::write(disk.path.join("filler"), vec![b'x'; 32 << 20]).expect_err("it is smaller than that");
+    disk.fill();
     cluster.submit("traced_tasks:logs_many", &["50000"]).success();
     let said = wait_until("it is said", || {
         let logs = logs_of(&cluster);
