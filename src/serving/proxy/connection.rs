@@ -95,11 +95,11 @@ struct Resting {
 /// Reading of a head that may come in small pieces.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Slow {
-    /// It is read when there is something to read.
+    /// No slow head: bytes are read as they come.
     Not,
-    /// It waits for its round.
+    /// Wait for the next round.
     Waits,
-    /// It may be read once.
+    /// Permission to read once, which its round has given.
     MayRead,
 }
 
@@ -518,7 +518,7 @@ enum Left {
     Refused,
     /// It has nothing to do, and this proxy ends.
     Idle,
-    /// It has had nothing to do for a while.
+    /// Rest: the client has asked for nothing for a while.
     Resting,
 }
 

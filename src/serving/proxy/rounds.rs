@@ -90,17 +90,11 @@ pub(super) fn was_answered(thread: &Rc<ProxyThread>, connection: Rc<Connection>)
     if answered.len() > 1 {
         return;
     }
-    let thread = Rc::clone(thread);
-    drop(tokio::task::spawn_local(async move {
-        loop {
-            tokio::time::sleep(REST).await;
-            let mut answered = thread.rounds.answered.borrow_mut();
-            answered.retain(|connection| !connection.begins_rest());
-            if answered.is_empty() {
-                return;
-            }
-        }
-    }));
+    go_round(thread, REST, |rounds| {
+        let mut answered = rounds.answered.borrow_mut();
+        answered.retain(|connection| !connection.begins_rest());
+        answered.is_empty()
+    });
 }
 
 /// Notes that the head of a request comes in small pieces: it is read in rounds, and no more for each piece.
@@ -110,16 +104,23 @@ pub(super) fn became_slow(thread: &Rc<ProxyThread>, connection: Rc<Connection>) 
     if slow.len() > 1 {
         return;
     }
+    go_round(thread, SLOW, |rounds| {
+        let mut slow = rounds.slow.borrow_mut();
+        for _ in 0..(slow.len() / SLOW_ROUNDS).max(SLOW_READS).min(slow.len()) {
+            let next = slow.pop_front();
+            slow.extend(next.filter(|connection| connection.may_read_slowly()));
+        }
+        slow.is_empty()
+    });
+}
+
+/// Starts rounds at an interval, which go on until one says that nobody is left.
+fn go_round(thread: &Rc<ProxyThread>, interval: Duration, round: impl Fn(&Rounds) -> bool + 'static) {
     let thread = Rc::clone(thread);
     drop(tokio::task::spawn_local(async move {
         loop {
-            tokio::time::sleep(SLOW).await;
-            let mut slow = thread.rounds.slow.borrow_mut();
-            for _ in 0..(slow.len() / SLOW_ROUNDS).max(SLOW_READS).min(slow.len()) {
-                let next = slow.pop_front();
-                slow.extend(next.filter(|connection| connection.may_read_slowly()));
-            }
-            if slow.is_empty() {
+            tokio::time::sleep(interval).await;
+            if round(&thread.rounds) {
                 return;
             }
         }
