@@ -283,6 +283,13 @@ fn open_request_metrics(session_dir: &Path) -> Option<Mutex<SeriesFile>> {
     }
 }
 
+/// Says once that the disk has no room for series.
+fn say_no_room(requests: &mut SeriesFile) {
+    if let Some(failure) = requests.take_failure() {
+        eprintln!("tracer: {failure}");
+    }
+}
+
 /// Returns the socket that is standard input. What else wants to read that finds nothing.
 fn take_listener() -> io::Result<TcpListener> {
     let listener = TcpListener::from(parent::take_standard_input()?);

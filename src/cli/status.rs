@@ -226,6 +226,13 @@ fn render(status: &StatusReport) -> String {
         ("not forwarded", spans.missed, "span", "found no room in the spool, so additional hooks did not get them"),
         ("at risk", spans.at_risk, "span", "not written yet, and in no spool: lost if the process dies now"),
         ("unknown", spans.untold, "span", "left the spool, and the hook does not tell whether it delivered them"),
+        ("lost", spans.log_records_given_up, "log record", "given up: no exporter took them; they are in the files"),
+        (
+            "metrics",
+            status.metrics.metrics_overflowed,
+            "value",
+            "counted with `otel.metric.overflow`: the disk had no room for series of their own",
+        ),
         (
             "unwritten",
             spans.unwritten,

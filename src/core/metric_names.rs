@@ -189,6 +189,20 @@ pub const LOGS_DROPPED: Metric = metric(
     MetricKind::Counter,
     "Bytes of output dropped from the session's logs since the head's start.",
 );
+/// Values without a series of their own.
+pub const METRICS_OVERFLOWED: Metric = metric(
+    "tracer.metrics.overflowed",
+    "{value}",
+    MetricKind::Counter,
+    "Values in the series otel.metric.overflow because the disk had no room for one of their own, since the head's start.",
+);
+/// Log records that were given up.
+pub const LOG_RECORDS_GIVEN_UP: Metric = metric(
+    "tracer.log_records.given_up",
+    "{record}",
+    MetricKind::Counter,
+    "Log records that no receiver gets, because a hook has given them up, since the head's start.",
+);
 /// Connections.
 pub const CONNECTIONS: Metric = metric(
     "tracer.connections",
@@ -275,6 +289,8 @@ mod tests {
             JOURNAL_WRITTEN,
             JOURNAL_FAILING,
             LOGS_DROPPED,
+            METRICS_OVERFLOWED,
+            LOG_RECORDS_GIVEN_UP,
             CONNECTIONS,
             ACTIVE_REQUESTS,
             QUEUE_DEPTH,

@@ -4,10 +4,12 @@
 
 use std::path::{Path, PathBuf};
 
-use tracer_core::metric_names::{ERROR_TYPE, FUNCTION, QUEUE_DURATION, STATE, TASK_DURATION, TASKS_ENDED};
-use tracer_ipc::metrics::{Exemplar, SeriesFile, SeriesIndex};
+use tracer_core::metric_names::{ERROR_TYPE, FUNCTION, OVERFLOW, QUEUE_DURATION, STATE, TASK_DURATION, TASKS_ENDED};
+use tracer_ipc::metrics::{Exemplar, SERVING_FOLDER, SeriesFile, SeriesIndex, read_overflowed};
 
 use super::reactor::EndedAttempt;
+use crate::http_api::place;
+use crate::session;
 use crate::task::{Envelope, Outcome, SpanLink};
 
 /// Bit of the trace flags: the trace is sampled.
@@ -18,7 +20,7 @@ pub(crate) fn path(temp_dir: &Path) -> PathBuf {
     temp_dir.join("metrics")
 }
 
-/// The metrics of a head. Without a file, such as on a full disk at its start, nothing is counted.
+/// The metrics of a head. Without a file nothing is counted.
 #[derive(Debug)]
 pub struct Figures {
     file: Option<SeriesFile>,
@@ -28,6 +30,10 @@ pub struct Figures {
     of_targets: Vec<Option<[SeriesIndex; 2]>>,
     /// Series of tasks that succeeded, failed and were cancelled.
     ended: [Option<SeriesIndex>; 3],
+    /// Values that were in overflow series when the head began.
+    overflowed_before: u64,
+    /// True once it is said that the disk has no room.
+    is_no_room_said: bool,
 }
 
 impl Figures {
@@ -39,7 +45,28 @@ impl Figures {
                 (None, Some(format!("metrics are not counted, `{}` cannot be used: {error}", path.display())))
             }
         };
-        Figures { file, failure, of_targets: Vec::new(), ended: [None; 3] }
+        let (of_targets, ended) = (Vec::new(), [None; 3]);
+        Figures { file, failure, of_targets, ended, overflowed_before: 0, is_no_room_said: false }
+    }
+
+    /// Takes what all processes of a session have counted in overflow series before this head.
+    pub(super) fn begin(&mut self, session_dir: &Path) {
+        self.overflowed_before = self.all_overflowed(session_dir);
+    }
+
+    /// Returns how many values all processes of a session have counted in overflow series since the head began, because the disk had no room for
+    /// series of their own.
+    pub(super) fn overflowed(&self, session_dir: &Path) -> u64 {
+        self.all_overflowed(session_dir).saturating_sub(self.overflowed_before)
+    }
+
+    /// Reads the counts in the files; of one that cannot be read there is none.
+    fn all_overflowed(&self, session_dir: &Path) -> u64 {
+        let place = session::place_of(session_dir);
+        let serving = place.join(SERVING_FOLDER).read_dir().into_iter().flatten().flatten().map(|entry| entry.path());
+        let files = serving.chain([path(place), place::request_metrics_path(session_dir)]);
+        let in_files: u64 = files.filter_map(|path| read_overflowed(&path).ok()).fold(0, u64::wrapping_add);
+        in_files.wrapping_add(self.file.as_ref().map_or(0, SeriesFile::unwritten))
     }
 
     /// Counts an attempt that has ended.
@@ -49,8 +76,14 @@ impl Figures {
         if self.of_targets.len() <= attempt.target {
             self.of_targets.resize(attempt.target + 1, None);
         }
-        let [succeeded, queue] = *self.of_targets[attempt.target]
-            .get_or_insert_with(|| [TASK_DURATION, QUEUE_DURATION].map(|metric| file.series(metric, &[function])));
+        let [succeeded, queue] = match self.of_targets[attempt.target] {
+            Some(series) => series,
+            None => {
+                let series = [TASK_DURATION, QUEUE_DURATION].map(|metric| file.series(metric, &[function]));
+                self.of_targets[attempt.target] = (!file.take_refused()).then_some(series);
+                series
+            }
+        };
         let ran = match attempt.failure {
             None => succeeded,
             Some(failure) => file.series(TASK_DURATION, &[function, (ERROR_TYPE, &failure.error_type())]),
@@ -77,8 +110,29 @@ impl Figures {
             Outcome::Failed(_) => (1, "failed"),
             _ => (0, "succeeded"),
         };
-        let series = *self.ended[place].get_or_insert_with(|| file.series(TASKS_ENDED, &[(STATE, state)]));
+        let series = match self.ended[place] {
+            Some(series) => series,
+            None => {
+                let series = file.series(TASKS_ENDED, &[(STATE, state)]);
+                self.ended[place] = (!file.take_refused()).then_some(series);
+                series
+            }
+        };
         file.count(series, 1);
+    }
+
+    /// Returns, once, what is to be said of a disk that has no room for further series, of this file or of others, with so many values in
+    /// overflow series.
+    pub(super) fn take_failure(&mut self, overflowed: u64) -> Option<String> {
+        if self.is_no_room_said {
+            return None;
+        }
+        let of_others =
+            || format!("the disk has had no room for series of metrics, whose values are counted with `{OVERFLOW}`");
+        let own = self.file.as_mut().and_then(SeriesFile::take_failure);
+        let failure = own.or_else(|| (overflowed > 0).then(of_others))?;
+        self.is_no_room_said = true;
+        Some(failure)
     }
 }
 

@@ -557,6 +557,8 @@ impl HeadIo {
         self.stories.spans.forked = self.stories.spans.forked.saturating_add(counts.forked);
         self.stories.spans.unwritten = self.stories.spans.unwritten.saturating_add(counts.unwritten);
         self.stories.spans.given_up = self.stories.spans.given_up.saturating_add(counts.given_up);
+        self.stories.spans.log_records_given_up =
+            self.stories.spans.log_records_given_up.saturating_add(counts.log_records_given_up);
         if let Some(error) = error {
             self.log(format!("the spans in `{}` could not be written: {error}", spool.display()));
         }
@@ -693,6 +695,13 @@ impl HeadIo {
     pub(super) fn write_journal(&mut self) {
         let written = self.kept.journal.write();
         self.note_journal(written);
+    }
+
+    /// Says once that the disk has no room for series of metrics, of which so many values are in overflow series.
+    pub(super) fn say_no_room_for_metrics(&mut self, overflowed: u64) {
+        if let Some(failure) = self.figures.take_failure(overflowed) {
+            self.log(failure);
+        }
     }
 
     /// Remembers whether the journal can be written, for whoever asks how the head is doing. True when it could be.

@@ -251,16 +251,21 @@ pub(super) struct HeadLog {
     file: File,
     size: u64,
     limit: u64,
+    /// Lines that could not be written.
+    waiting: Vec<u8>,
 }
+
+/// Bytes of lines that wait for a disk that is full; further lines are lost.
+const WAITING_LIMIT: usize = 64 << 10;
 
 impl HeadLog {
     /// Opens it, to take so many bytes at most.
     pub(super) fn open(path: PathBuf, limit: u64) -> io::Result<HeadLog> {
         let file = open(&path)?;
-        Ok(HeadLog { file, size: 0, limit: limit / 2, path })
+        Ok(HeadLog { file, size: 0, limit: limit / 2, path, waiting: Vec::new() })
     }
 
-    /// Writes a line.
+    /// Writes a line, behind those that could not be written. Where it cannot be written it waits for the next one.
     pub(super) fn write(&mut self, line: &str) {
         if self.size + line.len() as u64 > self.limit {
             let older = PathBuf::from(format!("{}.1", self.path.display()));
@@ -271,8 +276,19 @@ impl HeadLog {
             }
         }
         self.size += line.len() as u64;
-        // Where the log cannot be written, there is nobody to tell.
-        let _ = self.file.write_all(line.as_bytes());
+        if self.waiting.len() + line.len() <= WAITING_LIMIT {
+            self.waiting.extend_from_slice(line.as_bytes());
+        }
+        self.write_waiting();
+    }
+
+    /// Tries again to write the lines that could not be written.
+    pub(super) fn write_waiting(&mut self) {
+        while !self.waiting.is_empty()
+            && let Ok(written @ 1..) = self.file.write(&self.waiting)
+        {
+            self.waiting.drain(..written);
+        }
     }
 }
 

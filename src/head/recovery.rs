@@ -202,6 +202,7 @@ pub(super) fn finish_opened(
         lost_with_process: counts.at_risk,
         untold: counts.untold,
         given_up: counts.given_up,
+        log_records_given_up: counts.log_records_given_up,
         missed: counts.missed,
         forked: counts.forked,
         ..SpanCounts::default()

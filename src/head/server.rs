@@ -317,6 +317,7 @@ impl Server {
             log,
             settings,
         };
+        io.figures.begin(&io.session_dir);
         if let Some(failure) = io.figures.failure.clone() {
             io.log(failure.clone());
             io.warnings.push(failure);
@@ -587,6 +588,8 @@ impl Server {
         }
         self.turn_services(now);
         self.io.offer_spans(now.monotonic_ns, false);
+        self.io.say_no_room_for_metrics(0);
+        self.io.log.write_waiting();
         self.io.write_journal();
         self.remove_values();
         self.remove_module_copies();

@@ -60,6 +60,7 @@ impl Server {
                 is_sync_failing: journal.has_sync_failed(),
             },
             log_dropped_bytes: self.io.logs.dropped(),
+            metrics_overflowed: self.io.figures.overflowed(&self.io.session_dir),
         }
     }
 
@@ -80,6 +81,7 @@ impl Server {
             dropped: sum.dropped.saturating_add(counts.dropped),
             untold: sum.untold.saturating_add(counts.untold),
             given_up: sum.given_up.saturating_add(counts.given_up),
+            log_records_given_up: sum.log_records_given_up.saturating_add(counts.log_records_given_up),
             missed: sum.missed.saturating_add(counts.missed),
             forked: sum.forked.saturating_add(counts.forked),
             at_risk: sum.at_risk.saturating_add(counts.at_risk),
@@ -197,8 +199,9 @@ impl Server {
     /// Reports the head's state.
     pub(super) fn status(&mut self, now: Now) -> StatusReport {
         let services = self.service_rows(now);
-        let settings = &self.io.settings;
         let (metrics, hook_failures) = (self.metrics(now), self.hook_failures());
+        self.io.say_no_room_for_metrics(metrics.metrics_overflowed);
+        let settings = &self.io.settings;
         let warnings = self.warnings(&metrics, &hook_failures, &services, now);
         StatusReport {
             version: crate::VERSION.into(),

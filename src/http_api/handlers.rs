@@ -28,7 +28,7 @@ use super::reports::{
 use super::routes::{self, Found, Operation, Route};
 use super::submission::{Submission, idempotency_key};
 use super::trace::{self, Asked, ServerSpan};
-use super::{App, access, metrics, openapi, parameters, place};
+use super::{App, access, metrics, openapi, parameters, place, say_no_room};
 use crate::json;
 use crate::log_entries::{PageRequest, Reader, Spans};
 use crate::propagation::Carrier;
@@ -119,6 +119,7 @@ impl App {
             let series = file.series(OTLP_REQUESTS, &[(SIGNAL, signal.name()), (OUTCOME, outcome)]);
             file.count(series, 1);
         }
+        say_no_room(&mut file);
     }
 
     /// Counts what a request has brought.

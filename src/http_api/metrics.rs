@@ -172,6 +172,8 @@ trait Sink {
         let is_failing = metrics.journal.is_failing || metrics.journal.is_sync_failing;
         self.all(&names::JOURNAL_FAILING, "", &[("", is_failing.into())]);
         self.all(&names::LOGS_DROPPED, "", &[("", metrics.log_dropped_bytes)]);
+        self.all(&names::METRICS_OVERFLOWED, "", &[("", metrics.metrics_overflowed)]);
+        self.all(&names::LOG_RECORDS_GIVEN_UP, "", &[("", spans.log_records_given_up)]);
         self.all(&names::CONNECTIONS, "", &[("", metrics.connections)]);
         self.head(&names::UPTIME);
         self.value(&names::UPTIME, &[], metrics.uptime_ns as f64 / 1e9);

@@ -48,7 +48,7 @@ pub(crate) fn otlp_token_path(session_dir: &Path) -> PathBuf {
 }
 
 /// Returns the file in which the process of the HTTP API counts its requests.
-pub(super) fn request_metrics_path(session_dir: &Path) -> PathBuf {
+pub(crate) fn request_metrics_path(session_dir: &Path) -> PathBuf {
     place_of(session_dir).join("metrics.http")
 }
 

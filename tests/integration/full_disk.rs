@@ -260,6 +260,72 @@ fn values_of_series_for_which_the_disk_has_no_room_are_added_up_and_that_is_said
     cluster.stop().success();
 }
 
+/// Returns the number of values of a metric's series that have this in their attributes.
+fn counted(cluster: &Cluster, name: &str, attribute: &str) -> f64 {
+    let samples = samples(&text(&scrape(cluster, OPENMETRICS)));
+    let prefix = format!("{name}{{");
+    samples.iter().filter(|(key, _)| key.starts_with(&prefix) && key.contains(attribute)).map(|(_, value)| value).sum()
+}
+
+/// Returns how often the head has said that its disk has no room for series.
+fn said_by_head(cluster: &Cluster) -> usize {
+    let log = cluster.head_log();
+    log.lines().filter(|line| line.contains("for series of metrics") || line.contains("for further series")).count()
+}
+
+#[test]
+fn runs_of_functions_for_which_the_disk_has_no_room_are_counted_without_their_names_and_that_is_said_once() {
+    let cluster = Cluster::builder().arg("--metrics=127.0.0.1:0").build();
+    let Some(disk) = SmallDisk::mount(&cluster.temp_dir(), "48m") else { return };
+    cluster.start_head(&[]).success();
+    let overflowed = |cluster: &Cluster| cluster.status()["metrics_overflowed"].as_u64().expect("a number");
+    cluster.submit("demo:my_function", &[]).success();
+    assert_eq!((overflowed(&cluster), said_by_head(&cluster)), (0, 0));
+    // Each command has a series of its own. Those who are to run are accepted while there is room, and wait.
+    let go = cluster.file("go");
+    let (started, argument) = (json!(cluster.file("started")).to_string(), json!(go).to_string());
+    cluster.submit("misbehaving_tasks:waits", &[&started, &argument, "--no-wait"]).success();
+    cluster.wait_for_file(&cluster.file("started"));
+    const COMMANDS: u64 = 20;
+    for number in 0..COMMANDS {
+        let program = cluster.file(&format!("program-{number}"));
+        std::os::unix::fs::symlink("/bin/true", &program).expect("the folder is ours");
+        let name = program.to_str().expect("it is text");
+        cluster.tracer(&["submit", "command", "--no-wait", "--", name]).success();
+    }
+    disk.fill();
+    fs::write(&go, "").expect("it is on another disk");
+    for task in 3..3 + COMMANDS {
+        assert_eq!(cluster.wait_for_task(task)["state"], "succeeded");
+    }
+    let refused = overflowed(&cluster);
+    assert!(refused > 20, "{refused}: run time and time in the queue of most of them");
+    let run = |attribute: &str| counted(&cluster, "tracer_task_duration_seconds_count", attribute);
+    let with_names = run("tracer_function=");
+    assert_eq!(with_names + run("otel_metric_overflow=\"true\""), COMMANDS as f64 + 2.0);
+    assert!(run("otel_metric_overflow=\"true\"") > 5.0);
+    assert!(text(&scrape(&cluster, OPENMETRICS)).contains(&format!("\ntracer_metrics_overflowed_total {refused}\n")));
+    let line = "values counted with `otel.metric.overflow`: the disk had no room";
+    cluster.tracer(&["status"]).success().stdout_contains(&format!("{refused} {line}"));
+    disk.make_room();
+    // The disk is asked again after a second, and the log has what it had no room for.
+    wait_until("there is a series again", || {
+        cluster.tracer(&["submit", "command", "--", "/bin/true"]).success();
+        (run("tracer_function=") > with_names).then_some(())
+    });
+    let refused = overflowed(&cluster);
+    cluster.tracer(&["submit", "command", "--", "/bin/true"]).success();
+    assert_eq!(overflowed(&cluster), refused);
+    wait_until("it is said", || (said_by_head(&cluster) > 0).then_some(()));
+    assert_eq!(said_by_head(&cluster), 1);
+    // The next head goes on with the counts, and begins to count what has no room.
+    cluster.kill_head();
+    cluster.start_head(&[]).success();
+    assert!(run("otel_metric_overflow=\"true\"") > 5.0);
+    assert_eq!(overflowed(&cluster), 0);
+    cluster.stop().success();
+}
+
 /// Returns the workers' standard error.
 fn logs_of(cluster: &Cluster) -> String {
     let files = fs::read_dir(cluster.session_dir().join("logs")).into_iter().flatten().flatten();

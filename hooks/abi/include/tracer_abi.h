@@ -578,6 +578,11 @@ typedef struct TracerDeliveryListener {
     //
     // Called from: any thread, before spans are sent.
     uint64_t (*host_pause_left)(void *data, uint32_t *failures);
+    // Counts log records that the table has taken and given up: no receiver gets them. The host has them on the disk. Null in a host that does not
+    // count them. Since ABI 1.6.
+    //
+    // Called from: any thread.
+    void (*host_log_records_given_up)(void *data, uint64_t count);
 } TracerDeliveryListener;
 
 // Borrowed bytes. Empty when `len` is 0, whatever `ptr` is.

@@ -816,6 +816,11 @@ pub struct DeliveryListener {
     ///
     /// Called from: any thread, before spans are sent.
     pub host_pause_left: Option<unsafe extern "C" fn(data: *mut c_void, failures: *mut u32) -> u64>,
+    /// Counts log records that the table has taken and given up: no receiver gets them. The host has them on the disk. Null in a host that does not
+    /// count them. Since ABI 1.6.
+    ///
+    /// Called from: any thread.
+    pub host_log_records_given_up: Option<unsafe extern "C" fn(data: *mut c_void, count: u64)>,
 }
 
 /// Trace id and span id of a span.
@@ -1729,7 +1734,7 @@ const _: () = {
     assert!(size_of::<Reference>() == 16);
     assert!(size_of::<Hook>() == 56);
     assert!(size_of::<Tracing>() == 232);
-    assert!(size_of::<DeliveryListener>() == 56);
+    assert!(size_of::<DeliveryListener>() == 64);
     assert!(size_of::<SpanIdentity>() == 24);
     assert!(size_of::<FinishedSpans>() == 56);
     assert!(size_of::<Scope>() == 72);

@@ -20,7 +20,9 @@ use opentelemetry_sdk::Resource;
 use opentelemetry_sdk::error::{OTelSdkError, OTelSdkResult};
 use opentelemetry_sdk::logs::{LogBatch, LogExporter};
 use opentelemetry_sdk::trace::{IdGenerator, RandomIdGenerator, SpanData, SpanExporter};
-use tracer_sdk::hook::{Pause, SharedPause, Tracing, TracingBuilder, refused, refused_in_part, trace_state_as_sent};
+use tracer_sdk::hook::{
+    GivenUpLogRecords, Pause, SharedPause, Tracing, TracingBuilder, refused, refused_in_part, trace_state_as_sent,
+};
 
 /// The first pause; each further one is twice as long, up to the longest.
 const PAUSE: Duration = Duration::from_millis(500);
@@ -96,33 +98,44 @@ pub fn with_logs<T: LogTransport>(
 ) -> TracingBuilder {
     let closing = Arc::new(Closing::default());
     let exporter = Exporter::new(transport, receiver, timeout, Arc::clone(&closing), SharedPause::default());
-    builder.with_closing_notice(move || closing.begin()).with_log_exporter(Logs(exporter))
+    let given_up = GivenUpLogRecords::default();
+    builder
+        .with_closing_notice(move || closing.begin())
+        .with_given_up_log_records(&given_up)
+        .with_log_exporter(Logs { exporter, given_up })
 }
 
 /// An exporter of log records.
-struct Logs<T>(Exporter<T>);
+struct Logs<T> {
+    exporter: Exporter<T>,
+    given_up: GivenUpLogRecords,
+}
 
 impl<T: fmt::Debug> fmt::Debug for Logs<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.fmt(f)
+        self.exporter.fmt(f)
     }
 }
 
 impl<T: LogTransport> LogExporter for Logs<T> {
     async fn export(&self, batch: LogBatch<'_>) -> OTelSdkResult {
         let _suppressed = Context::enter_telemetry_suppressed_scope();
-        let resource_logs = group_logs_by_resource_and_scope(&batch, &self.0.resource);
-        let message = self.0.transport.encode_logs(ExportLogsServiceRequest { resource_logs });
-        self.0.deliver(&message).map_err(|undelivered| {
-            let (Undelivered::Later(reason) | Undelivered::Refused(reason) | Undelivered::Partly(_, reason)) =
-                undelivered;
-            self.0.complain("log records", &reason);
-            OTelSdkError::InternalFailure(format!("log records are not delivered to {}: {reason}", self.0.receiver))
-        })
+        let resource_logs = group_logs_by_resource_and_scope(&batch, &self.exporter.resource);
+        let message = self.exporter.transport.encode_logs(ExportLogsServiceRequest { resource_logs });
+        let Err(undelivered) = self.exporter.deliver(&message) else { return Ok(()) };
+        let (Undelivered::Later(reason) | Undelivered::Refused(reason) | Undelivered::Partly(_, reason)) = &undelivered;
+        self.exporter.complain("log records", reason);
+        if let Undelivered::Partly(rejected, _) = undelivered {
+            // The rest has arrived.
+            self.given_up.add(rejected);
+            return Ok(());
+        }
+        let receiver = &self.exporter.receiver;
+        Err(OTelSdkError::InternalFailure(format!("log records are not delivered to {receiver}: {reason}")))
     }
 
     fn set_resource(&mut self, resource: &Resource) {
-        self.0.resource = resource.into();
+        self.exporter.resource = resource.into();
     }
 }
 
@@ -192,7 +205,7 @@ impl<T: Transport> Exporter<T> {
             match answer {
                 Answer::Accepted => return Ok(()),
                 Answer::Partly { rejected, reason } => {
-                    return Err(Undelivered::Partly(rejected, format!("it rejected {rejected} spans: {reason}")));
+                    return Err(Undelivered::Partly(rejected, format!("it rejected {rejected} of them: {reason}")));
                 }
                 Answer::Refused { reason } => return Err(Undelivered::Refused(reason)),
                 Answer::Later { pause: asked, reason } => {
@@ -430,7 +443,7 @@ mod tests {
     fn a_batch_of_which_some_spans_are_rejected_is_not_sent_again() {
         let case = case(&[Answer::Partly { rejected: 2, reason: "too large".into() }], LONG);
         let error = export(&case.exporter, 5).unwrap_err();
-        let expected = refused_in_part(2, "spans are not delivered to a test: it rejected 2 spans: too large");
+        let expected = refused_in_part(2, "spans are not delivered to a test: it rejected 2 of them: too large");
         assert_eq!(error.to_string(), expected.to_string());
         assert_eq!(*lock(&case.sent), [5]);
     }

@@ -33,6 +33,7 @@ mod builder;
 mod convert;
 mod delivery;
 mod direct;
+mod given_up;
 mod guard;
 mod intern;
 mod into_tracing;
@@ -55,6 +56,7 @@ pub use builder::{SAMPLING_RATIO_VARIABLE, SERVICE_VARIABLE, Tracing, TracingBui
 pub use convert::trace_state_as_sent;
 pub use delivery::{refused, refused_in_part};
 pub use direct::{AttributeValue, RenderedSpan, SpanWriter};
+pub use given_up::GivenUpLogRecords;
 pub use guard::{DurableProcessor, FileFormat, GuardedExporter, LostSpans};
 pub use into_tracing::{Error, IntoProcessors, IntoTracing};
 pub use otlp::decode as decode_otlp;

@@ -166,6 +166,7 @@ impl Table {
             quiet_ms,
             host_pause: None,
             host_pause_left: None,
+            host_log_records_given_up: None,
         }));
         // SAFETY: `data` is the table's, and the listener lives as long as the process.
         assert_eq!(unsafe { self.0.listen.unwrap()(self.0.data, listener) }, abi::STATUS_OK);

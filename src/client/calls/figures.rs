@@ -22,7 +22,7 @@ pub(super) struct Remembered {
     series: SeriesIndex,
 }
 
-/// The metrics of a process's calls. Without a file, such as on a full disk, nothing is counted.
+/// The metrics of a process's calls. Without a file nothing is counted.
 pub(super) struct Figures {
     file: Option<SeriesFile>,
 }
@@ -102,7 +102,7 @@ impl Figures {
         }
         let file = self.file.as_mut().expect("whoever asks has looked whether there is one");
         let series = file.series(metric, &attributes);
-        if remembered.len() < REMEMBERED {
+        if !file.take_refused() && remembered.len() < REMEMBERED {
             let (method, error_type) = (method.to_owned(), error_type.to_owned());
             remembered.push(Remembered { metric, method, error_type, series });
         }

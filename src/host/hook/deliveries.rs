@@ -124,7 +124,13 @@ pub(super) fn listener(spool: &'static Spool, hook: u32, quiet: Duration) -> &'s
         quiet_ms: u64::try_from(quiet.as_millis()).unwrap_or(u64::MAX),
         host_pause: Some(host_pause),
         host_pause_left: Some(host_pause_left),
+        host_log_records_given_up: Some(host_log_records_given_up),
     }))
+}
+
+unsafe extern "C" fn host_log_records_given_up(data: *mut c_void, count: u64) {
+    // SAFETY: `data` is of `listener`, and lives as long as the process.
+    unsafe { &*data.cast::<Listening>() }.spool.count_log_records_given_up(count);
 }
 
 unsafe extern "C" fn host_pause(data: *mut c_void, pause_ms: u64, failures: u32) {

@@ -28,7 +28,6 @@ use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 use std::sync::atomic::{AtomicU32, AtomicU64};
 use std::time::{Duration, Instant};
 
-use rustix::fs::{FallocateFlags, fallocate};
 use rustix::io::Errno;
 use rustix::thread::futex;
 use rustix::time::{ClockId, clock_gettime};
@@ -36,7 +35,8 @@ use tracer_core::lock::lock;
 use tracer_core::metric_names::OVERFLOW;
 
 use super::{
-    EXEMPLAR_LIVES_NS, EXEMPLAR_WORDS, Exemplar, SERIES_LIMIT, decode_exemplar, exemplar_words, lock_free_file,
+    EXEMPLAR_LIVES_NS, EXEMPLAR_WORDS, Exemplar, SERIES_LIMIT, WORD, decode_exemplar, exemplar_words, lock_free_file,
+    take_room,
 };
 use crate::identity::birth;
 use crate::shared_memory::RescuedMemory;
@@ -54,8 +54,6 @@ pub const DEFAULT_BOUNDARIES: [f64; 15] =
 const MAGIC: u64 = u64::from_le_bytes(*b"TRACERI1");
 /// Words of a file. What nobody writes to takes no room.
 const WORDS: usize = 4 << 20;
-/// Bytes of the disk that are taken at once for further records.
-const ROOM: usize = 16 << 10;
 /// Most bytes of the texts of a record.
 const TEXT_LIMIT: usize = 4096;
 
@@ -524,7 +522,7 @@ impl InstrumentFile {
         let text_words = text.len().div_ceil(8);
         let words = RECORD_HEAD + text_words + values.len();
         let end = at.checked_add(words).filter(|end| *end <= WORDS).ok_or(Refusal::FileFull)?;
-        self.take_room(room, end * size_of::<u64>()).map_err(Refusal::Disk)?;
+        take_room(&self.file, room, end * WORD, WORDS * WORD).map_err(Refusal::Disk)?;
         let memory = &self.memory.words()[at..end];
         memory[0]
             .store(kind | (words as u64) << 8 | (text.len() as u64) << 24 | u64::from(instrument.0) << 40, Relaxed);
@@ -538,22 +536,6 @@ impl InstrumentFile {
         }
         self.header(USED_AT).store((used + words) as u64, Release);
         Ok(SeriesPlace((at + RECORD_HEAD + text_words) as u32))
-    }
-
-    /// Takes room on the disk for the file up to this byte. A page that is mapped and for which there is none could not be written to.
-    fn take_room(&self, room: &mut usize, end: usize) -> Result<(), Errno> {
-        if end <= *room {
-            return Ok(());
-        }
-        let upto = end.next_multiple_of(ROOM).min(WORDS * size_of::<u64>());
-        match fallocate(&self.file, FallocateFlags::empty(), *room as u64, (upto - *room) as u64) {
-            // A file system that cannot promise room has to do without.
-            Ok(()) | Err(Errno::OPNOTSUPP | Errno::NOSYS) => {
-                *room = upto;
-                Ok(())
-            }
-            Err(error) => Err(error),
-        }
     }
 
     /// Takes a value, by its bits, at a series of an instrument with this definition. Returns the bucket whose exemplar it may be; none for a value

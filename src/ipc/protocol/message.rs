@@ -625,6 +625,9 @@ pub struct SpanCounts {
     /// Spans of earlier sessions that wait for hooks which this head has not.
     #[serde(default)]
     pub waiting_for_other_hooks: u64,
+    /// Log records that no exporter took, until there was no room for them any more. They are in the files of log records.
+    #[serde(default)]
+    pub log_records_given_up: u64,
 }
 
 /// Filter of the tasks that are listed: those that meet all of it.

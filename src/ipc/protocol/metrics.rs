@@ -37,6 +37,9 @@ pub struct Metrics {
     /// Counter, bytes: output of workers that was dropped from the logs of the session.
     #[serde(default)]
     pub log_dropped_bytes: u64,
+    /// Counter, values: those of metrics that are in an overflow series because the disk had no room for a series of their own.
+    #[serde(default)]
+    pub metrics_overflowed: u64,
 }
 
 /// Figures of the journal.
@@ -91,25 +94,28 @@ mod tests {
                 waiting: 33,
                 given_up: 34,
                 waiting_for_other_hooks: 35,
+                log_records_given_up: 41,
             },
             connections: 36,
             journal: JournalCounts { written_bytes: 37, synced_bytes: 38, is_failing: true, is_sync_failing: false },
             log_dropped_bytes: 39,
+            metrics_overflowed: 40,
         }
     }
 
     #[test]
     fn metrics_have_golden_bytes() {
         let bytes = rmp_serde::to_vec_named(&counted()).unwrap();
-        let expected = b"\x8b\xafmetrics_version\x01\xa9uptime_ns\xcf\x00\x00\x00\x01\x00\x00\x00\x00\xa7workers\x87\xa6wanted\x02\
+        let expected = b"\x8c\xafmetrics_version\x01\xa9uptime_ns\xcf\x00\x00\x00\x01\x00\x00\x00\x00\xa7workers\x87\xa6wanted\x02\
             \xa8starting\x03\xa4idle\x04\xa4busy\x05\xa7waiting\x06\xa6actors\x07\xa4lost\x08\xa5tasks\x87\xa7waiting\x09\
             \xa6leased\x0a\xa6ending\x0b\xa9succeeded\x0c\xa6failed\x0d\xa9cancelled\x0e\xa9forgotten\x0f\
             \xa4cpus\x83\xa4name\xa3cpu\xa5total\x10\xa4used\x11\xa9resources\x91\x83\xa4name\xa3gpu\xa5total\x12\
             \xa4used\x13\xacqueue_memory\x83\xa5bytes\xce\x00\x10\x00\x00\xa4used\x14\xa6source\xa1s\
-            \xa5spans\x8f\xa9recovered\x15\xa6closed\x16\xa3cut\x17\xa4lost\x18\xa7dropped\x19\xb1lost_with_process\x1a\
+            \xa5spans\xde\x00\x10\xa9recovered\x15\xa6closed\x16\xa3cut\x17\xa4lost\x18\xa7dropped\x19\xb1lost_with_process\x1a\
             \xa7at_risk\x1b\xa6untold\x1c\xa6missed\x1d\xa6forked\x1e\xa9unwritten\x1f\xabhanded_over\x20\xa7waiting\x21\
-            \xa8given_up\x22\xb7waiting_for_other_hooks\x23\xabconnections\x24\xa7journal\x84\xadwritten_bytes\x25\
-            \xacsynced_bytes\x26\xaais_failing\xc3\xafis_sync_failing\xc2\xb1log_dropped_bytes\x27";
+            \xa8given_up\x22\xb7waiting_for_other_hooks\x23\xb4log_records_given_up\x29\xabconnections\x24\xa7journal\x84\xadwritten_bytes\x25\
+            \xacsynced_bytes\x26\xaais_failing\xc3\xafis_sync_failing\xc2\xb1log_dropped_bytes\x27\
+            \xb2metrics_overflowed\x28";
         assert_eq!(bytes.escape_ascii().to_string(), expected.escape_ascii().to_string());
         assert_eq!(rmp_serde::from_slice::<Metrics>(expected).unwrap(), counted());
     }

@@ -124,7 +124,8 @@ pub(super) struct Header {
     pub(super) missed: AtomicU64,
     /// 1 when the first hook does not tell what it has delivered.
     pub(super) is_untold: AtomicU32,
-    pub(super) unused: AtomicU32,
+    /// Log records that a hook has given up.
+    pub(super) log_records_given_up: AtomicU32,
     /// The owner's [hooks](super::hooks), which an ended span is for.
     pub(super) hooks: AtomicU32,
     /// Mark that tells these hooks from those of another session.

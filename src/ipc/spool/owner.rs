@@ -786,6 +786,13 @@ impl Spool {
         self.mapping.header().given_up.fetch_add(spans, Relaxed);
     }
 
+    /// Counts log records that a hook has given up.
+    pub fn count_log_records_given_up(&self, records: u64) {
+        let more = u32::try_from(records).unwrap_or(u32::MAX);
+        let count = &self.mapping.header().log_records_given_up;
+        let _ = count.fetch_update(Relaxed, Relaxed, |before| Some(before.saturating_add(more)));
+    }
+
     /// Counts attributes, events and links that did not fit their slot, of spans that are brought on from there.
     pub fn count_cut(&self, entries: u64) {
         self.mapping.header().cut.fetch_add(entries, Relaxed);

@@ -58,6 +58,8 @@ pub struct SpoolCounts {
     pub dropped: u64,
     /// Ended spans that no exporter took, and that could not be put aside either.
     pub given_up: u64,
+    /// Log records that a hook has given up, so that no receiver gets them.
+    pub log_records_given_up: u64,
     /// Spans that processes began which were forked from the owner: the spool is not theirs.
     pub forked: u64,
     /// Spans that additional hooks have not got because there was no slot for them.
@@ -100,6 +102,7 @@ impl SpoolCounts {
             cut: header.cut.load(Relaxed),
             dropped: header.dropped.load(Relaxed),
             given_up: header.given_up.load(Relaxed),
+            log_records_given_up: header.log_records_given_up.load(Relaxed).into(),
             forked: header.forked.load(Relaxed),
             missed: header.missed.load(Relaxed),
             at_risk,

@@ -18,7 +18,7 @@ use super::settings::Route;
 use crate::grpc::Status;
 use crate::propagation::{FLAG_SAMPLED, TraceContext};
 
-/// The metrics of a thread. Without a file, such as on a full disk at its start, nothing is counted.
+/// The metrics of a thread. Without a file nothing is counted.
 pub(super) struct Figures {
     service: Box<str>,
     counting: RefCell<Option<Counting>>,
@@ -119,7 +119,16 @@ impl Figures {
             outcome: ended.outcome,
             is_error: ended.error_type.is_some(),
         };
-        let [duration, received, sent] = *known.entry(key).or_insert_with(|| self.series_of(file, ended));
+        let [duration, received, sent] = match known.get(&key) {
+            Some(series) => *series,
+            None => {
+                let series = self.series_of(file, ended);
+                if is_lasting(file) {
+                    known.insert(key, series);
+                }
+                series
+            }
+        };
         observe(file, duration, ended);
         if let Some((method, status)) = ended.rpc {
             let series = self.series_of_rpc(file, rpcs, ended, (method, status));
@@ -181,7 +190,9 @@ impl Figures {
             attributes.push((ERROR_TYPE, error_type));
         }
         let series = file.series(RPC_DURATION, &attributes);
-        known.insert(method.into(), series);
+        if is_lasting(file) {
+            known.insert(method.into(), series);
+        }
         series
     }
 
@@ -216,6 +227,7 @@ impl Figures {
         let mut attributes = self.attributes(None);
         attributes.push((ERROR_TYPE, error_type));
         let series = file.series(SERVE_HANDSHAKE_FAILURES, &attributes);
+        is_lasting(file);
         file.count(series, 1);
     }
 
@@ -230,15 +242,30 @@ impl Figures {
             return;
         };
         let key = OtherKey { metric, route: route.hop.id, reason };
-        let series = *others.entry(key).or_insert_with(|| {
-            let mut attributes = self.attributes(Some(route));
-            if !reason.is_empty() {
-                attributes.push((names::OUTCOME, reason));
+        let series = match others.get(&key) {
+            Some(series) => *series,
+            None => {
+                let mut attributes = self.attributes(Some(route));
+                if !reason.is_empty() {
+                    attributes.push((names::OUTCOME, reason));
+                }
+                let series = file.series(metric, &attributes);
+                if is_lasting(file) {
+                    others.insert(key, series);
+                }
+                series
             }
-            file.series(metric, &attributes)
-        });
+        };
         count(file, series);
     }
+}
+
+/// Returns whether the series that were found may be remembered. Says once that the disk has no room for some.
+fn is_lasting(file: &mut SeriesFile) -> bool {
+    if let Some(failure) = file.take_failure() {
+        eprintln!("tracer: {failure}");
+    }
+    !file.take_refused()
 }
 
 /// Adds the duration of a request to a series, with its span if one is wanted.

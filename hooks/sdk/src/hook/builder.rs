@@ -1,6 +1,7 @@
 //! The description of a process's tracing, and the defaults for what a hook does not say.
 
 use std::collections::BTreeMap;
+use std::sync::atomic::AtomicUsize;
 use std::sync::{Arc, OnceLock};
 
 use opentelemetry::{KeyValue, Value};
@@ -17,6 +18,7 @@ use tracer_otel_env::{Reader, Root};
 
 use super::delivery::{Delivery, FanOut, Flusher, SharedExporter, SinkTarget, ToldExporter};
 use super::direct::Direct;
+use super::given_up::{CountedLogExporter, CountedLogProcessor, GivenUpLogRecords};
 use super::guard::{DurableProcessor, GuardedProcessor, Kind, SharedProcessor};
 use super::limits::{Lengths, SaidLimits, ShorteningProcessor};
 use super::pause::SharedPause;
@@ -29,8 +31,10 @@ pub const SAMPLING_RATIO_VARIABLE: &str = "TRACER_TRACING_SAMPLING_RATIO";
 /// `service.name` when neither the hook nor the environment names one.
 pub const SERVICE_VARIABLE: &str = "TRACER_SERVICE";
 
-/// Log records that may wait for an exporter.
+/// Log records that may wait for an exporter, unless `OTEL_BLRP_MAX_QUEUE_SIZE` says otherwise.
 const LOG_QUEUE_SIZE: usize = 65536;
+/// The same where that variable is no number.
+const SDK_LOG_QUEUE_SIZE: usize = 2048;
 
 /// Tracing of a process, which a hook returns. Made by [`Tracing::builder`], or from a finished [`SdkTracerProvider`].
 ///
@@ -70,6 +74,7 @@ impl Tracing {
             resources: Vec::new(),
             processors: Vec::new(),
             log_processors: Vec::new(),
+            given_up_log_records: Vec::new(),
             delivery: Arc::default(),
             notices: Vec::new(),
             pauses: Vec::new(),
@@ -120,11 +125,12 @@ pub struct TracingBuilder {
     limits: SaidLimits,
     resources: Vec<Resource>,
     processors: Vec<(Kind, Option<Arc<dyn SinkTarget>>)>,
-    log_processors: Vec<BatchLogProcessor>,
+    log_processors: Vec<CountedLogProcessor>,
     /// For the exporters; filled in by `build`.
     delivery: Arc<OnceLock<Arc<Delivery>>>,
     notices: Vec<Notice>,
     pauses: Vec<SharedPause>,
+    given_up_log_records: Vec<GivenUpLogRecords>,
     /// Descriptions of the processors, for people.
     descriptions: Vec<String>,
     description: Option<String>,
@@ -149,14 +155,19 @@ impl TracingBuilder {
     }
 
     /// Exports the log records of modules in batches, from a thread of the SDK's. `OTEL_BLRP_*` applies; without it, 65536 records may wait, and a further
-    /// one is dropped for this exporter. The records that a killed process had not exported yet are in its file alone.
+    /// one is dropped for this exporter. These, and those of batches that could not be exported, are counted in `tracer status`. They are in the file of
+    /// the process's records alone, as are those that a killed process had not exported yet.
     pub fn with_log_exporter<E: LogExporter + 'static>(mut self, exporter: E) -> TracingBuilder {
-        let mut config = BatchConfigBuilder::default();
-        if std::env::var_os("OTEL_BLRP_MAX_QUEUE_SIZE").is_none_or(|size| size.is_empty()) {
-            config = config.with_max_queue_size(LOG_QUEUE_SIZE);
-        }
-        let processor = BatchLogProcessor::builder(exporter).with_batch_config(config.build()).build();
-        self.log_processors.push(processor);
+        let limit = match std::env::var("OTEL_BLRP_MAX_QUEUE_SIZE") {
+            Ok(size) if !size.is_empty() => size.parse().unwrap_or(SDK_LOG_QUEUE_SIZE),
+            _ => LOG_QUEUE_SIZE,
+        };
+        let config = BatchConfigBuilder::default().with_max_queue_size(limit).build();
+        let (given_up, open) = (GivenUpLogRecords::default(), Arc::new(AtomicUsize::new(0)));
+        let exporter = CountedLogExporter { exporter, given_up: given_up.clone(), open: Arc::clone(&open) };
+        let processor = BatchLogProcessor::builder(exporter).with_batch_config(config).build();
+        self.log_processors.push(CountedLogProcessor { processor, given_up: given_up.clone(), open, limit });
+        self.given_up_log_records.push(given_up);
         self.descriptions.push(format!("log records to {} in batches", short_name::<E>()));
         self
     }
@@ -182,6 +193,12 @@ impl TracingBuilder {
     /// Connects the pause of an exporter's receiver with those of the session's other processes.
     pub fn with_shared_pause(mut self, pause: &SharedPause) -> TracingBuilder {
         self.pauses.push(pause.clone());
+        self
+    }
+
+    /// Connects the count of an exporter's log records that it gives up with the host.
+    pub fn with_given_up_log_records(mut self, given_up: &GivenUpLogRecords) -> TracingBuilder {
+        self.given_up_log_records.push(given_up.clone());
         self
     }
 
@@ -310,6 +327,7 @@ impl TracingBuilder {
         // Nobody else has set it: the builder is gone now.
         let _ = self.delivery.set(Arc::clone(&delivery));
         self.pauses.iter().for_each(|pause| pause.connect(&delivery));
+        self.given_up_log_records.iter().for_each(|given_up| given_up.connect(&delivery));
         if delivery.has_routes() {
             let untold = processors.iter().filter(|processor| !processor.is_durable() && !processor.is_of_exporter());
             let flusher = Arc::new(Flusher::new(untold.cloned().collect(), Arc::clone(&delivery)));

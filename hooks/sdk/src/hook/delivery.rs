@@ -93,6 +93,7 @@ struct Listener {
     host_delivered: unsafe extern "C" fn(*mut c_void, *const abi::SpanIdentity, usize, u32),
     host_pause: Option<unsafe extern "C" fn(*mut c_void, u64, u32)>,
     host_pause_left: Option<unsafe extern "C" fn(*mut c_void, *mut u32) -> u64>,
+    host_log_records_given_up: Option<unsafe extern "C" fn(*mut c_void, u64)>,
 }
 
 // SAFETY: a listener may be called from any thread by contract, and lives as long as the process.
@@ -170,6 +171,7 @@ impl Delivery {
             host_delivered,
             host_pause: listener.host_pause,
             host_pause_left: listener.host_pause_left,
+            host_log_records_given_up: listener.host_log_records_given_up,
         };
         self.listener.set(listener).is_ok()
     }
@@ -193,6 +195,14 @@ impl Delivery {
         // SAFETY: the host's function with the host's data.
         unsafe { tell(listener.data, left, pause.failures) };
         true
+    }
+
+    /// Tells the host of log records that no receiver gets.
+    pub(super) fn give_up_log_records(&self, records: u64) {
+        if let Some((listener, tell)) = self.listener.get().and_then(|it| Some((it, it.host_log_records_given_up?))) {
+            // SAFETY: the host's function with the host's data.
+            unsafe { tell(listener.data, records) };
+        }
     }
 
     /// Returns whether a span may set out. When not, the host has been told.
