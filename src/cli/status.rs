@@ -226,7 +226,12 @@ fn render(status: &StatusReport) -> String {
         ("not forwarded", spans.missed, "span", "found no room in the spool, so additional hooks did not get them"),
         ("at risk", spans.at_risk, "span", "not written yet, and in no spool: lost if the process dies now"),
         ("unknown", spans.untold, "span", "left the spool, and the hook does not tell whether it delivered them"),
-        ("lost", spans.log_records_given_up, "log record", "given up: no exporter took them; they are in the files"),
+        (
+            "lost",
+            spans.log_records_given_up,
+            "log record",
+            "given up: no exporter took them; they are in the files of log records",
+        ),
         (
             "metrics",
             status.metrics.metrics_overflowed,

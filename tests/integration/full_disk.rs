@@ -8,7 +8,7 @@ use std::process::Command;
 use rustix::process::Signal;
 use serde_json::json;
 
-use super::metrics::{OPENMETRICS, samples, scrape, text};
+use super::metrics::{OPENMETRICS, ask, samples, scrape, serve, text};
 use crate::support::{Api, Cluster, HOOK, kill, skip, wait_until};
 
 /// A small file system in memory, for as long as this lives.
@@ -326,9 +326,67 @@ fn runs_of_functions_for_which_the_disk_has_no_room_are_counted_without_their_na
     cluster.stop().success();
 }
 
-/// Returns the workers' standard error.
+/// Asks a service with several methods for two applications. Returns the number of requests.
+fn ask_in_many_ways(address: std::net::SocketAddr) -> f64 {
+    let mut requests = 0.0;
+    for path in ["/hello", "/echo"] {
+        for method in ["GET", "POST", "PUT", "DELETE", "OPTIONS", "PATCH", "BREW"] {
+            assert_eq!(ask(address, &format!("{method} {path} HTTP/1.1"), "").expect("it answers"), 200);
+            requests += 1.0;
+        }
+    }
+    requests
+}
+
+#[test]
+fn requests_for_which_the_disk_has_no_room_are_counted_without_their_attributes_and_none_is_missing() {
+    for is_full_from_the_start in [false, true] {
+        let cluster = Cluster::builder().arg("--metrics=127.0.0.1:0").build();
+        fs::DirBuilder::new().mode(0o700).create(cluster.temp_dir()).expect("the test's folder is ours");
+        let Some(disk) = SmallDisk::mount(&cluster.temp_dir().join("metrics.serving"), "1m") else { return };
+        cluster.start_head(&[]).success();
+        if is_full_from_the_start {
+            disk.fill();
+        }
+        let address = serve(&cluster);
+        if !is_full_from_the_start {
+            disk.fill();
+        }
+        let overflowed = || cluster.status()["metrics_overflowed"].as_u64().expect("a number");
+        let count = |attribute: &str| counted(&cluster, "http_server_request_duration_seconds_count", attribute);
+        let all = || count("tracer_service=") + count("otel_metric_overflow=");
+        let mut asked = (0..3).map(|_| ask_in_many_ways(address)).sum::<f64>();
+        let without_room = "for further series of metrics, whose values are counted with `otel.metric.overflow`";
+        wait_until("the proxy has said it", || logs_of(&cluster).contains(without_room).then_some(()));
+        if is_full_from_the_start {
+            assert_eq!(all(), 0.0, "there is no file");
+        } else {
+            assert_eq!(all(), asked);
+            assert!(count("otel_metric_overflow=") > 0.0 && overflowed() > 0);
+            let said = said_by_head(&cluster);
+            assert_eq!(said, 1, "{}", cluster.head_log());
+        }
+        disk.make_room();
+        // The disk is asked again a second after it had no room, by each thread of the proxy that is asked.
+        wait_until("each request has a series again", || {
+            let before = overflowed();
+            asked += ask_in_many_ways(address);
+            (all() == asked && overflowed() == before).then_some(())
+        });
+        assert!(count("tracer_service=") > 0.0 && count("otel_metric_overflow=") > 0.0);
+        let line = "values counted with `otel.metric.overflow`: the disk had no room";
+        cluster.tracer(&["status"]).success().stdout_contains(line);
+        assert_eq!(said_by_head(&cluster), 1, "{}", cluster.head_log());
+        let service = cluster.tracer(&["serve", "status", "--format", "json"]).success().json()["services"][0].take();
+        assert_eq!((&service["state"], &service["proxies"][0]["lost"]), (&json!("running"), &json!(null)), "{service}");
+        cluster.stop().success();
+    }
+}
+
+/// Returns the standard error of workers and of processes of services.
 fn logs_of(cluster: &Cluster) -> String {
-    let files = fs::read_dir(cluster.session_dir().join("logs")).into_iter().flatten().flatten();
+    let folders = ["logs", "logs/serve"].map(|folder| fs::read_dir(cluster.session_dir().join(folder)));
+    let files = folders.into_iter().flatten().flatten().flatten();
     files.filter_map(|entry| fs::read_to_string(entry.path()).ok()).collect()
 }
 

@@ -257,6 +257,51 @@ fn log_records_go_to(receiver: &Receiver, hook: &str) {
 }
 
 #[test]
+fn records_that_an_absent_collector_does_not_get_are_in_the_file_and_counted() {
+    for hook in ["otlp:setup_tracing", "otlp_grpc:setup_tracing"] {
+        let cluster = Cluster::builder()
+            .hook(hook)
+            .env("OTEL_EXPORTER_OTLP_ENDPOINT", "http://127.0.0.1:1")
+            .env("OTEL_EXPORTER_OTLP_TIMEOUT", "200")
+            .env("OTEL_LOGS_EXPORTER", "otlp")
+            .env("OTEL_BLRP_SCHEDULE_DELAY", "20")
+            // Most find no room in the queue, the others are sent in vain.
+            .env("OTEL_BLRP_MAX_QUEUE_SIZE", "10")
+            .start();
+        let [worker] = cluster.worker_pids()[..] else { panic!("one worker") };
+        cluster.submit("traced_tasks:logs_many", &["100"]).success();
+        let given_up = || cluster.status()["spans"]["log_records_given_up"].as_u64().expect("a number");
+        wait_until("all are counted", || (given_up() == 100).then_some(()));
+        assert_eq!(records_in(&cluster.spans_dir()).len(), 100);
+        let line = "100 log records given up: no exporter took them; they are in the files of log records";
+        cluster.tracer(&["status"]).success().stdout_contains(line);
+        kill(worker, Signal::KILL);
+        wait_until("the worker is replaced", || (cluster.worker_pids() != [worker]).then_some(()));
+        assert_eq!(given_up(), 100, "they stay counted");
+    }
+}
+
+#[test]
+fn records_that_a_collector_rejects_are_counted_and_the_others_have_arrived() {
+    let receivers = [
+        ("otlp:setup_tracing", Receiver::start(&["partial:2"])),
+        ("otlp_grpc:setup_tracing", Receiver::start_grpc(true, &["partial:2"])),
+    ];
+    for (hook, receiver) in receivers {
+        let Some(receiver) = receiver else { return };
+        let cluster = Cluster::builder()
+            .hook(hook)
+            .env("OTEL_EXPORTER_OTLP_ENDPOINT", receiver.endpoint())
+            .env("OTEL_LOGS_EXPORTER", "otlp")
+            .env("OTEL_BLRP_SCHEDULE_DELAY", "20")
+            .start();
+        cluster.submit("traced_tasks:logs_many", &["3"]).success();
+        let given_up = || cluster.status()["spans"]["log_records_given_up"].as_u64().expect("a number");
+        wait_until("two are counted", || (given_up() == 2).then_some(()));
+    }
+}
+
+#[test]
 fn a_hook_may_bring_an_exporter_of_log_records() {
     let cluster = Cluster::builder().hook("exporters:log_records").build();
     let exported = cluster.file("exported");

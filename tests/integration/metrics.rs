@@ -104,7 +104,7 @@ fn the_exemplar_of_a_bucket_names_a_trace_that_can_be_shown() {
 
 /// Serves `shop:hello` and others, and returns the address.
 #[track_caller]
-fn serve(cluster: &Cluster) -> SocketAddr {
+pub(crate) fn serve(cluster: &Cluster) -> SocketAddr {
     let file = cluster.file("service.toml");
     let text = "name = \"shop\"\n[http]\naddress = \"127.0.0.1:0\"\n\
          [[applications]]\nname = \"hello\"\nroute_prefix = \"/hello\"\nimport_path = \"shop:hello\"\n\
@@ -121,7 +121,7 @@ fn service(cluster: &Cluster) -> Value {
 }
 
 /// Asks until there is a whole answer. Returns its status.
-fn ask(address: SocketAddr, head: &str, body: &str) -> io::Result<u16> {
+pub(crate) fn ask(address: SocketAddr, head: &str, body: &str) -> io::Result<u16> {
     let mut stream = TcpStream::connect(address)?;
     stream.set_read_timeout(Some(Duration::from_secs(30)))?;
     let length = body.len();
