@@ -71,8 +71,11 @@ impl Page {
     /// Waits for the page's end, which comes with that of the server. Returns how often it has asked.
     fn close(self) -> Result<u64, Failure> {
         self.is_over.store(true, Ordering::Relaxed);
-        // A stream that breaks off is the end too.
-        let _ = self.reader.join().map_err(|_| "the page panicked")?;
+        match self.reader.join().map_err(|_| "the page panicked")? {
+            Err(reason) if reason.contains("`HTTP/") => return Err(reason.into()),
+            // A stream that breaks off is the end too.
+            Ok(()) | Err(_) => {}
+        }
         Ok(self.looks.load(Ordering::Relaxed))
     }
 }
