@@ -86,6 +86,7 @@ impl AgentLink {
             address: self.engine.address.clone(),
             queues: self.engine.queues.clone(),
             engine_wait_ms: u64::try_from(self.engine.wait.as_millis()).unwrap_or(u64::MAX),
+            max_shared_value: self.engine.max_shared_value,
         }
     }
 

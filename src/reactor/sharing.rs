@@ -15,12 +15,13 @@ use crate::{
     resources::Free,
     state::{
         State,
+        follow_ups::FollowUp,
         now::Now,
         progress::{Event, Progress, TaskEnd},
         shared::Imported,
         task::Past,
     },
-    submit, waiting,
+    submit, values, waiting,
 };
 
 /// Notes that this head has joined an engine. `job` is that of the tasks that it runs for other nodes.
@@ -92,13 +93,18 @@ pub fn on_not_stored(state: &mut State, effects: &mut impl Effects, id: TaskId, 
 
 /// Takes the end of a task that was in a queue.
 pub fn on_shared_ended(state: &mut State, effects: &mut impl Effects, id: TaskId, end_bytes: &[u8], now: Now) {
+    let decoded = SharedEnd::decode(end_bytes);
     if !state.shared.open.contains_key(&id) {
+        if let Ok(SharedEnd { outcome: Outcome::Stored(stored), .. }) = decoded {
+            state.follow_ups.push(FollowUp::ValueUnused(stored.name));
+        }
         return;
     }
     accept(state, effects, id);
-    let shared = SharedEnd::decode(end_bytes).unwrap_or_else(|error| SharedEnd {
+    let shared = decoded.unwrap_or_else(|error| SharedEnd {
         attempt: 0,
         outcome: Outcome::Failed(Failure::Result { message: format!("its end cannot be read: {error}") }),
+        digest: None,
         started_unix_nano: None,
         ended_unix_nano: now.unix_nano,
         past: Vec::new(),
@@ -147,6 +153,8 @@ fn end(state: &mut State, effects: &mut impl Effects, id: TaskId, attempt: u32, 
     task.attempt = attempt;
     task.advance(id, Event::LetGo, &mut state.tally);
     lifecycle::end_task(state, effects, id, ended);
+    // What the agent is told follows what is in the journal.
+    effects.to_agent(&ToAgent::Taken(id));
 }
 
 /// A task of another node, as the agent hands it over.
@@ -168,6 +176,8 @@ pub struct Import {
     pub submitted_unix_nano: u64,
     /// Its envelope.
     pub envelope: Vec<u8>,
+    /// Reason why it cannot be run, if the agent knows one.
+    pub problem: Option<String>,
 }
 
 /// Takes a task of another node in. What cannot be run here fails at once.
@@ -176,9 +186,12 @@ pub fn on_import(state: &mut State, effects: &mut impl Effects, import: Import, 
     let Some(job) = state.shared.job else { return };
     if state.shared.imports_by_id.contains_key(&import.id) {
         effects.log(format!("task {} came twice from the agent", import.id));
-        return;
+        return drop_files(state, &import.envelope);
     }
-    let problem = check(&import.envelope);
+    let problem = import.problem.or_else(|| check(&import.envelope));
+    if problem.is_some() {
+        drop_files(state, &import.envelope);
+    }
     // Of what cannot be read nothing is kept but that it failed.
     let placeholder = placeholder();
     let bytes: &[u8] = if problem.is_none() { &import.envelope } else { &placeholder };
@@ -246,11 +259,20 @@ fn check(envelope: &[u8]) -> Option<String> {
     if tracer_core::module_name::is_path(module) {
         return Some(format!("this node takes no path of a library from a queue, such as `{module}`"));
     }
-    let has_local = envelope.submitter.is_some() || !envelope.inputs.is_empty() || envelope.module_version.is_some();
+    let has_local = envelope.submitter.is_some()
+        || envelope.inputs.iter().any(|input| input.task().is_some())
+        || envelope.module_version.is_some();
     if has_local || !envelope.policy.queue.is_empty() || !envelope.policy.idempotency_key.is_empty() {
         return Some("the task refers to what only its own node knows".into());
     }
     None
+}
+
+/// Removes the files of the arguments of an import that makes no task.
+fn drop_files(state: &mut State, envelope: &[u8]) {
+    if let Ok(envelope) = Envelope::decode(envelope) {
+        values::drop_files(state, &envelope);
+    }
 }
 
 /// Returns the envelope of a task that could not be read.
@@ -273,6 +295,7 @@ pub fn on_stop_import(state: &mut State, effects: &mut impl Effects, id: Cluster
 pub fn on_settled(state: &mut State, id: ClusterTaskId) {
     if let Some(task) = state.shared.imports_by_id.remove(&id) {
         state.shared.imports.remove(&task);
+        values::on_settled(state, task);
     }
 }
 

@@ -60,6 +60,7 @@ fn import(envelope: &Envelope<'_>) -> Import {
         lost: Vec::new(),
         submitted_unix_nano: 500,
         envelope: bytes,
+        problem: None,
     }
 }
 
@@ -67,6 +68,7 @@ fn end_of(outcome: Outcome) -> Vec<u8> {
     SharedEnd {
         attempt: 2,
         outcome,
+        digest: None,
         started_unix_nano: Some(10),
         ended_unix_nano: 20,
         past: Vec::new(),

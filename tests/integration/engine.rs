@@ -9,16 +9,16 @@ use serde_json::{Value, json};
 use crate::support::{Broker, Cluster, HOOK, free_port, kill, kill_if_there, wait_until, wait_until_within};
 
 /// Starts a node that submits, and runs nothing.
-fn origin(broker: &Broker) -> Cluster {
+pub(crate) fn origin(broker: &Broker) -> Cluster {
     Cluster::builder().workers(0).hook(HOOK).arg("--address").arg(broker.address()).start()
 }
 
 /// Starts a node that runs tasks of the queue `default`.
-fn holder(broker: &Broker) -> Cluster {
+pub(crate) fn holder(broker: &Broker) -> Cluster {
     Cluster::builder().workers(2).hook(HOOK).arg("--address").arg(broker.address()).arg("--queue=default=2").start()
 }
 
-fn agent_pid(cluster: &Cluster) -> u32 {
+pub(crate) fn agent_pid(cluster: &Cluster) -> u32 {
     wait_until("there is an agent that has reached the engine", || {
         let engine = &cluster.status()["engine"];
         (engine["is_reachable"] == true).then(|| engine["pid"].as_u64()).flatten().and_then(|pid| pid.try_into().ok())

@@ -303,9 +303,28 @@ impl Server {
             FromAgent::Lost { task, attempt, lost, why } => {
                 reactor::on_shared_lost(state, io, task, (attempt, &lost), why, now);
             }
-            FromAgent::Import { id, token, attempt, failures, crashes, lost, submitted_unix_nano, envelope } => {
-                let import =
-                    reactor::Import { id, token, attempt, failures, crashes, lost, submitted_unix_nano, envelope };
+            FromAgent::Import {
+                id,
+                token,
+                attempt,
+                failures,
+                crashes,
+                lost,
+                submitted_unix_nano,
+                envelope,
+                problem,
+            } => {
+                let import = reactor::Import {
+                    id,
+                    token,
+                    attempt,
+                    failures,
+                    crashes,
+                    lost,
+                    submitted_unix_nano,
+                    envelope,
+                    problem,
+                };
                 reactor::on_import(state, io, import, now);
             }
             FromAgent::Stop(id) => reactor::on_stop_import(state, io, id, now),

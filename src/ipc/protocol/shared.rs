@@ -7,13 +7,18 @@ use tracer_core::{ClusterTaskId, PlaceId};
 
 use super::message::{put_attempts, take_attempts};
 
+/// The SHA-256 of a value.
+pub type Digest = [u8; 32];
+
 /// The end of a task as it travels from node to node.
 #[derive(Clone, Debug, PartialEq)]
 pub struct SharedEnd {
     /// The last attempt, from 1; 0 when none had begun.
     pub attempt: u32,
-    /// Outcome of the task. A value is in it, and not in a file.
+    /// Outcome of the task. Between a head and its agent a large value is in a file of theirs; between nodes it is in the engine, and there is no name.
     pub outcome: Outcome,
+    /// Digest of a value that is in the engine.
+    pub digest: Option<Digest>,
     /// Time at which the last attempt began, in nanoseconds since the Unix epoch by the clock of its node; none if none had begun.
     pub started_unix_nano: Option<u64>,
     /// Time of the end, by the same clock.
@@ -35,6 +40,7 @@ impl SharedEnd {
         out.put_str(&self.node_id);
         self.outcome.encode(&mut out);
         put_attempts(&mut out, &self.past);
+        self.digest.iter().for_each(|digest| out.extend_from_slice(digest));
         out
     }
 
@@ -47,11 +53,12 @@ impl SharedEnd {
         let (ended_unix_nano, node_id) = (take.u64()?, take.str()?.to_owned());
         let outcome = Outcome::take(&mut take)?;
         let past = take_attempts(&mut take)?;
+        let digest = match &outcome {
+            Outcome::Stored(stored) if stored.name.is_empty() => Some(take.array()?),
+            _ => None,
+        };
         take.finish()?;
-        if let Outcome::Stored(_) = outcome {
-            return Err(WireError::UnknownValue("outcome"));
-        }
-        Ok(SharedEnd { attempt, outcome, started_unix_nano, ended_unix_nano, past, node_id })
+        Ok(SharedEnd { attempt, outcome, digest, started_unix_nano, ended_unix_nano, past, node_id })
     }
 }
 
@@ -100,6 +107,8 @@ pub enum ToAgent {
         queues: Vec<(String, u32)>,
         /// Time that a submission waits for an engine that cannot be reached, in milliseconds.
         engine_wait_ms: u64,
+        /// The most bytes of one argument or result.
+        max_shared_value: u64,
     },
     /// A task to put into a queue.
     Share {
@@ -113,8 +122,10 @@ pub enum ToAgent {
         at_most_once: bool,
         /// Limit of how often it is started again after its node or worker was lost.
         crash_limit: u32,
-        /// Its envelope, free of what only this head knows.
+        /// Its envelope, free of what only this head and its agent know: arguments in files are named.
         envelope: Vec<u8>,
+        /// Arguments that are too many bytes together for a message of a queue, with their places.
+        large: Vec<(u32, Vec<u8>)>,
         /// True if no agent was told of it before.
         is_new: bool,
         /// True if an agent has said that the engine has it.
@@ -183,6 +194,8 @@ pub enum ToAgent {
         /// The attempt that it began with here.
         attempt: u32,
     },
+    /// The end of a task of this head is in its journal: what the engine keeps for it is not needed any more.
+    Taken(TaskId),
 }
 
 /// A message of an agent to its head.
@@ -221,8 +234,10 @@ pub enum FromAgent {
         lost: Vec<LostElsewhere>,
         /// Time at which its origin accepted it, by the clock of that machine.
         submitted_unix_nano: u64,
-        /// Its envelope.
+        /// Its envelope. Arguments in files are in the values of the head's place.
         envelope: Vec<u8>,
+        /// Reason why it cannot be run, if so: one of its arguments cannot be had.
+        problem: Option<String>,
     },
     /// The origin of an import wants it to end.
     Stop(ClusterTaskId),
@@ -271,9 +286,9 @@ impl ToAgent {
     /// Appends the body of its frame.
     pub fn put(&self, out: &mut Vec<u8>) {
         match self {
-            ToAgent::Node { place, life, node_id, address, queues, engine_wait_ms } => {
+            ToAgent::Node { place, life, node_id, address, queues, engine_wait_ms, max_shared_value } => {
                 out.put_u8(1);
-                [place.0, *life, *engine_wait_ms].into_iter().for_each(|number| out.put_u64(number));
+                [place.0, *life, *engine_wait_ms, *max_shared_value].into_iter().for_each(|number| out.put_u64(number));
                 out.put_str(node_id);
                 out.put_str(address);
                 out.put_u32(queues.len() as u32);
@@ -289,6 +304,7 @@ impl ToAgent {
                 at_most_once,
                 crash_limit,
                 envelope,
+                large,
                 is_new,
                 is_stored,
             } => {
@@ -298,6 +314,11 @@ impl ToAgent {
                 out.put_u32(*crash_limit);
                 out.put_str(queue);
                 out.put_bytes(envelope);
+                out.put_u32(large.len() as u32);
+                for (argument, value) in large {
+                    out.put_u32(*argument);
+                    out.put_bytes(value);
+                }
             }
             ToAgent::Withdraw { task, stops, end } => {
                 out.put_u8(3);
@@ -341,6 +362,10 @@ impl ToAgent {
                 put_id(out, *id);
                 out.put_u32(*attempt);
             }
+            ToAgent::Taken(task) => {
+                out.put_u8(11);
+                out.put_u64(task.0);
+            }
         }
     }
 
@@ -350,16 +375,19 @@ impl ToAgent {
         let message = match take.u8()? {
             1 => {
                 let (place, life, engine_wait_ms) = (PlaceId(take.u64()?), take.u64()?, take.u64()?);
+                let max_shared_value = take.u64()?;
                 let (node_id, address) = (take.str()?.to_owned(), take.str()?.to_owned());
                 let queues = (0..take.u32()?).map(|_| Ok((take.str()?.to_owned(), take.u32()?)));
                 let queues = queues.collect::<Result<_, WireError>>()?;
-                ToAgent::Node { place, life, node_id, address, queues, engine_wait_ms }
+                ToAgent::Node { place, life, node_id, address, queues, engine_wait_ms, max_shared_value }
             }
             2 => {
                 let (task, submitted_unix_nano) = (TaskId(take.u64()?), take.u64()?);
                 let (at_most_once, is_new, is_stored) = (flag(&mut take)?, flag(&mut take)?, flag(&mut take)?);
                 let (crash_limit, queue) = (take.u32()?, take.str()?.to_owned());
                 let envelope = take.bytes()?.into();
+                let large = (0..take.u32()?).map(|_| Ok((take.u32()?, take.bytes()?.into())));
+                let large = large.collect::<Result<_, WireError>>()?;
                 ToAgent::Share {
                     task,
                     queue,
@@ -367,6 +395,7 @@ impl ToAgent {
                     at_most_once,
                     crash_limit,
                     envelope,
+                    large,
                     is_new,
                     is_stored,
                 }
@@ -384,6 +413,7 @@ impl ToAgent {
             8 => ToAgent::GivenBack { id: take_id(&mut take)?, attempt: take.u32()?, has_begun: flag(&mut take)? },
             9 => ToAgent::Stopping,
             10 => ToAgent::StoodIn { id: take_id(&mut take)?, attempt: take.u32()? },
+            11 => ToAgent::Taken(TaskId(take.u64()?)),
             _ => return Err(WireError::UnknownValue("message to an agent")),
         };
         take.finish()?;
@@ -416,7 +446,17 @@ impl FromAgent {
                 out.put_str(why);
                 put_lost(out, lost);
             }
-            FromAgent::Import { id, token, attempt, failures, crashes, lost, submitted_unix_nano, envelope } => {
+            FromAgent::Import {
+                id,
+                token,
+                attempt,
+                failures,
+                crashes,
+                lost,
+                submitted_unix_nano,
+                envelope,
+                problem,
+            } => {
                 out.put_u8(5);
                 put_id(out, *id);
                 [*attempt, *failures, *crashes].into_iter().for_each(|number| out.put_u32(number));
@@ -424,6 +464,8 @@ impl FromAgent {
                 out.put_bytes(token);
                 out.put_bytes(envelope);
                 put_lost(out, lost);
+                out.put_u8(problem.is_some().into());
+                out.put_str(problem.as_deref().unwrap_or_default());
             }
             FromAgent::Stop(id) => {
                 out.put_u8(6);
@@ -466,7 +508,19 @@ impl FromAgent {
                 let submitted_unix_nano = take.u64()?;
                 let (token, envelope) = (take.bytes()?.into(), take.bytes()?.into());
                 let lost = take_lost(&mut take)?;
-                FromAgent::Import { id, token, attempt, failures, crashes, lost, submitted_unix_nano, envelope }
+                let has_problem = flag(&mut take)?;
+                let problem = Some(take.str()?.to_owned()).filter(|_| has_problem);
+                FromAgent::Import {
+                    id,
+                    token,
+                    attempt,
+                    failures,
+                    crashes,
+                    lost,
+                    submitted_unix_nano,
+                    envelope,
+                    problem,
+                }
             }
             6 => FromAgent::Stop(take_id(&mut take)?),
             7 => FromAgent::Settled(take_id(&mut take)?),
@@ -498,6 +552,7 @@ mod tests {
                 address: "nats://127.0.0.1:4222".into(),
                 queues: vec![("default".into(), 2), ("gpu".into(), 0)],
                 engine_wait_ms: 5000,
+                max_shared_value: 1 << 30,
             },
             ToAgent::Share {
                 task: TaskId(1),
@@ -506,6 +561,7 @@ mod tests {
                 at_most_once: true,
                 crash_limit: 3,
                 envelope: b"envelope".to_vec(),
+                large: vec![(1, b"one".to_vec()), (0, Vec::new())],
                 is_new: true,
                 is_stored: false,
             },
@@ -517,6 +573,7 @@ mod tests {
             ToAgent::GivenBack { id: ID, attempt: 1, has_begun: false },
             ToAgent::Stopping,
             ToAgent::StoodIn { id: ID, attempt: 3 },
+            ToAgent::Taken(TaskId(4)),
         ];
         for message in to_agent {
             let mut body = Vec::new();
@@ -538,6 +595,7 @@ mod tests {
                 lost: vec![LostElsewhere { attempt: 1, node_id: "b".into(), since_unix_nano: 3, until_unix_nano: 4 }],
                 submitted_unix_nano: 9,
                 envelope: b"e".to_vec(),
+                problem: Some("gone".into()),
             },
             FromAgent::Stop(ID),
             FromAgent::Settled(ID),
@@ -556,6 +614,7 @@ mod tests {
         let end = SharedEnd {
             attempt: 2,
             outcome: Outcome::Failed(Failure::Cancelled),
+            digest: None,
             started_unix_nano: Some(5),
             ended_unix_nano: 6,
             past: Vec::new(),
@@ -567,17 +626,22 @@ mod tests {
     }
 
     #[test]
-    fn an_end_of_another_node_names_no_file_of_this_one() {
-        let stored = tracer_core::Stored { name: "7-1".into(), bytes: 1 };
+    fn an_end_names_a_file_for_its_own_head_and_a_digest_for_other_nodes() {
+        let stored = |name: &str| Outcome::Stored(tracer_core::Stored { name: name.into(), bytes: 1 });
         let end = SharedEnd {
             attempt: 1,
-            outcome: Outcome::Stored(stored),
+            outcome: stored("7-1"),
+            digest: None,
             started_unix_nano: None,
             ended_unix_nano: 6,
             past: Vec::new(),
             node_id: String::new(),
         };
-        assert_eq!(SharedEnd::decode(&end.encode()), Err(WireError::UnknownValue("outcome")));
+        assert_eq!(SharedEnd::decode(&end.encode()), Ok(end.clone()));
+        let without = SharedEnd { outcome: stored(""), ..end };
+        assert!(SharedEnd::decode(&without.encode()).is_err(), "nobody could find it");
+        let travelling = SharedEnd { digest: Some([7; 32]), ..without };
+        assert_eq!(SharedEnd::decode(&travelling.encode()), Ok(travelling));
     }
 
     proptest! {
