@@ -26,7 +26,7 @@ pub(crate) fn agent_pid(cluster: &Cluster) -> u32 {
 }
 
 /// Submits a task that says that it has begun and waits until it may go on, and returns its id.
-fn submit_blocked(origin: &Cluster, flags: &[&str], name: &str) -> (u64, [String; 2]) {
+pub(crate) fn submit_blocked(origin: &Cluster, flags: &[&str], name: &str) -> (u64, [String; 2]) {
     let [started, go] = ["started", "go"].map(|what| origin.file(&format!("{name}-{what}")));
     let arguments = [&started, &go].map(|path| json!(path).to_string());
     let mut command = vec!["submit", "task", "--queue", "default", "--no-wait"];

@@ -6,7 +6,7 @@ use rustix::process::Signal;
 use serde_json::{Value, json};
 use tracer::Driver;
 
-use crate::engine::{agent_pid, holder, origin};
+use crate::engine::{agent_pid, holder, origin, submit_blocked};
 use crate::support::{Broker, Cluster, HOOK, kill, wait_until};
 
 const MIB: usize = 1 << 20;
@@ -35,12 +35,12 @@ fn wait_for_no_values(broker: &Broker) {
     wait_until("the engine has no values", || (values(broker) == (0, 0)).then_some(()));
 }
 
-/// Returns the one subject that the engine has values under.
-fn value_subject(broker: &Broker) -> String {
-    wait_until("the engine has a whole value", || {
-        let info = broker.jetstream("STREAM.INFO.TRACER_default_VALUE", &json!({"subjects_filter": ">"}));
-        info["state"]["subjects"].as_object()?.keys().next().cloned()
-    })
+/// Returns the subject of the argument of a task.
+fn value_subject(broker: &Broker, task: &str) -> String {
+    let info = broker.jetstream("STREAM.INFO.TRACER_default_VALUE", &json!({"subjects_filter": ">"}));
+    let subjects = info["state"]["subjects"].as_object().unwrap_or_else(|| panic!("{info}"));
+    let of_task = subjects.keys().find(|subject| subject.split('.').nth(4) == Some(task));
+    of_task.unwrap_or_else(|| panic!("task {task} has no value: {info}")).clone()
 }
 
 /// Returns the most memory of its own that a process has now, in bytes.
@@ -169,33 +169,29 @@ fn what_is_above_the_bound_is_refused_by_name() {
 #[test]
 fn a_damaged_value_is_an_error_by_name_and_one_that_the_engine_has_lost_is_put_there_again() {
     let Some(broker) = Broker::start() else { return };
-    // It makes the queue, and is gone before anything is in it.
-    let first = holder(&broker);
-    agent_pid(&first);
-    first.stop().success();
-    let a = origin(&broker);
-    agent_pid(&a);
+    let (b, a) = (holder(&broker), origin(&broker));
+    agent_pid(&b);
+    // Its slots are taken until the values are as they are to be.
+    let blocked = ["one", "two"].map(|name| submit_blocked(&a, &[], name));
+    blocked.iter().for_each(|(_, [started, _])| b.wait_for_file(started.as_ref()));
     let mut driver = Driver::connect(&a.temp_dir()).unwrap();
     let text = text_of(300 << 10);
-    let damaged = driver.remote("nested_tasks:echo").queue("default").arg(&text).unwrap().submit().unwrap();
-    driver.accepted(&damaged).unwrap();
-    let subject = value_subject(&broker);
+    let mut submit = || {
+        let task = driver.remote("nested_tasks:echo").queue("default").arg(&text).unwrap().submit().unwrap();
+        let id = driver.accepted(&task).unwrap();
+        (task, value_subject(&broker, &id.to_string()))
+    };
+    let [(damaged, subject), (lost, lost_subject)] = [submit(), submit()];
     // Encoded, a text of that length has five bytes before it.
     let piece = vec![b'x'; text.len() + 5];
     let stored: Value = serde_json::from_slice(&broker.request(&subject, &["Tracer-Upload: 1"], &piece)).unwrap();
     let entry = [1, stored["seq"].as_u64().unwrap(), piece.len() as u64].map(u64::to_le_bytes).concat();
     broker.request(&subject, &["Tracer-Upload: 1", "Tracer-Complete: 1"], &entry);
-    let b = holder(&broker);
+    broker.jetstream("STREAM.PURGE.TRACER_default_VALUE", &json!({"filter": lost_subject}));
+    blocked.iter().for_each(|(_, [_, go])| fs::write(go, "").unwrap());
     let error = driver.get::<String>(damaged).unwrap_err().to_string();
     assert!(error.contains("is damaged in the engine: it has the SHA-256 "), "{error}");
     assert!(error.contains("(hint: submit the task again)"), "{error}");
-    b.stop().success();
-    wait_for_no_values(&broker);
-
-    let lost = driver.remote("nested_tasks:echo").queue("default").arg(&text).unwrap().submit().unwrap();
-    driver.accepted(&lost).unwrap();
-    broker.jetstream("STREAM.PURGE.TRACER_default_VALUE", &json!({}));
-    let _b = holder(&broker);
     assert!(driver.get::<String>(lost).unwrap() == text);
     wait_for_no_values(&broker);
 }
