@@ -19,7 +19,7 @@ use tracer_core::codec::{Put, Take, WireError};
 use tracer_core::count::Size;
 use tracer_core::task::{Outcome, TaskId};
 use tracer_core::{ClusterTaskId, PlaceId, Stored};
-use tracer_ipc::protocol::{Digest, SharedEnd};
+use tracer_ipc::protocol::{Digest, Found, SharedEnd};
 
 use crate::interface::{Answer, Delivery, Handle, PutError, Request, ValueError, ValueKey, ValueSource};
 use crate::message::{Heartbeat, TaskMessage, Told, value_of, with_files, without_value};
@@ -145,6 +145,8 @@ pub enum ToHead {
     Stop(ClusterTaskId),
     /// The end of an import is in its record, or counts for nothing: it need not be remembered any more.
     Settled(ClusterTaskId),
+    /// The answer to a question of somebody.
+    Found(u64, Found),
     /// Something for the log.
     Log(String),
 }
@@ -275,6 +277,12 @@ enum Asked {
     /// The result of this attempt.
     PutResult(ClusterTaskId, u32),
     GetResult(TaskId, ValueKey),
+    /// The record that somebody asks for, under the number of the question.
+    Find(u64, ClusterTaskId),
+    /// The queue of a task that somebody asks for, with the attempts that were begun.
+    FindMessage(u64, u32),
+    /// The result that somebody asks for.
+    FindValue(u64, Box<SharedEnd>, u64),
 }
 
 /// The state of an agent.
@@ -968,6 +976,86 @@ impl Agent {
         }
     }
 
+    // ---- questions ----------------------------------------------------------------------------------------------------
+
+    /// Looks for a task of any node, and answers under the number of the question.
+    pub fn on_find(&mut self, number: u64, id: ClusterTaskId) {
+        if self.is_reachable {
+            self.ask(Asked::Find(number, id), Request::Read(id));
+        } else {
+            self.tell(ToHead::Found(number, Found::Unreachable));
+        }
+    }
+
+    fn on_record_found(&mut self, number: u64, id: ClusterTaskId, answer: Answer) {
+        let record = match answer {
+            Answer::Record(entry) => entry.map(|entry| Record::decode(&entry.value)).transpose(),
+            _ => return self.tell(ToHead::Found(number, Found::Unreachable)),
+        };
+        let attempts_of = |claim: &Claim, has_begun: bool| claim.attempt - u32::from(!has_begun && claim.attempt > 0);
+        let found = match record {
+            Ok(None) => return self.ask(Asked::FindMessage(number, 0), Request::FindMessage(id)),
+            Ok(Some(Record::GivenBack { claim, has_begun })) => {
+                let attempts = attempts_of(&claim, has_begun);
+                return self.ask(Asked::FindMessage(number, attempts), Request::FindMessage(id));
+            }
+            Ok(Some(Record::Claimed(claim) | Record::Suspected { claim, .. })) => {
+                let Mark { node_id, unix_nano } = claim.mark;
+                Found::Claimed { node_id, attempt: claim.attempt, since_unix_nano: unix_nano }
+            }
+            Ok(Some(Record::Ended(End::Outcome { attempt, outcome, .. }))) => match value_of(&outcome) {
+                None => Found::Ended { end: outcome, loss: None },
+                Some((shared, stored)) => {
+                    let max = self.settings.max_value;
+                    let digest = shared.digest.filter(|_| stored.bytes <= max);
+                    let Some(digest) = digest else {
+                        let loss = too_large("the result", stored.bytes, max);
+                        return self.tell(ToHead::Found(number, Found::Ended { end: outcome, loss: Some(loss) }));
+                    };
+                    let key = ValueKey { id, attempt, digest, bytes: stored.bytes };
+                    let asked = Asked::FindValue(number, Box::new(shared), stored.bytes);
+                    return self.ask(asked, Request::GetValue(key));
+                }
+            },
+            Ok(Some(Record::Ended(End::Lost(claim) | End::NodesLost(claim)))) => {
+                let Mark { node_id, .. } = claim.mark;
+                Found::Lost { attempt: claim.attempt, why: format!("the node that ran it was lost (node `{node_id}`)") }
+            }
+            Err(error) => {
+                self.tell(ToHead::Log(format!("the record of task {id} cannot be read: {error}")));
+                Found::Unreachable
+            }
+        };
+        self.tell(ToHead::Found(number, found));
+    }
+
+    fn on_message_found(&mut self, number: u64, attempts: u32, answer: Answer) {
+        let found = match answer {
+            Answer::InQueue(Some(queue)) => Found::Waiting { queue, attempts },
+            // Its record says that somebody gave it back.
+            Answer::InQueue(None) if attempts > 0 => Found::Waiting { queue: String::new(), attempts },
+            Answer::InQueue(None) => Found::Unknown,
+            _ => Found::Unreachable,
+        };
+        self.tell(ToHead::Found(number, found));
+    }
+
+    fn on_value_found(&mut self, number: u64, mut shared: SharedEnd, bytes: u64, answer: Answer) {
+        let loss = match answer {
+            Answer::ValueGot(Ok(name)) => {
+                (shared.outcome, shared.digest) = (Outcome::Stored(Stored { name, bytes }), None);
+                None
+            }
+            Answer::ValueGot(Err(ValueError::Missing)) => Some(format!(
+                "the result takes {}, and its origin has taken it out of the engine\n(hint: ask there)",
+                Size(bytes)
+            )),
+            Answer::ValueGot(Err(why)) => Some(format!("the result takes {}, but {why}", Size(bytes))),
+            _ => return self.tell(ToHead::Found(number, Found::Unreachable)),
+        };
+        self.tell(ToHead::Found(number, Found::Ended { end: shared.encode(), loss }));
+    }
+
     // ---- records ------------------------------------------------------------------------------------------------------
 
     fn bring_about(&mut self, id: ClusterTaskId, event: Event) {
@@ -1318,6 +1406,9 @@ impl Agent {
             Asked::PutArgument(task, at) => self.on_argument_put(task, at, answer),
             Asked::GetArgument(id, key) => self.on_argument_got(id, &key, answer),
             Asked::PutResult(id, attempt) => self.on_result_put(id, attempt, answer),
+            Asked::Find(number, id) => self.on_record_found(number, id, answer),
+            Asked::FindMessage(number, attempts) => self.on_message_found(number, attempts, answer),
+            Asked::FindValue(number, end, bytes) => self.on_value_found(number, *end, bytes, answer),
             Asked::GetResult(task, key) => self.on_result_got(task, &key, answer),
             Asked::Pull(queue) => {
                 self.pulling.remove(&queue);

@@ -211,6 +211,10 @@ impl Engine {
                 let value = kept.values.get(&key).cloned();
                 Some(Answer::ValueGot(value.map(|value| files.write(value)).ok_or(ValueError::Missing)))
             }
+            Request::FindMessage(id) => {
+                let found = kept.messages.iter().any(|message| message.id == id && !message.is_done);
+                Some(Answer::InQueue(found.then(|| QUEUE.into())))
+            }
             Request::DropValues(id) => {
                 kept.values.retain(|key, _| key.id != id);
                 None
@@ -474,6 +478,7 @@ impl World {
                 node.head.runs.remove(&id);
                 self.tell_free(at);
             }
+            ToHead::Found(..) => panic!("nobody has asked"),
             ToHead::Log(line) => panic!("{line}"),
         }
     }
@@ -1004,6 +1009,63 @@ fn an_argument_of_a_delivery_that_was_let_go_of_is_removed_and_taken_for_no_othe
     assert!(effects.iter().any(|effect| matches!(effect, Effect::Ask(_, Request::GiveBack(_)))), "{effects:?}");
     agent.on_answer(number, Answer::ValueGot(Ok("9".into())));
     assert_eq!(agent.take_effects(), [Effect::RemoveFile("9".into())]);
+}
+
+#[test]
+fn what_is_asked_of_any_task_is_answered_from_its_record_and_its_queue() {
+    let id = ClusterTaskId { place: PlaceId(9), task: TaskId(4) };
+    let holder = Holder { place: PlaceId(2), life: 1 };
+    let mark = Mark { node_id: "b".into(), unix_nano: 7 };
+    let claim = Claim { holder, mark, attempt: 2, failures: 0, crashes: 1, past: Vec::new() };
+    let entry = |record: &Record| Some(Entry { revision: 1, stamp_ns: 1, value: record.encode() });
+    let ended = |outcome: Vec<u8>| Record::Ended(End::Outcome { attempt: 2, holder: Some(holder), outcome });
+    let claimed = Found::Claimed { node_id: "b".into(), attempt: 2, since_unix_nano: 7 };
+    let given_back = Record::GivenBack { claim: claim.clone(), has_begun: false };
+    let waits = |attempts| Found::Waiting { queue: QUEUE.into(), attempts };
+    let done = Found::Ended { end: b"done".to_vec(), loss: None };
+    let cases = [
+        (None, Some(None), Found::Unknown),
+        (None, Some(Some(QUEUE.to_owned())), waits(0)),
+        (entry(&given_back), Some(Some(QUEUE.to_owned())), waits(1)),
+        (entry(&Record::Claimed(claim)), None, claimed),
+        (entry(&ended(b"done".to_vec())), None, done),
+    ];
+    for (record, queue, expected) in cases {
+        let mut agent = agent();
+        agent.on_find(5, id);
+        let (number, request) = only_asked(&mut agent);
+        assert_eq!(request, Request::Read(id));
+        agent.on_answer(number, Answer::Record(record));
+        if let Some(queue) = queue {
+            let (number, request) = only_asked(&mut agent);
+            assert_eq!(request, Request::FindMessage(id));
+            agent.on_answer(number, Answer::InQueue(queue));
+        }
+        assert_eq!(agent.take_effects(), [Effect::Tell(ToHead::Found(5, expected))]);
+    }
+    let shared = SharedEnd {
+        outcome: Outcome::Stored(Stored { name: String::new(), bytes: 5 }),
+        digest: Some(DIGEST),
+        ..SharedEnd::decode(&end_with("7", 5, 2)).unwrap()
+    };
+    for (got, is_there) in [(Ok("12".to_owned()), true), (Err(ValueError::Missing), false)] {
+        let mut agent = agent();
+        agent.on_find(5, id);
+        let (number, _) = only_asked(&mut agent);
+        agent.on_answer(number, Answer::Record(entry(&ended(shared.encode()))));
+        let (number, request) = only_asked(&mut agent);
+        assert_eq!(request, Request::GetValue(ValueKey { id, attempt: 2, digest: DIGEST, bytes: 5 }));
+        agent.on_answer(number, Answer::ValueGot(got));
+        let effects = agent.take_effects();
+        let [Effect::Tell(ToHead::Found(5, Found::Ended { end, loss }))] = &effects[..] else { panic!("{effects:?}") };
+        assert_eq!(loss.is_none(), is_there, "{loss:?}");
+        let name = if is_there { "12" } else { "" };
+        let outcome = SharedEnd::decode(end).unwrap().outcome;
+        assert_eq!(outcome, Outcome::Stored(Stored { name: name.into(), bytes: 5 }));
+    }
+    let mut away = Agent::new(settings(PlaceId(1), 1), 0);
+    away.on_find(6, id);
+    assert_eq!(away.take_effects(), [Effect::Tell(ToHead::Found(6, Found::Unreachable))]);
 }
 
 #[test]

@@ -132,6 +132,8 @@ pub enum Request {
     },
     /// Get a value out of the engine, into a file among the values of this place. Answered by [`Answer::ValueGot`].
     GetValue(ValueKey),
+    /// Say which queue has the message of a task, if any has. Answered by [`Answer::InQueue`].
+    FindMessage(ClusterTaskId),
     /// Remove all values of a task. Not answered: what is left goes by age.
     DropValues(ClusterTaskId),
 }
@@ -190,6 +192,8 @@ pub enum Answer {
         /// This node's own.
         own: Option<Entry>,
     },
+    /// The queue that has the message, if any has.
+    InQueue(Option<String>),
     /// The digest of a value that is in the engine now; or why it is not.
     ValuePut(Result<Digest, PutError>),
     /// The name of the file that a value is in now; or why there is none.

@@ -303,6 +303,7 @@ impl Nats {
             }
             Request::PutValue { id, attempt, source } => Some(self.put_value(id, attempt, source).await),
             Request::GetValue(key) => Some(self.get_value(&key).await),
+            Request::FindMessage(id) => Some(self.find_message(id).await.map_or(Answer::Unreachable, Answer::InQueue)),
             Request::DropValues(id) => {
                 self.drop_values(id).await;
                 None
@@ -353,6 +354,19 @@ impl Nats {
             Err(error) if error.kind() == LastRawMessageErrorKind::NoMessageFound => Ok(None),
             Err(_) => Err(()),
         }
+    }
+
+    /// Looks into every queue of the cluster.
+    async fn find_message(&self, id: ClusterTaskId) -> Result<Option<String>, ()> {
+        let mut streams = self.context.stream_names();
+        while let Some(name) = streams.next().await {
+            let name = name.map_err(drop)?;
+            let Some(queue) = name.strip_prefix(&queue_stream("")) else { continue };
+            if self.last(queue_stream(queue), queue_subject(queue, id)).await?.is_some() {
+                return Ok(Some(queue.into()));
+            }
+        }
+        Ok(None)
     }
 
     async fn pull(&self, queue: &str, count: usize) -> Answer {

@@ -223,6 +223,7 @@ impl Out {
             },
             ToHead::Stop(id) => FromAgent::Stop(id),
             ToHead::Settled(id) => FromAgent::Settled(id),
+            ToHead::Found(number, found) => FromAgent::Found { number, found },
             ToHead::Log(line) => FromAgent::Log(line),
         };
         self.put_message(&message);
@@ -318,6 +319,7 @@ fn on_head(agent: &mut Agent, message: ToAgent, now_ns: u64) -> Result<(), Agent
         ToAgent::StoodIn { id, attempt } => agent.on_stood_in(id, attempt),
         ToAgent::Stopping => agent.on_stopping(),
         ToAgent::Taken(task) => agent.on_taken(task),
+        ToAgent::Find { number, id } => agent.on_find(number, id),
     }
     Ok(())
 }

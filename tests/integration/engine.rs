@@ -305,3 +305,61 @@ fn a_node_that_is_killed_whole_is_replaced_by_another_one() {
     assert_ne!(real.span_id(), stand_in.span_id());
     assert_eq!(attempts(), [real.span_id(), second.span_id()]);
 }
+
+#[test]
+fn a_task_is_looked_up_by_its_id_in_the_cluster_on_any_node() {
+    let Some(broker) = Broker::start() else { return };
+    let (b, a) = (holder(&broker), origin(&broker));
+    agent_pid(&b);
+    let c = origin(&broker);
+    agent_pid(&c);
+    let get = |node: &Cluster, id: &str| node.tracer(&["get", id, "--format", "json"]).success().json();
+    let submitted = a.tracer(&["submit", "task", "--queue", "default", "demo:my_function", "--format", "json"]);
+    let id = submitted.success().json()["cluster_task_id"].as_str().expect("it has one").to_owned();
+    assert!(id.ends_with("-1") && id.starts_with(a.status()["engine"]["place_id"].as_str().unwrap()), "{id}");
+    for node in [&b, &c] {
+        let task = get(node, &id);
+        let shown = ["cluster_task_id", "state", "result", "attempt"].map(|key| task[key].clone());
+        assert_eq!(shown, [json!(id), json!("succeeded"), json!(1), json!(1)], "{task}");
+        assert_eq!(task["node_id"], b.status()["node_id"]);
+    }
+    c.tracer(&["get", &id]).success().stdout_contains("succeeded").stdout_contains("result");
+    assert_eq!(get(&a, &id)["id"], 1, "its origin knows more of it");
+
+    // One runs, one runs beside it, and one waits.
+    let blocked = ["one", "two", "three"].map(|name| submit_blocked(&a, &[], name));
+    let of = |local: u64| format!("{}-{local}", id.rsplit_once('-').unwrap().0);
+    blocked[..2].iter().for_each(|(_, [started, _])| b.wait_for_file(started.as_ref()));
+    let running = get(&c, &of(blocked[0].0));
+    assert_eq!((&running["state"], &running["node_id"]), (&json!("running"), &b.status()["node_id"]), "{running}");
+    let waiting = get(&c, &of(blocked[2].0));
+    assert_eq!((&waiting["state"], &waiting["queue"]), (&json!("waiting"), &json!("default")), "{waiting}");
+    c.tracer(&["get", &of(99)]).status(1).stderr_contains("it was never put into a queue").stderr_contains("(hint: ");
+    for command in ["cancel", "explain", "wait"] {
+        let refused = c.tracer(&[command, &of(blocked[2].0)]).status(1);
+        refused.stderr_contains("was submitted on another node").stderr_contains("(hint: `tracer get ");
+    }
+    a.tracer(&["explain", &of(blocked[2].0)]).success();
+    a.tracer(&["cancel", &of(blocked[2].0)]).success();
+    assert_eq!(a.wait_for_task(blocked[2].0)["state"], "cancelled");
+    assert_eq!(get(&c, &of(blocked[2].0))["state"], "cancelled");
+
+    // Its origin is gone before it ends, and a large result is still there.
+    let large =
+        a.tracer(&["submit", "task", "--queue", "default", "--no-wait", "misbehaving_tasks:big_result", "300000"]);
+    let large: u64 = large.success().stderr_contains("`tracer get ").stdout_text().trim().parse().unwrap();
+    for process in a.processes() {
+        kill_if_there(process.pid, Signal::KILL);
+    }
+    blocked[..2].iter().for_each(|(_, [_, go])| fs::write(go, "").unwrap());
+    let ended = |local: u64| {
+        wait_until("it has ended", || Some(get(&c, &of(local))).filter(|task| task["state"] == "succeeded"))
+    };
+    ended(blocked[0].0);
+    assert_eq!(ended(large)["result"], "x".repeat(300_000));
+    let left = fs::read_dir(c.temp_dir().join("values")).unwrap().count();
+    assert_eq!(left, 0, "what was brought to be shown is removed");
+
+    let alone = Cluster::untraced();
+    alone.tracer(&["get", &id]).status(1).stderr_contains("this head has joined no engine").stderr_contains("(hint: ");
+}

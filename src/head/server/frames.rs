@@ -336,6 +336,7 @@ impl Server {
                     agent.state = (is_reachable, text);
                 }
             }
+            FromAgent::Found { number, found } => io.on_found(number, found),
             FromAgent::Log(line) => io.log(format!("the agent: {line}")),
         }
     }
@@ -351,6 +352,7 @@ impl Server {
             Query::Status => Reply::Status(Box::new(self.status(now))),
             Query::Tasks { limit, which } => Reply::Tasks(reactor::list_tasks(state, io, limit, &which)),
             Query::Task { id } => Reply::Task(reactor::get_task(state, io, id).map(Box::new)),
+            Query::Shared { id: shared } => return io.find_shared(&shared, id, number),
             Query::Explain { id } => Reply::Explanation(reactor::explain_task(state, io, id).map(Box::new)),
             Query::Actors => Reply::Actors(self.actors()),
             Query::Actor { wanted } => Reply::Actor(reactor::find_actor(state, &wanted).map(Box::new)),

@@ -209,6 +209,11 @@ pub enum Query {
         /// Id of the task.
         id: TaskId,
     },
+    /// One task of a queue, of any node of the engine that the head has joined. Answered by [`Reply::Shared`].
+    Shared {
+        /// Its id in the cluster.
+        id: String,
+    },
     /// Explanation of why a task waits, what it is at, or why it ended as it did. Answered by [`Reply::Explanation`].
     Explain {
         /// Id of the task.
@@ -275,6 +280,8 @@ pub enum Reply {
     Tasks(TaskList),
     /// To [`Query::Task`]; none for a task that was never submitted here or was forgotten.
     Task(Option<Box<TaskReport>>),
+    /// To [`Query::Shared`]; or why nothing can be said of it, with the next step.
+    Shared(Result<Box<SharedReport>, String>),
     /// To [`Query::Explain`]; none for a task that was never submitted here or was forgotten.
     Explanation(Option<Box<Explanation>>),
     /// To [`Query::Workers`], in the order in which they were started.
@@ -712,6 +719,39 @@ impl TaskReport {
         self.result_loss = result.as_ref().and_then(JsonText::loss);
         self.result = result;
     }
+}
+
+/// One task of a queue, as its record in the engine has it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SharedReport {
+    /// Its id in the cluster.
+    pub cluster_task_id: String,
+    /// Stage of its life: `waiting`, `running`, or how it has ended.
+    pub state: TaskState,
+    /// The queue that it waits in, if it does and that is known.
+    pub queue: Option<String>,
+    /// The node that runs it or ran it last, as spans name it; none if none did.
+    pub node_id: Option<String>,
+    /// The attempt that it is at, from 1; 0 when none was begun.
+    pub attempt: u32,
+    /// The attempts that have ended before the last one, oldest first.
+    pub attempts: Vec<AttemptReport>,
+    /// Time at which its last attempt began, in nanoseconds since the Unix epoch by the clock of its node.
+    pub started_unix_nano: Option<u64>,
+    /// Time of its end, by the same clock; none until then.
+    pub ended_unix_nano: Option<u64>,
+    /// The result of a function that returned.
+    pub result: Option<JsonText>,
+    /// Losses: parts of the result that JSON cannot represent, or why there is none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub result_loss: Option<String>,
+    /// Reference to its result when it is large; `tracer get` reads it from there, and removes it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub stored: Option<crate::stored::Stored>,
+    /// Failure of the task, for programs; none unless it failed.
+    pub failure: Option<tracer_core::task::Failure>,
+    /// The failure in words.
+    pub message: Option<String>,
 }
 
 /// One actor, as `tracer list actors` shows it.

@@ -196,6 +196,104 @@ pub enum ToAgent {
     },
     /// The end of a task of this head is in its journal: what the engine keeps for it is not needed any more.
     Taken(TaskId),
+    /// Somebody asks for a task of any node.
+    Find {
+        /// Number of the question, which comes back.
+        number: u64,
+        /// The task.
+        id: ClusterTaskId,
+    },
+}
+
+/// What the engine knows of a task.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Found {
+    /// The engine cannot be asked.
+    Unreachable,
+    /// It has neither a record nor a message of it.
+    Unknown,
+    /// It is in a queue, and nobody has begun it.
+    Waiting {
+        /// The queue; empty if it is not known.
+        queue: String,
+        /// Number of attempts that were begun before.
+        attempts: u32,
+    },
+    /// A node has it.
+    Claimed {
+        /// The node, as spans name it.
+        node_id: String,
+        /// Number of the attempt.
+        attempt: u32,
+        /// Time at which that node took it, in nanoseconds since the Unix epoch by that node's clock.
+        since_unix_nano: u64,
+    },
+    /// It has ended: an encoded [`SharedEnd`]. A large value is in a file of this place, for whoever asked.
+    Ended {
+        /// The end.
+        end: Vec<u8>,
+        /// Reason why its value cannot be had, if so.
+        loss: Option<String>,
+    },
+    /// It has ended without an outcome, because the nodes that ran it were lost.
+    Lost {
+        /// Number of the attempt that was lost last.
+        attempt: u32,
+        /// Reason why that is its end, as a clause.
+        why: String,
+    },
+}
+
+impl Found {
+    fn put(&self, out: &mut Vec<u8>) {
+        match self {
+            Found::Unreachable => out.put_u8(0),
+            Found::Unknown => out.put_u8(1),
+            Found::Waiting { queue, attempts } => {
+                out.put_u8(2);
+                out.put_u32(*attempts);
+                out.put_str(queue);
+            }
+            Found::Claimed { node_id, attempt, since_unix_nano } => {
+                out.put_u8(3);
+                out.put_u32(*attempt);
+                out.put_u64(*since_unix_nano);
+                out.put_str(node_id);
+            }
+            Found::Ended { end, loss } => {
+                out.put_u8(4);
+                out.put_bytes(end);
+                put_option(out, loss.as_deref());
+            }
+            Found::Lost { attempt, why } => {
+                out.put_u8(5);
+                out.put_u32(*attempt);
+                out.put_str(why);
+            }
+        }
+    }
+
+    fn take(take: &mut Take<'_>) -> Result<Found, WireError> {
+        Ok(match take.u8()? {
+            0 => Found::Unreachable,
+            1 => Found::Unknown,
+            2 => Found::Waiting { attempts: take.u32()?, queue: take.str()?.into() },
+            3 => Found::Claimed { attempt: take.u32()?, since_unix_nano: take.u64()?, node_id: take.str()?.into() },
+            4 => Found::Ended { end: take.bytes()?.into(), loss: take_option(take)? },
+            5 => Found::Lost { attempt: take.u32()?, why: take.str()?.into() },
+            _ => return Err(WireError::UnknownValue("what was found")),
+        })
+    }
+}
+
+fn put_option(out: &mut Vec<u8>, text: Option<&str>) {
+    out.put_u8(text.is_some().into());
+    out.put_str(text.unwrap_or_default());
+}
+
+fn take_option(take: &mut Take<'_>) -> Result<Option<String>, WireError> {
+    let is_there = flag(take)?;
+    Ok(Some(take.str()?.to_owned()).filter(|_| is_there))
 }
 
 /// A message of an agent to its head.
@@ -252,6 +350,13 @@ pub enum FromAgent {
     },
     /// A line for the log.
     Log(String),
+    /// The answer to [`ToAgent::Find`].
+    Found {
+        /// Number of the question.
+        number: u64,
+        /// What was found.
+        found: Found,
+    },
 }
 
 fn put_id(out: &mut Vec<u8>, id: ClusterTaskId) {
@@ -366,6 +471,11 @@ impl ToAgent {
                 out.put_u8(11);
                 out.put_u64(task.0);
             }
+            ToAgent::Find { number, id } => {
+                out.put_u8(12);
+                out.put_u64(*number);
+                put_id(out, *id);
+            }
         }
     }
 
@@ -414,6 +524,7 @@ impl ToAgent {
             9 => ToAgent::Stopping,
             10 => ToAgent::StoodIn { id: take_id(&mut take)?, attempt: take.u32()? },
             11 => ToAgent::Taken(TaskId(take.u64()?)),
+            12 => ToAgent::Find { number: take.u64()?, id: take_id(&mut take)? },
             _ => return Err(WireError::UnknownValue("message to an agent")),
         };
         take.finish()?;
@@ -464,8 +575,7 @@ impl FromAgent {
                 out.put_bytes(token);
                 out.put_bytes(envelope);
                 put_lost(out, lost);
-                out.put_u8(problem.is_some().into());
-                out.put_str(problem.as_deref().unwrap_or_default());
+                put_option(out, problem.as_deref());
             }
             FromAgent::Stop(id) => {
                 out.put_u8(6);
@@ -483,6 +593,11 @@ impl FromAgent {
             FromAgent::Log(line) => {
                 out.put_u8(9);
                 out.put_str(line);
+            }
+            FromAgent::Found { number, found } => {
+                out.put_u8(10);
+                out.put_u64(*number);
+                found.put(out);
             }
         }
     }
@@ -508,8 +623,7 @@ impl FromAgent {
                 let submitted_unix_nano = take.u64()?;
                 let (token, envelope) = (take.bytes()?.into(), take.bytes()?.into());
                 let lost = take_lost(&mut take)?;
-                let has_problem = flag(&mut take)?;
-                let problem = Some(take.str()?.to_owned()).filter(|_| has_problem);
+                let problem = take_option(&mut take)?;
                 FromAgent::Import {
                     id,
                     token,
@@ -526,6 +640,7 @@ impl FromAgent {
             7 => FromAgent::Settled(take_id(&mut take)?),
             8 => FromAgent::Engine { is_reachable: flag(&mut take)?, text: take.str()?.into() },
             9 => FromAgent::Log(take.str()?.into()),
+            10 => FromAgent::Found { number: take.u64()?, found: Found::take(&mut take)? },
             _ => return Err(WireError::UnknownValue("message of an agent")),
         };
         take.finish()?;
@@ -574,6 +689,7 @@ mod tests {
             ToAgent::Stopping,
             ToAgent::StoodIn { id: ID, attempt: 3 },
             ToAgent::Taken(TaskId(4)),
+            ToAgent::Find { number: 8, id: ID },
         ];
         for message in to_agent {
             let mut body = Vec::new();
@@ -602,7 +718,17 @@ mod tests {
             FromAgent::Engine { is_reachable: true, text: "nats-server 2.9.10".into() },
             FromAgent::Log("line".into()),
         ];
-        for message in from_agent {
+        let found = [
+            Found::Unreachable,
+            Found::Unknown,
+            Found::Waiting { queue: "q".into(), attempts: 1 },
+            Found::Claimed { node_id: "b".into(), attempt: 2, since_unix_nano: 3 },
+            Found::Ended { end: b"end".to_vec(), loss: Some("gone".into()) },
+            Found::Ended { end: b"end".to_vec(), loss: None },
+            Found::Lost { attempt: 1, why: "gone".into() },
+        ];
+        let found = found.map(|found| FromAgent::Found { number: 8, found });
+        for message in from_agent.into_iter().chain(found) {
             let mut body = Vec::new();
             message.put(&mut body);
             assert_eq!(FromAgent::decode(&body), Ok(message));
