@@ -72,6 +72,11 @@ impl AgentLink {
         }
     }
 
+    /// Returns the id of the head's place.
+    pub(super) fn place(&self) -> PlaceId {
+        self.place
+    }
+
     /// Returns its process, if it runs.
     pub(super) fn pid(&self) -> Option<u32> {
         self.process.as_ref().map(FrontProcess::pid)

@@ -374,11 +374,11 @@ impl Server {
 
     fn run(&mut self, on_started: &mut dyn FnMut(&Started, &std::path::Path)) -> io::Result<HeadEnd> {
         let now = self.now();
-        if self.io.agent.is_some() {
+        if let Some(place) = self.io.agent.as_ref().map(AgentLink::place) {
             let job = JobId(self.io.clients.next_job);
             self.io.clients.next_job += 1;
             reactor::on_driver(&mut self.state, job);
-            reactor::on_joined(&mut self.state, job);
+            reactor::on_joined(&mut self.state, place, job);
         }
         reactor::start_missing_workers(&mut self.state, &mut self.io, now);
         self.start_workers(now);

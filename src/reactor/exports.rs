@@ -9,7 +9,7 @@ use tracer_core::task::{
     ActorRole, Demand, Envelope, Failure, FunctionSpec, Input, InputSource, Outcome, Policy, Refusal, RefusalCode,
     TaskId, TaskSpec,
 };
-use tracer_core::{Stored, value};
+use tracer_core::{ClusterTaskId, Stored, value};
 use tracer_ipc::protocol::{CancelReport, SharedEnd, ToAgent};
 
 use crate::{
@@ -84,7 +84,7 @@ pub(crate) fn message(state: &State, id: TaskId) -> Option<Result<ToAgent, Refus
         Err(refusal) => return Some(Err(refusal)),
     };
     let arguments = &*inline;
-    let policy = Policy { queue: "", idempotency_key: "", queue_limit: None, ..envelope.policy };
+    let policy = Policy { idempotency_key: "", queue_limit: None, ..envelope.policy };
     let exported = Envelope {
         spec: TaskSpec::Function(FunctionSpec { arguments, ..*function }),
         policy,
@@ -93,6 +93,7 @@ pub(crate) fn message(state: &State, id: TaskId) -> Option<Result<ToAgent, Refus
         traces_runtime: false,
         submitter: None,
         inputs: files,
+        origin: state.shared.place.map(|place| ClusterTaskId { place, task: id }),
         ..envelope.clone()
     };
     let mut bytes = Vec::new();

@@ -1,10 +1,10 @@
 //! Tasks that are shared with other nodes: inputs from the agent, and what it is told. This head is the *origin* of the tasks that it has put into queues, and
 //! the *holder* of those that it runs for others.
 
-use tracer_core::ClusterTaskId;
 use tracer_core::task::{
     ActorRole, Envelope, Failure, FunctionSpec, JobId, Outcome, Refusal, SpanLink, TaskId, TaskSpec,
 };
+use tracer_core::{ClusterTaskId, PlaceId};
 use tracer_ipc::protocol::{Accepted, LostElsewhere, SharedEnd, ToAgent};
 
 use crate::{
@@ -24,9 +24,9 @@ use crate::{
     submit, values, waiting,
 };
 
-/// Notes that this head has joined an engine. `job` is that of the tasks that it runs for other nodes.
-pub fn on_joined(state: &mut State, job: JobId) {
-    state.shared.job = Some(job);
+/// Notes that this head has joined an engine, with the id of its place. `job` is that of the tasks that it runs for other nodes.
+pub fn on_joined(state: &mut State, place: PlaceId, job: JobId) {
+    (state.shared.place, state.shared.job) = (Some(place), Some(job));
 }
 
 /// Tells an agent that has just come all that is open both ways.
@@ -140,7 +140,8 @@ pub fn on_shared_lost(
     if state.shared.open.contains_key(&id)
         && let Some(task) = state.tasks.get(id)
     {
-        stand_in(effects, (id, task.job), lost, task.envelope());
+        let shared = state.shared.place.map(|place| ClusterTaskId { place, task: id });
+        stand_in(effects, (id, task.job, shared), lost, task.envelope());
     }
     end(state, effects, id, attempt, lifecycle::unstarted(Failure::Lost { message: why }, now));
 }
@@ -199,7 +200,7 @@ pub fn on_import(state: &mut State, effects: &mut impl Effects, import: Import, 
     let submission =
         Submission { driver: None, tag: 0, job, bytes, envelope, queued_unix_nano: import.submitted_unix_nano };
     let (mut task, _) = submit::new_task(state, submission, import.submitted_unix_nano);
-    task.is_import = true;
+    (task.is_import, task.is_shared) = (true, false);
     task.key = None;
     task.attempt = import.attempt.saturating_sub(1);
     if import.failures > 0 || import.crashes > 0 {
@@ -209,7 +210,7 @@ pub fn on_import(state: &mut State, effects: &mut impl Effects, import: Import, 
     let id = state.tasks.insert(task);
     life::on_task(state, id);
     if problem.is_none() && !import.lost.is_empty() {
-        let (last, are_written) = stand_in(effects, (id, job), &import.lost, &import.envelope);
+        let (last, are_written) = stand_in(effects, (id, job, Some(import.id)), &import.lost, &import.envelope);
         // The attempt that follows has a link to it.
         if let Some(task) = state.tasks.get_mut(id) {
             task.past.get_or_insert_default().span = last;
@@ -233,13 +234,13 @@ pub fn on_import(state: &mut State, effects: &mut impl Effects, import: Import, 
 /// Writes the spans of attempts that were lost with their nodes, each with a link to the one before. Returns the last, and whether all are written.
 fn stand_in(
     effects: &mut impl Effects,
-    (task, job): (TaskId, JobId),
+    (task, job, shared): (TaskId, JobId, Option<ClusterTaskId>),
     lost: &[LostElsewhere],
     envelope: &[u8],
 ) -> (Option<SpanLink>, bool) {
     let (mut previous, mut are_written) = (None, true);
     for lost in lost {
-        let span = effects.stand_in(&StandIn { task, job, lost, previous, envelope });
+        let span = effects.stand_in(&StandIn { task, job, shared, lost, previous, envelope });
         are_written &= span.is_some();
         previous = span.or(previous);
     }
@@ -262,7 +263,7 @@ fn check(envelope: &[u8]) -> Option<String> {
     let has_local = envelope.submitter.is_some()
         || envelope.inputs.iter().any(|input| input.task().is_some())
         || envelope.module_version.is_some();
-    if has_local || !envelope.policy.queue.is_empty() || !envelope.policy.idempotency_key.is_empty() {
+    if has_local || !envelope.policy.idempotency_key.is_empty() {
         return Some("the task refers to what only its own node knows".into());
     }
     None

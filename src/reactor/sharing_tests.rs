@@ -8,7 +8,7 @@ const ID: ClusterTaskId = ClusterTaskId { place: PlaceId(7), task: TaskId(1) };
 fn joined(workers: usize) -> Story {
     let mut story = Story::with_workers(workers);
     on_driver(&mut story.state, JobId(9));
-    on_joined(&mut story.state, JobId(9));
+    on_joined(&mut story.state, PlaceId(6), JobId(9));
     story
 }
 

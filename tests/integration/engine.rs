@@ -52,6 +52,11 @@ fn a_task_of_a_queue_runs_on_another_node_and_its_trace_is_unbroken() {
     let node = |cluster: &Cluster| cluster.status()["node_id"].clone();
     assert_ne!(node(&a), node(&b), "two heads of one machine are told apart");
     assert_eq!(*consumer.attribute("tracer.node_id"), node(&b));
+    let in_cluster = json!(format!("{}-1", a.status()["engine"]["place_id"].as_str().unwrap()));
+    for span in [producer, consumer] {
+        let attributes = ["tracer.cluster_task_id", "tracer.queue"].map(|key| span.attribute(key).clone());
+        assert_eq!(attributes, [in_cluster.clone(), json!("default")], "{}", span.value);
+    }
 
     let folders = [a.spans_dir(), b.spans_dir()].map(|folder| folder.to_string_lossy().into_owned());
     let id = producer.trace_id();
@@ -273,6 +278,10 @@ fn a_node_that_is_killed_whole_is_replaced_by_another_one() {
         let [attempt, is_stand_in, error] =
             ["tracer.attempt", "tracer.stand_in", "error.type"].map(|key| span.attribute(key).clone());
         assert_eq!([attempt, is_stand_in, error], [json!(1), json!(true), json!("node:lost")], "{}", span.value);
+        let local = if std::ptr::eq(span, of_lost) { lost } else { id };
+        let in_cluster = format!("{}-{local}", a.status()["engine"]["place_id"].as_str().unwrap());
+        let attributes = ["tracer.cluster_task_id", "tracer.queue"].map(|key| span.attribute(key).clone());
+        assert_eq!(attributes, [json!(in_cluster), json!("default")], "{}", span.value);
         assert_eq!(*span.attribute("tracer.node_id"), node_b);
         assert_eq!(span.value["status"]["status_code"], "ERROR", "{}", span.value);
     }

@@ -251,6 +251,7 @@ impl Server {
             version: crate::VERSION.into(),
             head_pid: std::process::id(),
             node_id: self.io.node_id.clone(),
+            place_id: self.io.agent.as_ref().map(super::AgentLink::place),
             job_id: if let Peer::Driver(job) = peer { job } else { JobId(0) },
             session_dir: self.io.session_dir.clone(),
             module_path: settings.module_path.clone(),

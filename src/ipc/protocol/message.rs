@@ -10,6 +10,7 @@ use super::wire::{Put, Take, WireError};
 use super::{Explanation, FurtherHook, Metrics, PROTOCOL_VERSION, ServiceQuery, ServiceReply, TracingSettings};
 use crate::task_output::Nonce;
 use tracer_core::HookContract;
+use tracer_core::PlaceId;
 use tracer_core::SamplingRatio;
 use tracer_core::task::{AttemptReport, Envelope, JobId, Outcome, Refusal, SpanLink, TaskId, WorkerId};
 use tracer_core::value::{self, JsonText};
@@ -176,6 +177,9 @@ pub struct Welcome {
     pub head_pid: u32,
     /// The machine, as spans name it: the host name.
     pub node_id: String,
+    /// The id of the head's place in its cluster; none if it has joined no engine.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub place_id: Option<PlaceId>,
     /// The id of what this driver will submit.
     pub job_id: JobId,
     /// The folder of the session: socket, spools, logs. Absolute.
@@ -1539,6 +1543,7 @@ mod tests {
             version: "1".into(),
             head_pid: 2,
             node_id: "n".into(),
+            place_id: None,
             job_id: JobId(3),
             session_dir: "/s".into(),
             module_path: vec!["/p".into()],
