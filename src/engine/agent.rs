@@ -1005,12 +1005,21 @@ impl Agent {
             }
             Ok(Some(Record::Ended(End::Outcome { attempt, outcome, .. }))) => match value_of(&outcome) {
                 None => Found::Ended { end: outcome, loss: None },
-                Some((shared, stored)) => {
+                Some((mut shared, stored)) => {
                     let max = self.settings.max_value;
-                    let digest = shared.digest.filter(|_| stored.bytes <= max);
-                    let Some(digest) = digest else {
-                        let loss = too_large("the result", stored.bytes, max);
-                        return self.tell(ToHead::Found(number, Found::Ended { end: outcome, loss: Some(loss) }));
+                    let digest = match shared.digest {
+                        Some(digest) if stored.bytes <= max => digest,
+                        digest => {
+                            let loss = match digest {
+                                Some(_) => too_large("the result", stored.bytes, max),
+                                None => "the result is said to be in a file of another node".to_owned(),
+                            };
+                            // No file of this node is meant.
+                            shared.outcome = Outcome::Stored(Stored { name: String::new(), ..stored });
+                            shared.digest = Some(digest.unwrap_or_default());
+                            let found = Found::Ended { end: shared.encode(), loss: Some(loss) };
+                            return self.tell(ToHead::Found(number, found));
+                        }
                     };
                     let key = ValueKey { id, attempt, digest, bytes: stored.bytes };
                     let asked = Asked::FindValue(number, Box::new(shared), stored.bytes);

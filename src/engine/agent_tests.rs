@@ -1063,6 +1063,16 @@ fn what_is_asked_of_any_task_is_answered_from_its_record_and_its_queue() {
         let outcome = SharedEnd::decode(end).unwrap().outcome;
         assert_eq!(outcome, Outcome::Stored(Stored { name: name.into(), bytes: 5 }));
     }
+    let mut named = agent();
+    named.on_find(5, id);
+    let (number, _) = only_asked(&mut named);
+    named.on_answer(number, Answer::Record(entry(&ended(end_with("7", 5, 2)))));
+    let effects = named.take_effects();
+    let [Effect::Tell(ToHead::Found(5, Found::Ended { end, loss: Some(_) }))] = &effects[..] else {
+        panic!("{effects:?}")
+    };
+    let outcome = SharedEnd::decode(end).unwrap().outcome;
+    assert_eq!(outcome, Outcome::Stored(Stored { name: String::new(), bytes: 5 }), "no file of this node is named");
     let mut away = Agent::new(settings(PlaceId(1), 1), 0);
     away.on_find(6, id);
     assert_eq!(away.take_effects(), [Effect::Tell(ToHead::Found(6, Found::Unreachable))]);

@@ -56,7 +56,7 @@ pub enum ValueSource {
 pub enum ValueError {
     /// The engine does not have it.
     Missing,
-    /// What the engine has under its name is another one, as a clause.
+    /// Another one is in the engine under its name, as a clause.
     Damaged(String),
     /// This machine cannot write it, as a clause.
     Unwritable(String),

@@ -49,10 +49,12 @@ impl<'a> TaskMessage<'a> {
 
     /// Returns the arguments that are in the engine, in the order of the envelope's inputs; or why they cannot be known.
     pub fn values(&self, id: ClusterTaskId) -> Result<Vec<ValueKey>, WireError> {
-        if self.digests.is_empty() {
-            return Ok(Vec::new());
-        }
-        let envelope = Envelope::decode(self.envelope)?;
+        let envelope = match Envelope::decode(self.envelope) {
+            // Its head says what is wrong with it.
+            Err(_) if self.digests.is_empty() => return Ok(Vec::new()),
+            envelope => envelope?,
+        };
+        // An input without a digest would be a file of this node.
         let (digests, _) = self.digests.as_chunks::<{ size_of::<Digest>() }>();
         if digests.len() != envelope.inputs.len() {
             return Err(WireError::UnknownValue("input"));
@@ -245,6 +247,24 @@ mod tests {
         let id = ClusterTaskId { place: PlaceId(1), task: TaskId(2) };
         for told in [Told::Stop(id), Told::DoYouRun(id), Told::NeedsValues(id)] {
             assert_eq!(Told::decode(&told.encode()), Ok(told));
+        }
+    }
+
+    #[test]
+    fn an_input_that_is_not_in_the_engine_is_refused() {
+        let spec =
+            tracer_core::task::TaskSpec::Function(tracer_core::task::FunctionSpec::of_task("m", "f", &[0x91, 0xc0]));
+        let stored = Stored { name: "7-1".into(), bytes: 1 };
+        let of_file = Input { argument: 0, source: InputSource::Stored(stored) };
+        let of_task = Input { argument: 0, source: InputSource::Task(TaskId(1)) };
+        let id = ClusterTaskId { place: PlaceId(1), task: TaskId(2) };
+        let terms = Terms { at_most_once: true, crash_limit: 3 };
+        for (inputs, digests) in [(vec![of_file.clone()], 0), (vec![of_file], 64), (vec![of_task], 32), (vec![], 32)] {
+            let mut envelope = Vec::new();
+            Envelope { inputs, ..Envelope::of(spec.clone()) }.encode(&mut envelope);
+            let digests = vec![1; digests];
+            let message = TaskMessage { submitted_unix_nano: 5, terms, envelope: &envelope, digests: &digests };
+            assert!(message.values(id).is_err(), "{message:?}");
         }
     }
 

@@ -187,11 +187,12 @@ pub fn on_import(state: &mut State, effects: &mut impl Effects, import: Import, 
     let Some(job) = state.shared.job else { return };
     if state.shared.imports_by_id.contains_key(&import.id) {
         effects.log(format!("task {} came twice from the agent", import.id));
-        return drop_files(state, &import.envelope);
+        return drop_files(state, &import);
     }
-    let problem = import.problem.or_else(|| check(&import.envelope));
+    let of_arguments = import.problem.clone().map(|message| Failure::Arguments { message });
+    let problem = of_arguments.or_else(|| Some(Failure::Module { message: check(&import.envelope)? }));
     if problem.is_some() {
-        drop_files(state, &import.envelope);
+        drop_files(state, &import);
     }
     // Of what cannot be read nothing is kept but that it failed.
     let placeholder = placeholder();
@@ -224,9 +225,7 @@ pub fn on_import(state: &mut State, effects: &mut impl Effects, import: Import, 
     state.shared.imports.insert(id, imported);
     state.shared.imports_by_id.insert(import.id, id);
     match problem {
-        Some(message) => {
-            lifecycle::end_task(state, effects, id, lifecycle::unstarted(Failure::Module { message }, now))
-        }
+        Some(failure) => lifecycle::end_task(state, effects, id, lifecycle::unstarted(failure, now)),
         None => waiting::queue_or_hold(state, id),
     }
 }
@@ -269,9 +268,9 @@ fn check(envelope: &[u8]) -> Option<String> {
     None
 }
 
-/// Removes the files of the arguments of an import that makes no task.
-fn drop_files(state: &mut State, envelope: &[u8]) {
-    if let Ok(envelope) = Envelope::decode(envelope) {
+/// Removes the files of the arguments of an import that makes no task. Where the agent knows a problem there are none, and whatever is named is another node's.
+fn drop_files(state: &mut State, import: &Import) {
+    if let (None, Ok(envelope)) = (&import.problem, Envelope::decode(&import.envelope)) {
         values::drop_files(state, &envelope);
     }
 }

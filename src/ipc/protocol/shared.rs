@@ -205,7 +205,7 @@ pub enum ToAgent {
     },
 }
 
-/// What the engine knows of a task.
+/// Knowledge that the engine has of a task.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Found {
     /// The engine cannot be asked.
@@ -354,7 +354,7 @@ pub enum FromAgent {
     Found {
         /// Number of the question.
         number: u64,
-        /// What was found.
+        /// State of the task.
         found: Found,
     },
 }
