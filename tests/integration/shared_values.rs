@@ -195,3 +195,25 @@ fn a_damaged_value_is_an_error_by_name_and_one_that_the_engine_has_lost_is_put_t
     assert!(driver.get::<String>(lost).unwrap() == text);
     wait_for_no_values(&broker);
 }
+
+#[test]
+fn an_origin_that_was_killed_still_has_its_large_argument_and_gets_the_large_result() {
+    let Some(broker) = Broker::start() else { return };
+    let (b, a) = (holder(&broker), origin(&broker));
+    agent_pid(&b);
+    let blocked = ["one", "two"].map(|name| submit_blocked(&a, &[], name));
+    blocked.iter().for_each(|(_, [started, _])| b.wait_for_file(started.as_ref()));
+    let text = text_of(600 << 10);
+    let mut driver = Driver::connect(&a.temp_dir()).unwrap();
+    let echoed = driver.remote("nested_tasks:echo").queue("default").arg(&text).unwrap().submit().unwrap();
+    let id = driver.accepted(&echoed).unwrap();
+    a.kill_head();
+    // The engine has lost the value meanwhile, and nobody but the origin has it.
+    broker.jetstream("STREAM.PURGE.TRACER_default_VALUE", &json!({}));
+    a.start_head(&[]).success();
+    blocked.iter().for_each(|(_, [_, go])| fs::write(go, "").unwrap());
+    assert_eq!(a.wait_for_task(id.0)["state"], "succeeded");
+    let shown = a.tracer(&["get", &id.to_string(), "--format", "json"]).success().json();
+    assert!(shown["result"] == text);
+    wait_for_no_values(&broker);
+}

@@ -732,6 +732,7 @@ mod tests {
                     Ok(task) => InputSource::Task(TaskId(task)),
                     Err(file) => InputSource::Stored(Stored { name: format!("{file}-1"), bytes: file.into() }),
                 } }).collect(),
+                origin: limit.map(|number| ClusterTaskId { place: PlaceId(!number), task: TaskId(number) }),
             };
             let mut bytes = Vec::new();
             envelope.encode(&mut bytes);
