@@ -21,7 +21,7 @@ use tracer_core::ClusterTaskId;
 /// Show one task with its result
 #[derive(clap::Args)]
 #[command(
-    after_help = "Example:\n  tracer get 7 --format json | jq .result\n  tracer get 7 --wait\n  tracer get k3f9a2m4q7cxw-1042"
+    after_help = "Example:\n  tracer get 7 --format json | jq .result\n  tracer get 7 --wait\n  tracer get c3f9a2m4q7cxw-1042"
 )]
 pub(super) struct Args {
     /// The task's id, here or in the cluster, or the name of an actor, for the task that creates it

@@ -93,9 +93,9 @@ mod tests {
     #[test]
     fn what_is_no_number_is_the_name_of_an_actor() {
         assert_eq!("7".parse(), Ok(NamedTask::Id(TaskId(7))));
-        let id = "k3f9a2m4q7cxw-1042";
+        let id = "c3f9a2m4q7cxw-1042";
         assert_eq!(id.parse(), Ok(NamedTask::Cluster(id.parse().unwrap())));
-        for name in ["hits", "k3f9a2m4q7cx-1042", "x7", "7x", "inf", "nan", "a.b", "0x7"] {
+        for name in ["hits", "c3f9a2m4q7cx-1042", "x7", "7x", "inf", "nan", "a.b", "0x7"] {
             assert_eq!(name.parse(), Ok(NamedTask::Actor(name.into())));
         }
         for wrong in ["", "-1", "1.5", "99999999999999999999999"] {

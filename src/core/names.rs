@@ -65,7 +65,7 @@ pub const JOB_ID: &str = "tracer.job_id";
 pub const TASK_COUNT: &str = "tracer.task_count";
 /// Integer: the task.
 pub const TASK_ID: &str = "tracer.task_id";
-/// String: the task in its cluster, as `k3f9a2m4q7cxw-1042`; on spans of tasks of queues only.
+/// String: the task in its cluster, as `c3f9a2m4q7cxw-1042`; on spans of tasks of queues only.
 pub const CLUSTER_TASK_ID: &str = "tracer.cluster_task_id";
 /// String: the queue that the task was submitted to; on such tasks only.
 pub const QUEUE: &str = "tracer.queue";
