@@ -52,6 +52,10 @@ pub const QUEUE_VARIABLE: &str = "TRACER_QUEUE";
 pub const ENGINE_WAIT_VARIABLE: &str = "TRACER_ENGINE_WAIT";
 /// Time that a submission to a queue waits for an engine that cannot be reached, if nothing is said.
 pub const DEFAULT_ENGINE_WAIT: Duration = Duration::from_secs(5);
+/// The environment variable for the bound on values of [`Settings::engine`].
+pub const MAX_SHARED_VALUE_VARIABLE: &str = "TRACER_MAX_SHARED_VALUE";
+/// The most bytes of an argument or a result of a task of a queue, if nothing is said.
+pub const DEFAULT_MAX_SHARED_VALUE: u64 = 1 << 30;
 /// The environment variable for [`Settings::tracing_startup_hooks`]: separated by commas.
 pub const TRACING_STARTUP_HOOK_VARIABLE: &str = "TRACER_TRACING_STARTUP_HOOK";
 /// The environment variable for [`Settings::tracing_exporters`]: separated by commas.
@@ -120,6 +124,8 @@ pub struct Overrides {
     pub queues: Option<Vec<(String, u32)>>,
     /// See [`Engine::wait`].
     pub engine_wait: Option<Duration>,
+    /// See [`Engine::max_shared_value`].
+    pub max_shared_value: Option<u64>,
     /// See [`Settings::temp_dir`].
     pub temp_dir: Option<PathBuf>,
     /// See [`Settings::spans_dir`].
@@ -239,6 +245,8 @@ pub struct Engine {
     pub queues: Vec<(String, u32)>,
     /// Time that a submission to a queue waits for an engine that cannot be reached. By default [`DEFAULT_ENGINE_WAIT`].
     pub wait: Duration,
+    /// The most bytes of an argument or a result of a task of a queue. By default [`DEFAULT_MAX_SHARED_VALUE`].
+    pub max_shared_value: u64,
 }
 
 /// Failure to make the settings.
@@ -317,13 +325,15 @@ fn engine_of(
     address: Option<String>,
     queues: Option<Vec<(String, u32)>>,
     wait: Option<Duration>,
+    max_shared_value: Option<u64>,
 ) -> Result<Option<Engine>, Error> {
     let queues = queues.unwrap_or_default();
     let Some(address) = address.filter(|address| !address.is_empty()) else {
-        let unneeded = match (queues.is_empty(), wait) {
-            (false, _) => Some("--queue"),
-            (true, Some(_)) => Some("--engine-wait"),
-            (true, None) => None,
+        let unneeded = match (queues.is_empty(), wait, max_shared_value) {
+            (false, _, _) => Some("--queue"),
+            (true, Some(_), _) => Some("--engine-wait"),
+            (true, None, Some(_)) => Some("--max-shared-value"),
+            (true, None, None) => None,
         };
         let reason = "needs an engine that shares the tasks, and --address names none\n(hint: `--address nats://127.0.0.1:4222`)".to_owned();
         return unneeded.map_or(Ok(None), |flag| Err(Error::Invalid { flag, reason }));
@@ -336,7 +346,9 @@ fn engine_of(
     {
         return Err(Error::Invalid { flag: "--queue", reason: format!("the queue `{name}` is named twice") });
     }
-    Ok(Some(Engine { address, queues, wait: wait.unwrap_or(DEFAULT_ENGINE_WAIT) }))
+    let wait = wait.unwrap_or(DEFAULT_ENGINE_WAIT);
+    let max_shared_value = max_shared_value.unwrap_or(DEFAULT_MAX_SHARED_VALUE);
+    Ok(Some(Engine { address, queues, wait, max_shared_value }))
 }
 
 /// Reads the configuration file that `overrides` names, if any, and merges both over the defaults.
@@ -424,6 +436,7 @@ fn merge(stronger: Overrides, weaker: Overrides) -> Result<Settings, Error> {
             stronger.address.filter(|address| !address.is_empty()).or(weaker.address),
             stronger.queues.filter(|queues| !queues.is_empty()).or(weaker.queues),
             stronger.engine_wait.or(weaker.engine_wait),
+            stronger.max_shared_value.or(weaker.max_shared_value),
         )?,
         temp_dir: path(stronger.temp_dir, weaker.temp_dir, &default_temp_dir),
         spans_dir: path(stronger.spans_dir, weaker.spans_dir, &|| DEFAULT_SPANS_DIR.into()),
@@ -649,6 +662,7 @@ commands = true
 address = "nats://127.0.0.1:4222"
 queues = ["default=2"]
 wait = "7s"
+max_shared_value = "2MiB"
 "#;
 
     #[test]
@@ -670,6 +684,7 @@ wait = "7s"
                     address: "nats://127.0.0.1:4222".into(),
                     queues: vec![("default".into(), 2)],
                     wait: Duration::from_secs(7),
+                    max_shared_value: 2 << 20,
                 }),
                 temp_dir: "/var/tmp/tracer".into(),
                 spans_dir: "/etc/tracer/spans".into(),
@@ -711,6 +726,7 @@ wait = "7s"
             address: Some("nats://localhost:1".into()),
             queues: Some(vec![("gpu".into(), 0)]),
             engine_wait: Some(Duration::from_secs(1)),
+            max_shared_value: Some(1 << 20),
             temp_dir: Some("run".into()),
             spans_dir: Some("/spans".into()),
             tracing_enabled: Some(true),
@@ -752,6 +768,7 @@ wait = "7s"
                     address: "nats://localhost:1".into(),
                     queues: vec![("gpu".into(), 0)],
                     wait: Duration::from_secs(1),
+                    max_shared_value: 1 << 20,
                 }),
                 temp_dir: "run".into(),
                 spans_dir: "/spans".into(),

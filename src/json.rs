@@ -5,7 +5,7 @@
 use serde::Serialize;
 use serde_json::{Map, Value};
 
-use crate::protocol::TaskReport;
+use crate::protocol::{SharedReport, TaskReport};
 use crate::trace::rfc3339;
 use crate::value::JsonText;
 
@@ -39,14 +39,24 @@ pub(crate) fn bytes(report: &impl Serialize) -> serde_json::Result<Vec<u8>> {
 
 /// Returns a task's report with its times in the documented form. The result stays the text that it is: parsed, its numbers would be cut to 64 bits.
 pub(crate) fn task(mut report: TaskReport) -> impl Serialize {
+    let result = report.result.take();
+    with_result(with_times(&report), result)
+}
+
+/// Returns the report of a task of another node, as [`task`] does.
+pub(crate) fn shared_task(mut report: SharedReport) -> impl Serialize {
+    let result = report.result.take();
+    with_result(with_times(&report), result)
+}
+
+fn with_result(report: Value, result: Option<JsonText>) -> impl Serialize {
     #[derive(Serialize)]
     struct Task {
         #[serde(flatten)]
         rest: Map<String, Value>,
         result: Option<JsonText>,
     }
-    let result = report.result.take();
-    let Value::Object(mut rest) = with_times(&report) else { unreachable!("a report is an object") };
+    let Value::Object(mut rest) = report else { unreachable!("a report is an object") };
     rest.remove("result");
     Task { rest, result }
 }

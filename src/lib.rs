@@ -102,7 +102,7 @@
 //! | change the environment of their own process | while it has one thread: `cli.rs` (removes empty variables of tracer, which count as not set), `client/driver/session_environment.rs` (a driver takes over the session's: exporters of a hook read it by themselves, where no ABI reaches) |
 //! | open shared libraries | `host/hook/module.rs` |
 //! | write span files | `host/hook/logs.rs`, `host/hook/own.rs`, `head/recovery.rs`, `http_api/otlp.rs`, `hooks/local_tmp_tracing/`, `hooks/span_file/` |
-//! | run on tokio | `engine/nats.rs`, `engine/process.rs`, `http_api.rs`, `http_api/`, `view/`, `serving/proxy.rs`, `serving/proxy/`, `hooks/otlp_grpc/`, `hooks/sdk/src/blocking.rs` (a task's own runtime), `hooks/sdk/src/serve/` (a replica's loop), `hooks/program/` |
+//! | run on tokio | `engine/nats.rs`, `engine/nats/`, `engine/process.rs`, `http_api.rs`, `http_api/`, `view/`, `serving/proxy.rs`, `serving/proxy/`, `hooks/otlp_grpc/`, `hooks/sdk/src/blocking.rs` (a task's own runtime), `hooks/sdk/src/serve/` (a replica's loop), `hooks/program/` |
 //! | use `unsafe` | `host/`, `ipc/`, `head/guard.rs`, `head/heap.rs`, `worker/command.rs`, `worker/command/`, `worker/usage.rs`, `worker/output_marks.rs`, `cli.rs`, `client/driver/session_environment.rs`, `hooks/abi/`, `hooks/sdk/` |
 //! | decide, from arguments alone | `reactor/`, `engine/record.rs`, `engine/agent.rs`, `engine/message.rs`, `engine/interface.rs` |
 //!

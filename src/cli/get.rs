@@ -1,24 +1,30 @@
 //! `tracer get`.
 
+use std::path::Path;
 use std::time::Duration;
 
+use super::connect::unexpected_reply;
 use super::named::{self, NamedTask};
 use super::wait::{self, End};
-use super::{CommandResult, Format, FormatArgs, PlaceArgs, report};
+use super::{CommandError, CommandResult, Format, FormatArgs, PlaceArgs, report};
 use crate::clock::utc;
 use crate::config::parse_duration;
 use crate::count::Elapsed;
 use crate::driver::Driver;
 use crate::exit;
-use crate::protocol::TaskReport;
+use crate::protocol::{Query, Reply, SharedReport, TaskReport};
+use crate::stored::{self, Pending};
 use crate::task::AttemptReport;
 use crate::value::JsonText;
+use tracer_core::ClusterTaskId;
 
 /// Show one task with its result
 #[derive(clap::Args)]
-#[command(after_help = "Example:\n  tracer get 7 --format json | jq .result\n  tracer get 7 --wait")]
+#[command(
+    after_help = "Example:\n  tracer get 7 --format json | jq .result\n  tracer get 7 --wait\n  tracer get c3f9a2m4q7cxw-1042"
+)]
 pub(super) struct Args {
-    /// The task's id, or the name of an actor, for the task that creates it
+    /// The task's id, here or in the cluster, or the name of an actor, for the task that creates it
     id: NamedTask,
     /// Wait until it has ended, however it ends; Ctrl-C leaves it running
     #[arg(long)]
@@ -34,6 +40,13 @@ pub(super) struct Args {
 
 pub(super) fn run(args: &Args) -> CommandResult {
     let mut driver = Driver::connect(&args.place.temp_dir())?;
+    if let NamedTask::Cluster(id) = &args.id {
+        let is_own = named::place_id(&mut driver)?.as_deref() == Some(&id.place.to_string());
+        let is_known = is_own && matches!(driver.query(&Query::Task { id: id.task })?, Reply::Task(Some(_)));
+        if !is_known && !args.wait {
+            return show_shared(&mut driver, *id, &args.place.temp_dir(), args.format.format);
+        }
+    }
     let id = args.id.id(&mut driver)?;
     let mut code = exit::OK;
     if args.wait {
@@ -61,6 +74,46 @@ pub(super) fn run(args: &Args) -> CommandResult {
         Format::Json => report::value(Format::Json, &crate::json::task(task), |_| String::new()),
     }
     Ok(code)
+}
+
+/// Shows a task of another node, as its record in the engine has it.
+fn show_shared(driver: &mut Driver, id: ClusterTaskId, temp_dir: &Path, format: Format) -> CommandResult {
+    let Reply::Shared(found) = driver.query(&Query::Shared { id: id.to_string() })? else {
+        return Err(unexpected_reply());
+    };
+    let mut task = *found.map_err(|text| CommandError::new(exit::FAILED, text))?;
+    if let Some(stored) = task.stored.take() {
+        // It was brought here for this alone.
+        let _removed = Pending::new(&stored::folder_of_place(temp_dir), &stored);
+        match driver.load(&stored).map(|bytes| JsonText::of(&bytes).ok()) {
+            Ok(result) => {
+                task.result_loss = result.as_ref().and_then(JsonText::loss);
+                task.result = result;
+            }
+            Err(error) => task.result_loss = Some(format!("its result cannot be shown: {error}")),
+        }
+    }
+    if let Some(loss) = &task.result_loss {
+        report::warning(loss);
+    }
+    match format {
+        Format::Text => report::value(Format::Text, &task, render_shared),
+        Format::Json => report::value(Format::Json, &crate::json::shared_task(task), |_| String::new()),
+    }
+    Ok(exit::OK)
+}
+
+fn render_shared(task: &SharedReport) -> String {
+    let mut fields = vec![("task", task.cluster_task_id.clone()), ("state", task.state.to_string())];
+    fields.extend(task.queue.as_deref().map(|queue| ("queue", report::name(queue))));
+    fields.extend(task.node_id.as_deref().map(|node| ("node", report::name(node))));
+    if let (Some(started), Some(ended)) = (task.started_unix_nano, task.ended_unix_nano) {
+        fields.push(("ran", Elapsed::from_nanos(ended.saturating_sub(started)).to_string()));
+    }
+    fields.extend(task.result.as_ref().map(|result| ("result", result.to_string())));
+    fields.extend(task.message.clone().map(|message| ("failure", message)));
+    fields.extend(task.attempts.iter().map(|attempt| ("attempt", describe(attempt))));
+    report::fields(&fields)
 }
 
 fn describe(attempt: &AttemptReport) -> String {

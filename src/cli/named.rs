@@ -9,11 +9,14 @@ use crate::driver::{Driver, DriverError};
 use crate::exit;
 use crate::protocol::{Query, Reply, TaskReport};
 use crate::task::TaskId;
+use tracer_core::ClusterTaskId;
 
-/// A task on the command line: its id, or the name of an actor, which stands for the task that creates the actor.
+/// A task on the command line: its id here or in the cluster, or the name of an actor, which stands for the task that creates the actor.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum NamedTask {
     Id(TaskId),
+    /// A task of any node of the engine that the head has joined.
+    Cluster(ClusterTaskId),
     Actor(String),
 }
 
@@ -25,7 +28,7 @@ impl FromStr for NamedTask {
         if text.is_empty() || text.parse::<f64>().is_ok_and(f64::is_finite) {
             return text.parse().map(NamedTask::Id);
         }
-        Ok(NamedTask::Actor(text.to_owned()))
+        Ok(text.parse().map_or_else(|_| NamedTask::Actor(text.to_owned()), NamedTask::Cluster))
     }
 }
 
@@ -34,6 +37,14 @@ impl NamedTask {
     pub(super) fn id(&self, driver: &mut Driver) -> Result<TaskId, CommandError> {
         let name = match self {
             NamedTask::Id(id) => return Ok(*id),
+            NamedTask::Cluster(id) if place_id(driver)?.as_deref() == Some(&id.place.to_string()) => return Ok(id.task),
+            NamedTask::Cluster(id) => {
+                let text = format!(
+                    "task {id} was submitted on another node, and this can be asked only there\n\
+                     (hint: `tracer get {id}` shows what became of it on any node that has joined the engine)"
+                );
+                return Err(CommandError::new(exit::FAILED, text));
+            }
             NamedTask::Actor(name) => name,
         };
         match driver.actor_report(name) {
@@ -52,6 +63,12 @@ impl NamedTask {
     pub(super) fn ids(named: &[NamedTask], driver: &mut Driver) -> Result<Vec<TaskId>, CommandError> {
         named.iter().map(|named| named.id(driver)).collect()
     }
+}
+
+/// Returns the id of the head's place, if it has joined an engine.
+pub(super) fn place_id(driver: &mut Driver) -> Result<Option<String>, CommandError> {
+    let Reply::Status(status) = driver.query(&Query::Status)? else { return Err(unexpected_reply()) };
+    Ok(status.engine.map(|engine| engine.place_id))
 }
 
 /// Asks the head for a task.
@@ -76,7 +93,9 @@ mod tests {
     #[test]
     fn what_is_no_number_is_the_name_of_an_actor() {
         assert_eq!("7".parse(), Ok(NamedTask::Id(TaskId(7))));
-        for name in ["hits", "x7", "7x", "inf", "nan", "a.b", "0x7"] {
+        let id = "c3f9a2m4q7cxw-1042";
+        assert_eq!(id.parse(), Ok(NamedTask::Cluster(id.parse().unwrap())));
+        for name in ["hits", "c3f9a2m4q7cx-1042", "x7", "7x", "inf", "nan", "a.b", "0x7"] {
             assert_eq!(name.parse(), Ok(NamedTask::Actor(name.into())));
         }
         for wrong in ["", "-1", "1.5", "99999999999999999999999"] {

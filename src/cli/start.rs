@@ -99,6 +99,11 @@ pub(super) struct Args {
     /// Time that a submission to a queue waits for an engine that cannot be reached, before it is refused [default: 5s]
     #[arg(long, value_name = "DURATION", value_parser = parse_duration, env = config::ENGINE_WAIT_VARIABLE)]
     engine_wait: Option<Duration>,
+    /// The most that one argument or result of a task of a queue may take [default: 1GiB]
+    ///
+    /// Values of 256 KiB and more are copied through the engine's disk, and are removed there when the task has ended.
+    #[arg(long, value_name = "SIZE", value_parser = parse_size, env = config::MAX_SHARED_VALUE_VARIABLE)]
+    max_shared_value: Option<u64>,
     /// Switch for all tracing; false overrides any hook [default: true]
     #[arg(long, env = config::TRACING_ENABLED_VARIABLE, value_name = "BOOL", hide_possible_values = true, value_parser = clap::builder::BoolishValueParser::new(), num_args = 0..=1, require_equals = true, default_missing_value = "true")]
     tracing_enabled: Option<bool>,
@@ -237,6 +242,7 @@ fn settings(args: Args) -> Result<Settings, CommandError> {
         address: args.address,
         queues: Some(args.queue),
         engine_wait: args.engine_wait,
+        max_shared_value: args.max_shared_value,
         temp_dir: args.place.temp_dir,
         spans_dir: args.spans_dir,
         tracing_enabled: args.tracing_enabled,

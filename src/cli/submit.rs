@@ -17,7 +17,7 @@ use clap::Subcommand;
 
 use self::options::{Flags, OfCommand, OfFunction, Submits};
 use super::live_line::LiveLine;
-use super::{CommandError, CommandResult, Format, FormatArgs, PlaceArgs, live_line, report};
+use super::{CommandError, CommandResult, Format, FormatArgs, PlaceArgs, live_line, named, report};
 use crate::config;
 use crate::driver::{Driver, DriverError, SubmitRequest, Ticket, split_target};
 use crate::exit;
@@ -329,16 +329,32 @@ fn submit(spec: TaskSpec<'_>, hands_input_over: bool, common: &Common) -> Comman
     });
     end_job(job, &driver, &outcome);
     let (id, ended) = outcome?;
+    // What is printed of it any node understands.
+    let place = if common.options.queue.is_empty() { None } else { named::place_id(&mut driver)? };
+    let cluster_task_id = place.map(|place| format!("{place}-{id}"));
     let format = common.format.format;
     match ended {
         None => {
-            let accepted = Submitted { id, trace_id };
+            if let Some(id) = cluster_task_id.as_ref().filter(|_| format == Format::Text) {
+                report::talk(&format!("`tracer get {id}` shows it on any node"));
+            }
+            let accepted = Submitted { id, cluster_task_id, trace_id };
             report::value(format, &accepted, |accepted| accepted.id.to_string());
             Ok(exit::OK)
         }
         Some((Finished { outcome, past, usage, .. }, was_interrupted)) => {
-            let finished =
-                FinishedTask { id, target, trace_id, outcome, past, usage, was_interrupted, is_command, is_creation };
+            let finished = FinishedTask {
+                id,
+                cluster_task_id,
+                target,
+                trace_id,
+                outcome,
+                past,
+                usage,
+                was_interrupted,
+                is_command,
+                is_creation,
+            };
             finished.report(format, common)
         }
     }
@@ -348,6 +364,9 @@ fn submit(spec: TaskSpec<'_>, hands_input_over: bool, common: &Common) -> Comman
 #[derive(serde::Serialize)]
 struct Submitted {
     id: TaskId,
+    /// Its id in the cluster, if it is of a queue.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    cluster_task_id: Option<String>,
     trace_id: Option<String>,
 }
 
@@ -355,6 +374,8 @@ struct Submitted {
 #[derive(serde::Serialize)]
 struct Returned {
     id: TaskId,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    cluster_task_id: Option<String>,
     trace_id: Option<String>,
     result: JsonText,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -473,6 +494,7 @@ fn close_job(
 /// A task that has ended.
 struct FinishedTask {
     id: TaskId,
+    cluster_task_id: Option<String>,
     target: String,
     trace_id: Option<String>,
     outcome: Outcome,
@@ -498,7 +520,7 @@ impl FinishedTask {
                 return Ok(exit::OK);
             }
             Outcome::Returned(_) if self.is_creation => {
-                let created = Submitted { id: self.id, trace_id: self.trace_id };
+                let created = Submitted { id: self.id, cluster_task_id: None, trace_id: self.trace_id };
                 report::value(format, &created, |created| created.id.to_string());
                 return Ok(exit::OK);
             }
@@ -508,7 +530,8 @@ impl FinishedTask {
                 if let Some(loss) = &result_loss {
                     report::warning(loss);
                 }
-                let returned = Returned { id: self.id, trace_id: self.trace_id, result, result_loss };
+                let Self { id, cluster_task_id, trace_id, .. } = self;
+                let returned = Returned { id, cluster_task_id, trace_id, result, result_loss };
                 match format {
                     Format::Text => report::json(returned.result.text()),
                     Format::Json => report::value(format, &returned, |_| String::new()),
@@ -525,6 +548,9 @@ impl FinishedTask {
                 "id": self.id, "trace_id": self.trace_id, "failure": failure, "message": failure.to_string(),
                 "past_attempts": self.past, "exit_code": exit_code,
             });
+            if let Some(id) = &self.cluster_task_id {
+                report["cluster_task_id"] = serde_json::json!(id);
+            }
             if self.is_command {
                 report["usage"] = serde_json::json!(self.usage);
             }

@@ -203,6 +203,10 @@ impl<'a> Reader<'a> {
                     let queues = queues.iter().map(|queue| parse_queue(queue)).collect::<Result<_, _>>();
                     file.queues = Some(queues.map_err(|reason| self.invalid("engine.queues", &reason, value))?);
                 }
+                "max_shared_value" => {
+                    file.max_shared_value =
+                        Some(self.size("engine.max_shared_value", "a size such as `1GiB`", value)?);
+                }
                 "wait" => file.engine_wait = Some(self.duration("engine.wait", value)?),
                 unknown => return Err(self.unknown_key("engine.", unknown, key.span().start)),
             }

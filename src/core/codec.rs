@@ -106,6 +106,11 @@ impl<'a> Take<'a> {
         self.rest.is_empty()
     }
 
+    /// Returns how many bytes are left.
+    pub fn len(&self) -> usize {
+        self.rest.len()
+    }
+
     /// Fails unless everything was taken.
     pub fn finish(self) -> Result<(), WireError> {
         if self.rest.is_empty() { Ok(()) } else { Err(WireError::TrailingBytes) }

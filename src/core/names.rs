@@ -65,6 +65,10 @@ pub const JOB_ID: &str = "tracer.job_id";
 pub const TASK_COUNT: &str = "tracer.task_count";
 /// Integer: the task.
 pub const TASK_ID: &str = "tracer.task_id";
+/// String: the task in its cluster, as `c3f9a2m4q7cxw-1042`; on spans of tasks of queues only.
+pub const CLUSTER_TASK_ID: &str = "tracer.cluster_task_id";
+/// String: the queue that the task was submitted to; on such tasks only.
+pub const QUEUE: &str = "tracer.queue";
 /// Integer: the actor that the task makes, or is a method of; on such tasks only.
 pub const ACTOR_ID: &str = "tracer.actor_id";
 /// Integer: the process that ran the attempt, as the head counts them.

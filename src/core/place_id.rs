@@ -13,7 +13,7 @@ use crate::task::TaskId;
 #[serde(transparent)]
 pub struct PlaceId(pub u64);
 
-/// The id of a task on any node of a cluster: the place whose head accepted it, and its number there. It prints as `k3f9a2m4q7cxw-1042`.
+/// The id of a task on any node of a cluster: the place whose head accepted it, and its number there. It prints as `c3f9a2m4q7cxw-1042`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct ClusterTaskId {
     /// The place whose head accepted it.
@@ -28,7 +28,7 @@ pub struct PlaceIdError;
 
 impl fmt::Display for PlaceIdError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("expected 13 digits and letters, as in k3f9a2m4q7cxw, and for a task its number behind a hyphen")
+        f.write_str("expected 13 digits and letters, as in c3f9a2m4q7cxw, and for a task its number behind a hyphen")
     }
 }
 
@@ -100,7 +100,7 @@ mod tests {
         for text in [
             "",
             "k3f9a2m4q7cx",
-            "k3f9a2m4q7cxww",
+            "c3f9a2m4q7cxww",
             "zzzzzzzzzzzzz",
             "0000000000000-",
             "000000000000l-1",

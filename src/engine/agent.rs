@@ -5,6 +5,10 @@
 //! unless it is known, asking [`change`] what it becomes, and swapping; who loses a race reads again, and what was unreachable is tried again once
 //! the engine is there. For each record one event is brought about at a time.
 //!
+//! Large values travel beside messages and records. An argument is in the engine before its message is, and in a file of the holder before the head hears of the
+//! task; a result is in the engine before the record names it, and in a file of the origin before its head hears of the end. The origin has them removed
+//! when its head has noted the end.
+//!
 //! Nothing in here has to outlive the process. An agent that was started again is told by its head which tasks are open both ways, and goes on: a
 //! [token](Import::token) says all that is needed of an import.
 
@@ -12,17 +16,21 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::ops::Bound;
 
 use tracer_core::codec::{Put, Take, WireError};
-use tracer_core::task::TaskId;
-use tracer_core::{ClusterTaskId, PlaceId};
+use tracer_core::count::Size;
+use tracer_core::task::{Outcome, TaskId};
+use tracer_core::{ClusterTaskId, PlaceId, Stored};
+use tracer_ipc::protocol::{Digest, Found, SharedEnd};
 
-use crate::interface::{Answer, Delivery, Handle, PutError, Request};
-use crate::message::{Heartbeat, TaskMessage, Told};
+use crate::interface::{Answer, Delivery, Handle, PutError, Request, ValueError, ValueKey, ValueSource};
+use crate::message::{Heartbeat, TaskMessage, Told, value_of, with_files, without_value};
 use crate::record::{Claim, End, Event, Holder, Mark, Record, Refusal, Sight, Terms, change};
 
 /// Intervals of redelivery after which a task that nothing was heard of is looked at.
 const LOOK_AGAIN: u64 = 4;
 /// Tasks that are looked at in one interval of heartbeats.
 const LOOKS: usize = 64;
+/// Tries to get a value, one in each interval of heartbeats, before it counts as lost.
+const TRIES: u32 = 10;
 
 /// Settings of an agent, which do not change while it runs.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -39,6 +47,23 @@ pub struct Settings {
     pub keep_ns: u64,
     /// Time that a submission may wait for an engine that cannot be reached, in nanoseconds.
     pub engine_wait_ns: u64,
+    /// The most bytes of a value that is got from the engine.
+    pub max_value: u64,
+}
+
+/// A task that the head has accepted for a queue.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Sharing {
+    /// The queue.
+    pub queue: String,
+    /// Its [message](TaskMessage), without the digests of its values.
+    pub message: Vec<u8>,
+    /// Arguments that are to go into the engine, in the order of the envelope's inputs.
+    pub values: Vec<ValueSource>,
+    /// True if no agent before this one was told of it.
+    pub is_new: bool,
+    /// True if an agent has said that the engine has it.
+    pub is_stored: bool,
 }
 
 /// A task of another node that this one's head runs, or of this very node.
@@ -50,8 +75,10 @@ pub struct Import {
     pub claim: Claim,
     /// Time at which its origin accepted it, by that machine's clock.
     pub submitted_unix_nano: u64,
-    /// Its envelope.
+    /// Its envelope, with the names of the files that its large arguments are in.
     pub envelope: Vec<u8>,
+    /// Reason why it cannot be run, if so.
+    pub problem: Option<String>,
 }
 
 /// Everything that an agent has to know of a task that its head runs.
@@ -97,6 +124,8 @@ pub enum Effect {
     Ask(u64, Request),
     /// Tell the head something.
     Tell(ToHead),
+    /// Remove a file from the values of this place: its value came too late.
+    RemoveFile(String),
 }
 
 /// A message of the agent to its head.
@@ -116,6 +145,8 @@ pub enum ToHead {
     Stop(ClusterTaskId),
     /// The end of an import is in its record, or counts for nothing: it need not be remembered any more.
     Settled(ClusterTaskId),
+    /// The answer to a question of somebody.
+    Found(u64, Found),
     /// Something for the log.
     Log(String),
 }
@@ -135,6 +166,10 @@ struct Share {
     queue: String,
     message: Vec<u8>,
     terms: Terms,
+    /// Its large arguments, each with its digest once the engine has it.
+    values: Vec<(ValueSource, Option<Digest>)>,
+    /// Its end, while the result is on the way.
+    ending: Option<Ending>,
     /// Time at which it came, in nanoseconds of the monotonic clock.
     since_ns: u64,
     /// True once a request to put it may have reached the engine.
@@ -153,6 +188,36 @@ struct Share {
     withdrawn: Option<(Vec<u8>, bool)>,
 }
 
+/// The end of a task of this node whose result is to be got.
+#[derive(Debug)]
+struct Ending {
+    end: End,
+    shared: SharedEnd,
+    key: ValueKey,
+    tries: u32,
+    is_asked: bool,
+}
+
+/// A claim whose arguments are to be got.
+#[derive(Debug)]
+struct Fetch {
+    claim: Claim,
+    values: Vec<ValueKey>,
+    /// Files of those that are there, in the same order.
+    files: Vec<String>,
+    tries: u32,
+    is_asked: bool,
+}
+
+/// A result that is to go into the engine before the record names it.
+#[derive(Debug)]
+struct Giving {
+    attempt: u32,
+    shared: SharedEnd,
+    stored: Stored,
+    is_asked: bool,
+}
+
 /// A message that this node has, whose task it claims or runs.
 #[derive(Debug)]
 struct Held {
@@ -163,6 +228,8 @@ struct Held {
     message: Option<Vec<u8>>,
     /// The attempt that this node is at, once the head has it.
     attempt: Option<u32>,
+    /// The claim, while its arguments are on the way.
+    fetch: Option<Fetch>,
 }
 
 /// A record, and what is to be brought about in it.
@@ -203,6 +270,19 @@ enum Asked {
     Swap(ClusterTaskId, Option<Record>),
     Sight(ClusterTaskId),
     Pull(String),
+    /// A large argument of a share, by its place among them.
+    PutArgument(TaskId, usize),
+    /// A large argument of a claim.
+    GetArgument(ClusterTaskId, ValueKey),
+    /// The result of this attempt.
+    PutResult(ClusterTaskId, u32),
+    GetResult(TaskId, ValueKey),
+    /// The record that somebody asks for, under the number of the question.
+    Find(u64, ClusterTaskId),
+    /// The queue of a task that somebody asks for, with the attempts that were begun.
+    FindMessage(u64, u32),
+    /// The result that somebody asks for.
+    FindValue(u64, Box<SharedEnd>, u64),
 }
 
 /// The state of an agent.
@@ -212,6 +292,10 @@ pub struct Agent {
     shares: BTreeMap<TaskId, Share>,
     held: BTreeMap<ClusterTaskId, Held>,
     changes: BTreeMap<ClusterTaskId, Change>,
+    /// Results of imports that are on their way into the engine.
+    giving: BTreeMap<ClusterTaskId, Giving>,
+    /// Tasks of this node that the engine may have values of.
+    with_values: BTreeSet<TaskId>,
     /// Requests on the way.
     asked: BTreeMap<u64, Asked>,
     next_request: u64,
@@ -241,6 +325,8 @@ impl Agent {
             shares: BTreeMap::new(),
             held: BTreeMap::new(),
             changes: BTreeMap::new(),
+            giving: BTreeMap::new(),
+            with_values: BTreeSet::new(),
             asked: BTreeMap::new(),
             next_request: 0,
             pulling: BTreeSet::new(),
@@ -269,7 +355,7 @@ impl Agent {
 
     /// Returns whether nothing is left to be brought about.
     pub fn is_settled(&self) -> bool {
-        self.changes.values().all(|change| change.todo.is_empty())
+        self.giving.is_empty() && self.changes.values().all(|change| change.todo.is_empty())
     }
 
     fn ask(&mut self, asked: Asked, request: Request) {
@@ -324,6 +410,7 @@ impl Agent {
             let over: Vec<_> = self.shares.iter().filter(|(_, share)| is_over(share)).map(|(task, _)| *task).collect();
             for task in over {
                 self.shares.remove(&task);
+                self.drop_values(task);
                 self.tell(ToHead::NotStored(task, NotStored::Unreachable));
             }
             return now_ns + self.settings.keep_ns.min(limit_ns.max(1));
@@ -345,6 +432,13 @@ impl Agent {
             for task in self.shares.keys().copied().collect::<Vec<_>>() {
                 self.go_on_sharing(task);
                 self.go_on_withdrawing(task);
+                self.go_on_ending(task);
+            }
+            for id in self.giving.keys().copied().collect::<Vec<_>>() {
+                self.go_on_giving(id);
+            }
+            for id in self.held.keys().copied().collect::<Vec<_>>() {
+                self.go_on_fetching(id);
             }
             for id in self.changes.keys().copied().collect::<Vec<_>>() {
                 self.go_on_changing(id);
@@ -356,17 +450,9 @@ impl Agent {
 
     // ---- the origin ---------------------------------------------------------------------------------------------------
 
-    /// Takes a task that the head has accepted for a queue. `is_new` says that no agent before this one was told of it; `is_stored`, that one has said that
-    /// the engine has it.
-    pub fn on_share(
-        &mut self,
-        task: TaskId,
-        queue: String,
-        message: Vec<u8>,
-        is_new: bool,
-        is_stored: bool,
-        now_ns: u64,
-    ) {
+    /// Takes a task that the head has accepted for a queue.
+    pub fn on_share(&mut self, task: TaskId, sharing: Sharing, now_ns: u64) {
+        let Sharing { queue, message, values, is_new, is_stored } = sharing;
         let Ok(TaskMessage { terms, .. }) = TaskMessage::decode(&message) else {
             let reason = "its message cannot be read".into();
             return self.tell(ToHead::NotStored(task, NotStored::Put(PutError::Refused(reason))));
@@ -375,6 +461,8 @@ impl Agent {
             queue,
             message,
             terms,
+            values: values.into_iter().map(|value| (value, None)).collect(),
+            ending: None,
             since_ns: now_ns,
             is_sent: !is_new,
             is_stored,
@@ -384,8 +472,25 @@ impl Agent {
             is_asked: false,
             withdrawn: None,
         };
+        if !share.values.is_empty() {
+            self.with_values.insert(task);
+        }
         self.shares.insert(task, share);
         self.go_on_sharing(task);
+    }
+
+    /// Notes that the head has written down the end of a task: nobody needs its values any more.
+    pub fn on_taken(&mut self, task: TaskId) {
+        if !self.shares.contains_key(&task) {
+            self.drop_values(task);
+        }
+    }
+
+    /// Has the values of a task removed, if there may be any.
+    fn drop_values(&mut self, task: TaskId) {
+        if self.with_values.remove(&task) {
+            self.say(Request::DropValues(self.id(task)));
+        }
     }
 
     /// Has tasks looked at that nothing was heard of for long, in turn: an engine that has lost writes may have lost a message, or take the
@@ -415,6 +520,9 @@ impl Agent {
         let Some(share) = self.shares.get_mut(&task).filter(|share| self.is_reachable && !share.is_asked) else {
             return;
         };
+        if share.ending.is_some() {
+            return;
+        }
         if share.is_old {
             share.is_asked = true;
             self.ask(Asked::Look(task), Request::Read(id));
@@ -423,13 +531,49 @@ impl Agent {
         }
     }
 
-    /// Puts a task into its queue: where its message is there already, that changes nothing.
+    /// Puts a task into its queue, after its large arguments: where its message is there already, that changes nothing.
     fn put(&mut self, task: TaskId) {
         let id = self.id(task);
         let Some(share) = self.shares.get_mut(&task) else { return };
-        (share.is_asked, share.is_sent) = (true, true);
-        let (queue, message) = (share.queue.clone(), share.message.clone());
+        share.is_asked = true;
+        if let Some(at) = share.values.iter().position(|(_, digest)| digest.is_none()) {
+            let source = share.values[at].0.clone();
+            return self.ask(Asked::PutArgument(task, at), Request::PutValue { id, attempt: 0, source });
+        }
+        share.is_sent = true;
+        let digests: Vec<u8> = share.values.iter().flat_map(|(_, digest)| digest.unwrap_or_default()).collect();
+        // Nothing stands behind the envelope yet.
+        let message = [&share.message[..], &digests].concat();
+        let queue = share.queue.clone();
         self.ask(Asked::Put(task), Request::Put { queue, id, message });
+    }
+
+    fn on_argument_put(&mut self, task: TaskId, at: usize, answer: Answer) {
+        let Some(share) = self.shares.get_mut(&task) else {
+            // It was refused or has ended meanwhile.
+            self.with_values.insert(task);
+            return self.drop_values(task);
+        };
+        share.is_asked = false;
+        match answer {
+            Answer::ValuePut(Ok(digest)) => {
+                if let Some((_, known)) = share.values.get_mut(at) {
+                    *known = Some(digest);
+                }
+                if share.ending.is_none() {
+                    self.put(task);
+                }
+            }
+            Answer::ValuePut(Err(why)) if !share.was_tried && !share.is_stored => self.refuse(task, why),
+            // It is tried again.
+            _ => {}
+        }
+    }
+
+    fn refuse(&mut self, task: TaskId, why: PutError) {
+        self.shares.remove(&task);
+        self.drop_values(task);
+        self.tell(ToHead::NotStored(task, NotStored::Put(why)));
     }
 
     /// Ends a task of this head with an outcome, if nobody has begun it; else its holder is told to end it, if it `stops` there.
@@ -440,6 +584,9 @@ impl Agent {
             let end = End::Outcome { attempt: 0, holder: None, outcome };
             return self.tell(ToHead::Ended(task, end));
         }
+        if share.ending.is_some() {
+            return;
+        }
         let stops = stops || share.withdrawn.as_ref().is_some_and(|(_, stops)| *stops);
         share.withdrawn = Some((outcome, stops));
         self.go_on_withdrawing(task);
@@ -447,7 +594,8 @@ impl Agent {
 
     fn go_on_withdrawing(&mut self, task: TaskId) {
         let id = self.id(task);
-        let Some((outcome, _)) = self.shares.get(&task).and_then(|share| share.withdrawn.clone()) else { return };
+        let share = self.shares.get(&task).filter(|share| share.ending.is_none());
+        let Some((outcome, _)) = share.and_then(|share| share.withdrawn.clone()) else { return };
         let change = self.changes.entry(id).or_default();
         if !change.todo.iter().any(|event| matches!(event, Event::EndedUnbegun { .. })) {
             change.todo.push_back(Event::EndedUnbegun { outcome });
@@ -473,8 +621,87 @@ impl Agent {
     }
 
     fn on_ended(&mut self, task: TaskId, end: End) {
-        if self.shares.remove(&task).is_some() {
-            self.tell(ToHead::Ended(task, end));
+        let id = self.id(task);
+        let Some(share) = self.shares.get_mut(&task).filter(|share| share.ending.is_none()) else { return };
+        if let End::Outcome { attempt, outcome, .. } = &end
+            && let Some((shared, stored)) = value_of(outcome)
+        {
+            let max = self.settings.max_value;
+            let problem = match shared.digest {
+                None => Some("it is said to be in a file of another node".to_owned()),
+                Some(_) if stored.bytes > max => Some(too_large("the result", stored.bytes, max)),
+                Some(digest) => {
+                    let key = ValueKey { id, attempt: *attempt, digest, bytes: stored.bytes };
+                    share.ending = Some(Ending { end, shared, key, tries: 0, is_asked: false });
+                    self.with_values.insert(task);
+                    return self.go_on_ending(task);
+                }
+            };
+            let message = format!("the result cannot be had: {}", problem.unwrap_or_default());
+            let outcome = without_value(&shared, message);
+            self.with_values.insert(task);
+            return self.tell_ended(task, end, outcome);
+        }
+        self.shares.remove(&task);
+        self.tell(ToHead::Ended(task, end));
+    }
+
+    /// Tells the head of an end with another outcome than the one that travelled.
+    fn tell_ended(&mut self, task: TaskId, end: End, outcome: Vec<u8>) {
+        let End::Outcome { attempt, holder, .. } = end else { return };
+        self.shares.remove(&task);
+        self.tell(ToHead::Ended(task, End::Outcome { attempt, holder, outcome }));
+    }
+
+    /// Gets the result of a task of this node that has ended.
+    fn go_on_ending(&mut self, task: TaskId) {
+        let Some(ending) = self.shares.get_mut(&task).and_then(|share| share.ending.as_mut()) else { return };
+        if self.is_reachable && !ending.is_asked {
+            ending.is_asked = true;
+            let key = ending.key.clone();
+            self.ask(Asked::GetResult(task, key.clone()), Request::GetValue(key));
+        }
+    }
+
+    fn on_result_got(&mut self, task: TaskId, key: &ValueKey, answer: Answer) {
+        let share = self.shares.get_mut(&task);
+        let ending = share.and_then(|share| share.ending.take_if(|ending| ending.key == *key));
+        let Some(mut ending) = ending else { return self.remove_file(answer) };
+        ending.is_asked = false;
+        let why = match answer {
+            Answer::ValueGot(Ok(name)) => {
+                let mut shared = ending.shared;
+                (shared.outcome, shared.digest) = (Outcome::Stored(Stored { name, bytes: ending.key.bytes }), None);
+                let outcome = shared.encode();
+                return self.tell_ended(task, ending.end, outcome);
+            }
+            Answer::ValueGot(Err(why)) => {
+                ending.tries += 1;
+                Some(why).filter(|why| matches!(why, ValueError::Damaged(_)) || ending.tries >= TRIES)
+            }
+            _ => None,
+        };
+        match why {
+            Some(why) => {
+                let bytes = Size(ending.key.bytes);
+                let message = format!(
+                    "the task has returned {bytes}, but its node's value cannot be had: {why}\n(hint: submit it again)"
+                );
+                let outcome = without_value(&ending.shared, message);
+                self.tell_ended(task, ending.end, outcome);
+            }
+            None => {
+                if let Some(share) = self.shares.get_mut(&task) {
+                    share.ending = Some(ending);
+                }
+            }
+        }
+    }
+
+    /// Removes the file of a value that nobody waits for any more.
+    fn remove_file(&mut self, answer: Answer) {
+        if let Answer::ValueGot(Ok(name)) = answer {
+            self.effects.push(Effect::RemoveFile(name));
         }
     }
 
@@ -490,10 +717,7 @@ impl Agent {
                 self.go_on_withdrawing(task);
             }
             // What the engine may have had before is not refused: it is tried again.
-            Answer::Put(Err(why)) if !share.was_tried && !share.is_stored => {
-                self.shares.remove(&task);
-                self.tell(ToHead::NotStored(task, NotStored::Put(why)));
-            }
+            Answer::Put(Err(why)) if !share.was_tried && !share.is_stored => self.refuse(task, why),
             _ => (share.is_old, share.was_tried) = (true, true),
         }
     }
@@ -546,6 +770,7 @@ impl Agent {
         match answer {
             Answer::Record(None) => {
                 self.shares.remove(&task);
+                self.drop_values(task);
                 self.tell(ToHead::LostWrites(task));
             }
             Answer::Record(Some(entry)) => {
@@ -609,6 +834,7 @@ impl Agent {
             terms,
             message: None,
             attempt: None,
+            fetch: None,
         });
         // The delivery before it is over.
         held.handle = handle;
@@ -635,7 +861,7 @@ impl Agent {
     /// Takes a task that the head runs since before this agent: its token, and the attempt that it is at.
     pub fn on_import_open(&mut self, token: Token, attempt: u32) {
         let Token { id, queue, handle, terms } = token;
-        self.held.insert(id, Held { queue, handle, terms, message: None, attempt: Some(attempt) });
+        self.held.insert(id, Held { queue, handle, terms, message: None, attempt: Some(attempt), fetch: None });
     }
 
     /// Notes that an attempt of an import has failed and the head goes on with the next one. The time is in nanoseconds since the Unix epoch.
@@ -661,6 +887,48 @@ impl Agent {
 
     /// Notes that an import has an outcome.
     pub fn on_import_ended(&mut self, id: ClusterTaskId, attempt: u32, outcome: Vec<u8>) {
+        if let Some((shared, stored)) = value_of(&outcome) {
+            self.giving.insert(id, Giving { attempt, shared, stored, is_asked: false });
+            return self.go_on_giving(id);
+        }
+        let by = self.settings.own;
+        self.bring_about(id, Event::Outcome { by, attempt, outcome });
+    }
+
+    /// Puts a result into the engine.
+    fn go_on_giving(&mut self, id: ClusterTaskId) {
+        let Some(giving) = self.giving.get_mut(&id).filter(|giving| self.is_reachable && !giving.is_asked) else {
+            return;
+        };
+        giving.is_asked = true;
+        let (attempt, source) = (giving.attempt, ValueSource::File(giving.stored.clone()));
+        self.ask(Asked::PutResult(id, attempt), Request::PutValue { id, attempt, source });
+    }
+
+    fn on_result_put(&mut self, id: ClusterTaskId, attempt: u32, answer: Answer) {
+        if self.giving.get(&id).is_none_or(|giving| giving.attempt != attempt) {
+            return;
+        }
+        let Some(mut giving) = self.giving.remove(&id) else { return };
+        let bytes = giving.stored.bytes;
+        let outcome = match answer {
+            Answer::ValuePut(Ok(digest)) => {
+                let mut shared = giving.shared;
+                (shared.outcome, shared.digest) =
+                    (Outcome::Stored(Stored { name: String::new(), bytes }), Some(digest));
+                shared.encode()
+            }
+            Answer::ValuePut(Err(why)) => {
+                let message = format!("the result, of {}, is not taken by the engine: {why}", Size(bytes));
+                without_value(&giving.shared, message)
+            }
+            // It is tried again.
+            _ => {
+                giving.is_asked = false;
+                self.giving.insert(id, giving);
+                return;
+            }
+        };
         let by = self.settings.own;
         self.bring_about(id, Event::Outcome { by, attempt, outcome });
     }
@@ -674,6 +942,12 @@ impl Agent {
     /// Notes that the head ends: nothing is pulled any more.
     pub fn on_stopping(&mut self) {
         self.is_stopping = true;
+        // What the head was not told of yet is for others.
+        let fetching = |(id, held): (&ClusterTaskId, &Held)| Some((*id, held.fetch.as_ref()?.claim.attempt));
+        let fetching: Vec<_> = self.held.iter().filter_map(fetching).collect();
+        for (id, attempt) in fetching {
+            self.on_import_given_back(id, attempt, false);
+        }
     }
 
     /// Takes what another node has told.
@@ -686,8 +960,109 @@ impl Agent {
                 let by = self.settings.own;
                 self.bring_about(id, Event::NotRun { by });
             }
+            Ok(Told::NeedsValues(id)) if id.place == self.settings.own.place => self.put_values_again(id.task),
             _ => {}
         }
+    }
+
+    /// Puts the arguments of a task into the engine once more, which seems to have lost them.
+    fn put_values_again(&mut self, task: TaskId) {
+        let Some(share) = self.shares.get_mut(&task).filter(|share| !share.is_asked && share.ending.is_none()) else {
+            return;
+        };
+        if self.is_reachable && !share.values.is_empty() {
+            share.values.iter_mut().for_each(|(_, digest)| *digest = None);
+            self.put(task);
+        }
+    }
+
+    // ---- questions ----------------------------------------------------------------------------------------------------
+
+    /// Looks for a task of any node, and answers under the number of the question.
+    pub fn on_find(&mut self, number: u64, id: ClusterTaskId) {
+        if self.is_reachable {
+            self.ask(Asked::Find(number, id), Request::Read(id));
+        } else {
+            self.tell(ToHead::Found(number, Found::Unreachable));
+        }
+    }
+
+    fn on_record_found(&mut self, number: u64, id: ClusterTaskId, answer: Answer) {
+        let record = match answer {
+            Answer::Record(entry) => entry.map(|entry| Record::decode(&entry.value)).transpose(),
+            _ => return self.tell(ToHead::Found(number, Found::Unreachable)),
+        };
+        let attempts_of = |claim: &Claim, has_begun: bool| claim.attempt - u32::from(!has_begun && claim.attempt > 0);
+        let found = match record {
+            Ok(None) => return self.ask(Asked::FindMessage(number, 0), Request::FindMessage(id)),
+            Ok(Some(Record::GivenBack { claim, has_begun })) => {
+                let attempts = attempts_of(&claim, has_begun);
+                return self.ask(Asked::FindMessage(number, attempts), Request::FindMessage(id));
+            }
+            Ok(Some(Record::Claimed(claim) | Record::Suspected { claim, .. })) => {
+                let Mark { node_id, unix_nano } = claim.mark;
+                Found::Claimed { node_id, attempt: claim.attempt, since_unix_nano: unix_nano }
+            }
+            Ok(Some(Record::Ended(End::Outcome { attempt, outcome, .. }))) => match value_of(&outcome) {
+                None => Found::Ended { end: outcome, loss: None },
+                Some((mut shared, stored)) => {
+                    let max = self.settings.max_value;
+                    let digest = match shared.digest {
+                        Some(digest) if stored.bytes <= max => digest,
+                        digest => {
+                            let loss = match digest {
+                                Some(_) => too_large("the result", stored.bytes, max),
+                                None => "the result is said to be in a file of another node".to_owned(),
+                            };
+                            // No file of this node is meant.
+                            shared.outcome = Outcome::Stored(Stored { name: String::new(), ..stored });
+                            shared.digest = Some(digest.unwrap_or_default());
+                            let found = Found::Ended { end: shared.encode(), loss: Some(loss) };
+                            return self.tell(ToHead::Found(number, found));
+                        }
+                    };
+                    let key = ValueKey { id, attempt, digest, bytes: stored.bytes };
+                    let asked = Asked::FindValue(number, Box::new(shared), stored.bytes);
+                    return self.ask(asked, Request::GetValue(key));
+                }
+            },
+            Ok(Some(Record::Ended(End::Lost(claim) | End::NodesLost(claim)))) => {
+                let Mark { node_id, .. } = claim.mark;
+                Found::Lost { attempt: claim.attempt, why: format!("the node that ran it was lost (node `{node_id}`)") }
+            }
+            Err(error) => {
+                self.tell(ToHead::Log(format!("the record of task {id} cannot be read: {error}")));
+                Found::Unreachable
+            }
+        };
+        self.tell(ToHead::Found(number, found));
+    }
+
+    fn on_message_found(&mut self, number: u64, attempts: u32, answer: Answer) {
+        let found = match answer {
+            Answer::InQueue(Some(queue)) => Found::Waiting { queue, attempts },
+            // Its record says that somebody gave it back.
+            Answer::InQueue(None) if attempts > 0 => Found::Waiting { queue: String::new(), attempts },
+            Answer::InQueue(None) => Found::Unknown,
+            _ => Found::Unreachable,
+        };
+        self.tell(ToHead::Found(number, found));
+    }
+
+    fn on_value_found(&mut self, number: u64, mut shared: SharedEnd, bytes: u64, answer: Answer) {
+        let loss = match answer {
+            Answer::ValueGot(Ok(name)) => {
+                (shared.outcome, shared.digest) = (Outcome::Stored(Stored { name, bytes }), None);
+                None
+            }
+            Answer::ValueGot(Err(ValueError::Missing)) => Some(format!(
+                "the result takes {}, and its origin has taken it out of the engine\n(hint: ask there)",
+                Size(bytes)
+            )),
+            Answer::ValueGot(Err(why)) => Some(format!("the result takes {}, but {why}", Size(bytes))),
+            _ => return self.tell(ToHead::Found(number, Found::Unreachable)),
+        };
+        self.tell(ToHead::Found(number, Found::Ended { end: shared.encode(), loss }));
     }
 
     // ---- records ------------------------------------------------------------------------------------------------------
@@ -853,9 +1228,17 @@ impl Agent {
 
     fn on_given_back(&mut self, id: ClusterTaskId) {
         self.tell(ToHead::Settled(id));
-        if let Some(held) = self.held.remove(&id) {
+        if let Some(held) = self.remove_held(id) {
             self.say(Request::GiveBack(held.handle));
         }
+    }
+
+    /// Lets go of a message, and of arguments that have come for it.
+    fn remove_held(&mut self, id: ClusterTaskId) -> Option<Held> {
+        let mut held = self.held.remove(&id)?;
+        let files = held.fetch.take().map(|fetch| fetch.files).unwrap_or_default();
+        self.effects.extend(files.into_iter().map(Effect::RemoveFile));
+        Some(held)
     }
 
     /// Notes that the record refuses an event: perhaps because it was brought about already, and the answer was lost.
@@ -899,7 +1282,7 @@ impl Agent {
             // Another node has it now, whose message is not acknowledged by this one.
             (Event::Outcome { .. }, _) => {
                 self.tell(ToHead::Settled(id));
-                self.held.remove(&id);
+                self.remove_held(id);
             }
             (Event::GivenBack { .. }, _) => self.on_given_back(id),
             (
@@ -919,25 +1302,94 @@ impl Agent {
         }
     }
 
-    /// Hands a task to the head that this node has claimed.
+    /// Hands a task to the head that this node has claimed, once its large arguments are here.
     fn import(&mut self, id: ClusterTaskId, claim: Claim) {
+        let max = self.settings.max_value;
         let Some(held) = self.held.get_mut(&id).filter(|held| held.attempt.is_none()) else { return };
+        if let Some(fetch) = &mut held.fetch {
+            fetch.claim = claim;
+            return;
+        }
+        let values = held.message.as_deref().map(|message| TaskMessage::decode(message)?.values(id));
+        let problem = match values {
+            Some(Ok(values)) => match values.iter().find(|value| value.bytes > max) {
+                Some(value) => Some(too_large("an argument", value.bytes, max)),
+                None if values.is_empty() => None,
+                None => {
+                    held.fetch = Some(Fetch { claim, values, files: Vec::new(), tries: 0, is_asked: false });
+                    return self.go_on_fetching(id);
+                }
+            },
+            Some(Err(error)) => Some(format!("this node cannot read which arguments it has: {error}")),
+            None => return,
+        };
+        self.hand_over(id, claim, Vec::new(), problem);
+    }
+
+    fn hand_over(&mut self, id: ClusterTaskId, claim: Claim, files: Vec<String>, problem: Option<String>) {
+        let Some(held) = self.held.get_mut(&id) else { return };
         let Some(message) = held.message.take() else { return };
         let Ok(TaskMessage { submitted_unix_nano, envelope, .. }) = TaskMessage::decode(&message) else { return };
+        let envelope = match files.is_empty() {
+            true => envelope.into(),
+            false => with_files(envelope, files).unwrap_or_default(),
+        };
         held.attempt = Some(claim.attempt);
         let (queue, handle, terms) = (held.queue.clone(), held.handle.clone(), held.terms);
         self.told += 1;
-        self.tell(ToHead::Import(Import {
-            token: Token { id, queue, handle, terms },
-            claim,
-            submitted_unix_nano,
-            envelope: envelope.into(),
-        }));
+        let token = Token { id, queue, handle, terms };
+        self.tell(ToHead::Import(Import { token, claim, submitted_unix_nano, envelope, problem }));
+    }
+
+    /// Gets the next large argument of a task that this node has claimed.
+    fn go_on_fetching(&mut self, id: ClusterTaskId) {
+        let fetch = self.held.get_mut(&id).and_then(|held| held.fetch.as_mut());
+        let Some(fetch) = fetch.filter(|fetch| self.is_reachable && !fetch.is_asked) else { return };
+        let Some(key) = fetch.values.get(fetch.files.len()) else { return };
+        fetch.is_asked = true;
+        let key = key.clone();
+        self.ask(Asked::GetArgument(id, key.clone()), Request::GetValue(key));
+    }
+
+    fn on_argument_got(&mut self, id: ClusterTaskId, key: &ValueKey, answer: Answer) {
+        let fetch = self.held.get_mut(&id).and_then(|held| held.fetch.as_mut());
+        // It may be that of a delivery before, which was let go of.
+        let fetch = fetch.filter(|fetch| fetch.values.get(fetch.files.len()) == Some(key));
+        let Some(fetch) = fetch else { return self.remove_file(answer) };
+        fetch.is_asked = false;
+        let why = match answer {
+            Answer::ValueGot(Ok(name)) => {
+                fetch.files.push(name);
+                if fetch.files.len() < fetch.values.len() {
+                    return self.go_on_fetching(id);
+                }
+                None
+            }
+            Answer::ValueGot(Err(why)) => {
+                fetch.tries += 1;
+                if !matches!(why, ValueError::Damaged(_)) && fetch.tries < TRIES {
+                    if why == ValueError::Missing {
+                        self.say(Request::Tell(id.place, Told::NeedsValues(id).encode()));
+                    }
+                    return;
+                }
+                Some(why)
+            }
+            _ => return,
+        };
+        let fetch = self.held.get_mut(&id).and_then(|held| held.fetch.take());
+        let Some(Fetch { claim, values, mut files, .. }) = fetch else { return };
+        let problem = why.map(|why| {
+            let bytes = Size(values.get(files.len()).map_or(0, |value| value.bytes));
+            self.effects.extend(files.drain(..).map(Effect::RemoveFile));
+            format!("an argument of {bytes} cannot be had: {why}\n(hint: submit the task again)")
+        });
+        self.hand_over(id, claim, files, problem);
     }
 
     /// Removes the message of a task that has ended.
     fn acknowledge(&mut self, id: ClusterTaskId) {
-        if let Some(held) = self.held.remove(&id) {
+        if let Some(held) = self.remove_held(id) {
             self.say(Request::Done(held.handle));
         }
     }
@@ -945,7 +1397,7 @@ impl Agent {
     /// Leaves a message to be delivered again, unless the head runs its task.
     fn let_go_of(&mut self, id: ClusterTaskId) {
         if self.held.get(&id).is_some_and(|held| held.attempt.is_none()) {
-            self.held.remove(&id);
+            self.remove_held(id);
         }
     }
 
@@ -960,6 +1412,13 @@ impl Agent {
             Asked::Read(id) => self.on_read(id, answer),
             Asked::Swap(id, next) => self.on_swapped(id, next, answer),
             Asked::Sight(id) => self.on_heartbeats(id, answer),
+            Asked::PutArgument(task, at) => self.on_argument_put(task, at, answer),
+            Asked::GetArgument(id, key) => self.on_argument_got(id, &key, answer),
+            Asked::PutResult(id, attempt) => self.on_result_put(id, attempt, answer),
+            Asked::Find(number, id) => self.on_record_found(number, id, answer),
+            Asked::FindMessage(number, attempts) => self.on_message_found(number, attempts, answer),
+            Asked::FindValue(number, end, bytes) => self.on_value_found(number, *end, bytes, answer),
+            Asked::GetResult(task, key) => self.on_result_got(task, &key, answer),
             Asked::Pull(queue) => {
                 self.pulling.remove(&queue);
                 // What cannot be reached is not asked again at once.
@@ -969,6 +1428,15 @@ impl Agent {
             }
         }
     }
+}
+
+fn too_large(what: &str, bytes: u64, max: u64) -> String {
+    format!(
+        "{what} takes {}, but this node takes values of at most {} from the engine\n\
+         (hint: start it with a larger --max-shared-value)",
+        Size(bytes),
+        Size(max)
+    )
 }
 
 fn change_of(known: &Known, event: &Event) -> Result<Record, Refusal> {

@@ -3,8 +3,11 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use tracer_core::task::{Envelope, FunctionSpec, Input, InputSource, TaskSpec};
+
 use super::*;
 use crate::interface::Entry;
+use crate::message::set_aside;
 
 const QUEUE: &str = "default";
 const SECOND: u64 = 1_000_000_000;
@@ -48,6 +51,7 @@ struct Kept {
     messages: Vec<Message>,
     records: BTreeMap<ClusterTaskId, Entry>,
     beats: BTreeMap<PlaceId, Entry>,
+    values: BTreeMap<ValueKey, Vec<u8>>,
     revision: u64,
 }
 
@@ -61,8 +65,61 @@ struct Engine {
     has_lost_writes: bool,
 }
 
+/// Returns the digest of a value: its first bytes.
+fn digest_of(value: &[u8]) -> Digest {
+    let mut digest = [0; 32];
+    digest.iter_mut().zip(value).for_each(|(to, from)| *to = *from);
+    digest
+}
+
+fn argument_of(id: ClusterTaskId) -> Vec<u8> {
+    format!("{id} is given").into_bytes()
+}
+
+fn result_of(id: ClusterTaskId, attempt: u32) -> Vec<u8> {
+    format!("{attempt} {id}").into_bytes()
+}
+
+fn end_with(name: &str, bytes: u64, attempt: u32) -> Vec<u8> {
+    SharedEnd {
+        attempt,
+        outcome: Outcome::Stored(Stored { name: name.into(), bytes }),
+        digest: None,
+        started_unix_nano: None,
+        ended_unix_nano: 0,
+        past: Vec::new(),
+        node_id: String::new(),
+    }
+    .encode()
+}
+
+/// Files of a node, by their names.
+#[derive(Debug, Default)]
+struct Files {
+    files: BTreeMap<String, Vec<u8>>,
+    next: u64,
+}
+
+impl Files {
+    fn write(&mut self, value: Vec<u8>) -> String {
+        self.next += 1;
+        let name = self.next.to_string();
+        self.files.insert(name.clone(), value);
+        name
+    }
+
+    fn take(&mut self, name: &str) -> Vec<u8> {
+        self.files.remove(name).unwrap_or_else(|| panic!("there is no file {name}: {:?}", self.files))
+    }
+}
+
 impl Engine {
-    fn carry_out(&mut self, place: PlaceId, request: Request, now_ns: u64) -> (Option<Answer>, Vec<Delivery>) {
+    fn carry_out(
+        &mut self,
+        (place, files): (PlaceId, &mut Files),
+        request: Request,
+        now_ns: u64,
+    ) -> (Option<Answer>, Vec<Delivery>) {
         let kept = &mut self.kept;
         let mut delivered = Vec::new();
         let answer = match request {
@@ -135,6 +192,33 @@ impl Engine {
                 own: kept.beats.get(&place).cloned(),
             }),
             Request::Tell(..) => None,
+            Request::PutValue { id, attempt, source } => {
+                let value = match source {
+                    ValueSource::Bytes(value) => Some(value),
+                    // Its head may have died since.
+                    ValueSource::File(stored) => files.files.get(&stored.name).cloned(),
+                };
+                Some(Answer::ValuePut(match value {
+                    Some(value) => {
+                        let (digest, bytes) = (digest_of(&value), value.len() as u64);
+                        kept.values.insert(ValueKey { id, attempt, digest, bytes }, value);
+                        Ok(digest)
+                    }
+                    None => Err(PutError::Refused("it is gone".into())),
+                }))
+            }
+            Request::GetValue(key) => {
+                let value = kept.values.get(&key).cloned();
+                Some(Answer::ValueGot(value.map(|value| files.write(value)).ok_or(ValueError::Missing)))
+            }
+            Request::FindMessage(id) => {
+                let found = kept.messages.iter().any(|message| message.id == id && !message.is_done);
+                Some(Answer::InQueue(found.then(|| QUEUE.into())))
+            }
+            Request::DropValues(id) => {
+                kept.values.retain(|key, _| key.id != id);
+                None
+            }
         };
         (answer, delivered)
     }
@@ -163,6 +247,7 @@ struct Head {
 #[derive(Clone, Debug)]
 struct Accepted {
     message: Vec<u8>,
+    values: Vec<ValueSource>,
     is_stored: bool,
     is_withdrawn: bool,
     end: Option<End>,
@@ -176,6 +261,7 @@ struct Node {
     agent: Option<Agent>,
     /// True while it cannot reach the engine.
     is_cut_off: bool,
+    files: Files,
     /// Number of the agent, so that answers to the one before it are not heard.
     generation: u64,
 }
@@ -208,6 +294,9 @@ struct World {
     at_most_once: BTreeSet<ClusterTaskId>,
     /// Attempts whose spans were written in the stead of a lost node, or by a node that has let go of them in order.
     written: BTreeSet<(ClusterTaskId, u32)>,
+    /// Large arguments and results that have come to heads.
+    arguments: u32,
+    results: u32,
     next_task: u64,
 }
 
@@ -219,6 +308,7 @@ fn settings(place: PlaceId, life: u64) -> Settings {
         ack_wait_ns: ACK_WAIT,
         keep_ns: 3 * SECOND,
         engine_wait_ns: 5 * SECOND,
+        max_value: 1000,
     }
 }
 
@@ -229,6 +319,7 @@ impl World {
             head: Head { life: 1, accepted: BTreeMap::new(), runs: BTreeMap::new(), imports_seen: 0 },
             agent: None,
             is_cut_off: false,
+            files: Files::default(),
             generation: 0,
         };
         World {
@@ -241,6 +332,8 @@ impl World {
             starts: BTreeMap::new(),
             at_most_once: BTreeSet::new(),
             written: BTreeSet::new(),
+            arguments: 0,
+            results: 0,
             next_task: 1,
         }
     }
@@ -259,7 +352,9 @@ impl World {
         node.head.imports_seen = 0;
         for (task, accepted) in &node.head.accepted {
             if accepted.end.is_none() && !accepted.was_refused && !accepted.is_lost {
-                agent.on_share(*task, QUEUE.into(), accepted.message.clone(), false, accepted.is_stored, now_ns);
+                let Accepted { message, values, is_stored, .. } = accepted.clone();
+                let sharing = Sharing { queue: QUEUE.into(), message, values, is_new: false, is_stored };
+                agent.on_share(*task, sharing, now_ns);
                 if accepted.is_withdrawn {
                     agent.on_withdraw(*task, b"cancelled".to_vec(), true);
                 }
@@ -301,6 +396,7 @@ impl World {
                     self.travelling.push(Travelling::Request(at, generation, number, request));
                 }
                 Effect::Tell(what) => self.on_told_head(at, what),
+                Effect::RemoveFile(name) => drop(self.nodes[at].files.take(&name)),
             }
         }
     }
@@ -326,12 +422,36 @@ impl World {
             ToHead::Ended(task, end) => {
                 let accepted = node.head.accepted.get_mut(&task).unwrap();
                 assert!(accepted.end.is_none(), "task {task} of {place} has ended twice for its head");
-                accepted.end = Some(end);
+                accepted.end = Some(end.clone());
+                if let End::Outcome { attempt, outcome, .. } = &end
+                    && let Ok(end) = SharedEnd::decode(outcome)
+                {
+                    match end.outcome {
+                        Outcome::Stored(stored) => {
+                            let id = ClusterTaskId { place, task };
+                            assert_eq!(node.files.take(&stored.name), result_of(id, *attempt));
+                            self.results += 1;
+                        }
+                        other => assert!(self.engine.has_lost_writes, "{other:?}"),
+                    }
+                }
+                if let Some(agent) = &mut node.agent {
+                    agent.on_taken(task);
+                }
             }
             ToHead::Import(import) => {
                 let id = import.token.id;
                 node.head.imports_seen += 1;
                 let first = import.claim.attempt;
+                if let Some(problem) = &import.problem {
+                    assert!(self.engine.has_lost_writes, "{problem}");
+                } else if let Ok(envelope) = Envelope::decode(&import.envelope) {
+                    for input in &envelope.inputs {
+                        let InputSource::Stored(stored) = &input.source else { panic!("{input:?}") };
+                        assert_eq!(node.files.take(&stored.name), argument_of(id));
+                        self.arguments += 1;
+                    }
+                }
                 let past = &import.claim.past;
                 let unknown = past.iter().find(|past| past.has_span && !self.written.contains(&(id, past.number)));
                 assert_eq!(unknown, None, "nobody has written the span of an attempt at {id}");
@@ -358,6 +478,7 @@ impl World {
                 node.head.runs.remove(&id);
                 self.tell_free(at);
             }
+            ToHead::Found(..) => panic!("nobody has asked"),
             ToHead::Log(line) => panic!("{line}"),
         }
     }
@@ -365,15 +486,24 @@ impl World {
     fn submit(&mut self, at: usize) {
         let at_most_once = self.random.chance(30);
         let terms = Terms { at_most_once, crash_limit: 2 };
-        let message = TaskMessage { submitted_unix_nano: self.now_ns, terms, envelope: b"envelope" }.encode();
         let task = TaskId(self.next_task);
         self.next_task += 1;
+        let has_values = self.random.chance(30);
         let (now_ns, node) = (self.now_ns, &mut self.nodes[at]);
+        let mut envelope = b"envelope".to_vec();
+        let mut values = Vec::new();
+        if has_values {
+            let argument = argument_of(ClusterTaskId { place: node.place, task });
+            let stored = Stored { bytes: argument.len() as u64, name: node.files.write(argument.clone()) };
+            (envelope, values) = shared(Some(stored), vec![(1, argument)]);
+        }
+        let message = TaskMessage { submitted_unix_nano: now_ns, terms, envelope: &envelope, digests: &[] }.encode();
         if at_most_once {
             self.at_most_once.insert(ClusterTaskId { place: node.place, task });
         }
         let accepted = Accepted {
             message: message.clone(),
+            values: values.clone(),
             is_stored: false,
             is_withdrawn: false,
             end: None,
@@ -382,7 +512,8 @@ impl World {
         };
         node.head.accepted.insert(task, accepted);
         if let Some(agent) = &mut node.agent {
-            agent.on_share(task, QUEUE.into(), message, true, false, now_ns);
+            let sharing = Sharing { queue: QUEUE.into(), message, values, is_new: true, is_stored: false };
+            agent.on_share(task, sharing, now_ns);
         }
         self.take_effects(at);
     }
@@ -430,7 +561,12 @@ impl World {
                 }
             }
             _ => {
-                let outcome = if run.is_to_stop { b"stopped".to_vec() } else { b"done".to_vec() };
+                let mut outcome = if run.is_to_stop { b"stopped".to_vec() } else { b"done".to_vec() };
+                if self.random.chance(30) {
+                    let result = result_of(id, run.attempt);
+                    let bytes = result.len() as u64;
+                    outcome = end_with(&node.files.write(result), bytes, run.attempt);
+                }
                 run.outcome = Some(outcome.clone());
                 if let Some(agent) = &mut node.agent {
                     agent.on_import_ended(id, run.attempt, outcome);
@@ -459,8 +595,9 @@ impl World {
                         Request::Swap { id, record, .. } => Some((*id, record.clone())),
                         _ => None,
                     };
-                    let place = self.nodes[at].place;
-                    let (answer, delivered) = self.engine.carry_out(place, request, self.now_ns);
+                    let node = &mut self.nodes[at];
+                    let (answer, delivered) =
+                        self.engine.carry_out((node.place, &mut node.files), request, self.now_ns);
                     if let (Some((id, record)), Some(Answer::Swapped(Some(_)))) = (written, &answer) {
                         self.travelling.push(Travelling::Record(id, record));
                     }
@@ -609,10 +746,14 @@ struct Seen {
     again: u32,
     refused: u32,
     lost_by_engine: u32,
+    arguments: u32,
+    results: u32,
 }
 
 impl Seen {
     fn add(&mut self, world: &World) {
+        self.arguments += world.arguments;
+        self.results += world.results;
         self.again += world.starts.values().filter(|starts| **starts > 1).count() as u32;
         for accepted in world.nodes.iter().flat_map(|node| node.head.accepted.values()) {
             self.refused += u32::from(accepted.was_refused);
@@ -675,7 +816,9 @@ fn run(seed: u64, faults: Faults, seen: &mut Seen) {
             if let (Some(End::Outcome { outcome, .. }), false) = (&accepted.end, world.engine.has_lost_writes) {
                 let standing = &world.engine.kept.records.get(&id);
                 let recorded = standing.map(|entry| Record::decode(&entry.value));
-                if let Some(Ok(Record::Ended(End::Outcome { outcome: recorded, .. }))) = recorded {
+                if let Some(Ok(Record::Ended(End::Outcome { outcome: recorded, .. }))) = recorded
+                    && value_of(&recorded).is_none()
+                {
                     assert_eq!(recorded, *outcome, "seed {seed}: {id}");
                 }
             }
@@ -693,8 +836,9 @@ fn seeds() -> u64 {
 fn every_accepted_task_ends_once_whatever_dies_and_none_starts_twice_that_must_not() {
     let mut seen = Seen::default();
     (0..seeds()).for_each(|seed| run(seed, Faults { loses_writes: false }, &mut seen));
-    let Seen { succeeded, cancelled, lost, nodes_lost, again, refused, lost_by_engine } = seen;
-    assert!([succeeded, cancelled, lost, nodes_lost, again, refused].iter().all(|count| *count > 10), "{seen:?}");
+    let Seen { succeeded, cancelled, lost, nodes_lost, again, refused, lost_by_engine, arguments, results } = seen;
+    let counts = [succeeded, cancelled, lost, nodes_lost, again, refused, arguments, results];
+    assert!(counts.iter().all(|count| *count > 10), "{seen:?}");
     assert_eq!(lost_by_engine, 0);
 }
 
@@ -723,18 +867,250 @@ fn agent() -> Agent {
 
 fn message() -> Vec<u8> {
     let terms = Terms { at_most_once: false, crash_limit: 2 };
-    TaskMessage { submitted_unix_nano: 0, terms, envelope: b"e" }.encode()
+    TaskMessage { submitted_unix_nano: 0, terms, envelope: b"e", digests: &[] }.encode()
+}
+
+fn sharing() -> Sharing {
+    Sharing { queue: QUEUE.into(), message: message(), values: Vec::new(), is_new: true, is_stored: false }
+}
+
+/// Returns an envelope as it travels, with an argument in a file and others that were set aside.
+fn shared(file: Option<Stored>, large: Vec<(u32, Vec<u8>)>) -> (Vec<u8>, Vec<ValueSource>) {
+    let spec = TaskSpec::Function(FunctionSpec::of_task("demo", "f", &[0x92, 0xc0, 0xc0]));
+    let inputs = file.into_iter().map(|stored| Input { argument: 0, source: InputSource::Stored(stored) }).collect();
+    let mut bytes = Vec::new();
+    Envelope { inputs, ..Envelope::of(spec) }.encode(&mut bytes);
+    set_aside(&bytes, large).unwrap()
+}
+
+/// Returns a task with one large argument.
+fn sharing_a_value() -> Sharing {
+    let (envelope, values) = shared(None, vec![(0, b"value".to_vec())]);
+    let terms = Terms { at_most_once: false, crash_limit: 2 };
+    let message = TaskMessage { submitted_unix_nano: 0, terms, envelope: &envelope, digests: &[] }.encode();
+    Sharing { message, values, ..sharing() }
+}
+
+/// Returns the only thing that the engine is asked.
+#[track_caller]
+fn only_asked(agent: &mut Agent) -> (u64, Request) {
+    match <[_; 1]>::try_from(agent.take_effects()) {
+        Ok([Effect::Ask(number, request)]) => (number, request),
+        other => panic!("{other:?}"),
+    }
+}
+
+const DIGEST: Digest = [7; 32];
+
+#[test]
+fn an_argument_is_in_the_engine_before_the_task_and_goes_when_its_end_is_written_down() {
+    let mut agent = agent();
+    agent.on_share(TaskId(1), sharing_a_value(), 0);
+    let id = ClusterTaskId { place: PlaceId(1), task: TaskId(1) };
+    let (number, request) = only_asked(&mut agent);
+    let source = ValueSource::Bytes(b"value".to_vec());
+    assert_eq!(request, Request::PutValue { id, attempt: 0, source });
+    agent.on_answer(number, Answer::Unreachable);
+    assert_eq!(agent.take_effects(), [], "it is tried again with the next heartbeat");
+    agent.on_tick(3 * SECOND);
+    let put = agent.take_effects().into_iter().find_map(|effect| match effect {
+        Effect::Ask(number, Request::PutValue { .. }) => Some(number),
+        _ => None,
+    });
+    agent.on_answer(put.unwrap(), Answer::ValuePut(Ok(DIGEST)));
+    let (number, request) = only_asked(&mut agent);
+    let Request::Put { message, .. } = request else { panic!("{request:?}") };
+    let values = TaskMessage::decode(&message).unwrap().values(id).unwrap();
+    assert_eq!(values, [ValueKey { id, attempt: 0, digest: DIGEST, bytes: 5 }]);
+    agent.on_answer(number, Answer::Put(Ok(())));
+    agent.on_taken(TaskId(1));
+    assert_eq!(agent.take_effects(), [Effect::Tell(ToHead::Stored(TaskId(1)))], "it has not ended");
+    let end = End::Outcome { attempt: 1, holder: None, outcome: b"done".to_vec() };
+    agent.on_record(id, &Record::Ended(end.clone()).encode());
+    assert_eq!(agent.take_effects(), [Effect::Tell(ToHead::Ended(TaskId(1), end))]);
+    agent.on_taken(TaskId(1));
+    assert_eq!(only_asked(&mut agent).1, Request::DropValues(id));
+}
+
+#[test]
+fn what_is_refused_after_an_argument_was_put_leaves_no_value() {
+    let mut agent = agent();
+    agent.on_share(TaskId(1), sharing_a_value(), 0);
+    let (number, _) = only_asked(&mut agent);
+    agent.on_answer(number, Answer::ValuePut(Err(PutError::Full)));
+    let id = ClusterTaskId { place: PlaceId(1), task: TaskId(1) };
+    let effects = agent.take_effects();
+    let refused = Effect::Tell(ToHead::NotStored(TaskId(1), NotStored::Put(PutError::Full)));
+    assert!(effects.contains(&refused), "{effects:?}");
+    assert!(effects.iter().any(|effect| matches!(effect, Effect::Ask(_, Request::DropValues(of)) if *of == id)));
+}
+
+/// Has a task with a large argument delivered, and answers until its argument is asked for.
+fn claim_with_a_value(agent: &mut Agent, id: ClusterTaskId) -> (u64, ValueKey) {
+    let (envelope, _) = shared(None, vec![(0, b"value".to_vec())]);
+    let terms = Terms { at_most_once: false, crash_limit: 2 };
+    let message = TaskMessage { submitted_unix_nano: 0, terms, envelope: &envelope, digests: &DIGEST }.encode();
+    agent.on_free(2, 2, 0);
+    agent.take_effects();
+    let handle = Handle("1".into());
+    agent.on_delivered(Delivery { queue: QUEUE.into(), handle, id, message, is_again: false }, 0);
+    let (number, _) = only_asked(agent);
+    agent.on_answer(number, Answer::Swapped(Some(1)));
+    match only_asked(agent) {
+        (number, Request::GetValue(key)) => (number, key),
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn a_damaged_argument_is_a_problem_by_name_and_one_that_is_missing_is_asked_of_its_origin() {
+    let id = ClusterTaskId { place: PlaceId(2), task: TaskId(1) };
+    for (why, is_told) in [(ValueError::Damaged("it has other bytes".into()), false), (ValueError::Missing, true)] {
+        let mut agent = agent();
+        let (mut number, key) = claim_with_a_value(&mut agent, id);
+        assert_eq!(key, ValueKey { id, attempt: 0, digest: DIGEST, bytes: 5 });
+        let mut asked = 0;
+        let problem = (1..).find_map(|round| {
+            agent.on_answer(number, Answer::ValueGot(Err(why.clone())));
+            agent.on_tick(3 * SECOND * round);
+            let mut problem = None;
+            for effect in agent.take_effects() {
+                match effect {
+                    Effect::Ask(next, Request::GetValue(_)) => number = next,
+                    Effect::Ask(_, Request::Tell(PlaceId(2), told)) => {
+                        assert_eq!(Told::decode(&told), Ok(Told::NeedsValues(id)));
+                        asked += 1;
+                    }
+                    Effect::Tell(ToHead::Import(import)) => problem = import.problem,
+                    _ => {}
+                }
+            }
+            problem
+        });
+        let problem = problem.unwrap();
+        assert!(
+            problem.contains("an argument of 5 B cannot be had") && problem.contains(&why.to_string()),
+            "{problem}"
+        );
+        assert_eq!(asked > 0, is_told);
+    }
+}
+
+#[test]
+fn an_argument_of_a_delivery_that_was_let_go_of_is_removed_and_taken_for_no_other() {
+    let id = ClusterTaskId { place: PlaceId(2), task: TaskId(1) };
+    let mut agent = agent();
+    let (number, _) = claim_with_a_value(&mut agent, id);
+    agent.on_stopping();
+    let (swap, request) = only_asked(&mut agent);
+    assert!(matches!(request, Request::Swap { .. }), "{request:?}");
+    agent.on_answer(swap, Answer::Swapped(Some(2)));
+    let effects = agent.take_effects();
+    assert!(effects.iter().any(|effect| matches!(effect, Effect::Ask(_, Request::GiveBack(_)))), "{effects:?}");
+    agent.on_answer(number, Answer::ValueGot(Ok("9".into())));
+    assert_eq!(agent.take_effects(), [Effect::RemoveFile("9".into())]);
+}
+
+#[test]
+fn what_is_asked_of_any_task_is_answered_from_its_record_and_its_queue() {
+    let id = ClusterTaskId { place: PlaceId(9), task: TaskId(4) };
+    let holder = Holder { place: PlaceId(2), life: 1 };
+    let mark = Mark { node_id: "b".into(), unix_nano: 7 };
+    let claim = Claim { holder, mark, attempt: 2, failures: 0, crashes: 1, past: Vec::new() };
+    let entry = |record: &Record| Some(Entry { revision: 1, stamp_ns: 1, value: record.encode() });
+    let ended = |outcome: Vec<u8>| Record::Ended(End::Outcome { attempt: 2, holder: Some(holder), outcome });
+    let claimed = Found::Claimed { node_id: "b".into(), attempt: 2, since_unix_nano: 7 };
+    let given_back = Record::GivenBack { claim: claim.clone(), has_begun: false };
+    let waits = |attempts| Found::Waiting { queue: QUEUE.into(), attempts };
+    let done = Found::Ended { end: b"done".to_vec(), loss: None };
+    let cases = [
+        (None, Some(None), Found::Unknown),
+        (None, Some(Some(QUEUE.to_owned())), waits(0)),
+        (entry(&given_back), Some(Some(QUEUE.to_owned())), waits(1)),
+        (entry(&Record::Claimed(claim)), None, claimed),
+        (entry(&ended(b"done".to_vec())), None, done),
+    ];
+    for (record, queue, expected) in cases {
+        let mut agent = agent();
+        agent.on_find(5, id);
+        let (number, request) = only_asked(&mut agent);
+        assert_eq!(request, Request::Read(id));
+        agent.on_answer(number, Answer::Record(record));
+        if let Some(queue) = queue {
+            let (number, request) = only_asked(&mut agent);
+            assert_eq!(request, Request::FindMessage(id));
+            agent.on_answer(number, Answer::InQueue(queue));
+        }
+        assert_eq!(agent.take_effects(), [Effect::Tell(ToHead::Found(5, expected))]);
+    }
+    let shared = SharedEnd {
+        outcome: Outcome::Stored(Stored { name: String::new(), bytes: 5 }),
+        digest: Some(DIGEST),
+        ..SharedEnd::decode(&end_with("7", 5, 2)).unwrap()
+    };
+    for (got, is_there) in [(Ok("12".to_owned()), true), (Err(ValueError::Missing), false)] {
+        let mut agent = agent();
+        agent.on_find(5, id);
+        let (number, _) = only_asked(&mut agent);
+        agent.on_answer(number, Answer::Record(entry(&ended(shared.encode()))));
+        let (number, request) = only_asked(&mut agent);
+        assert_eq!(request, Request::GetValue(ValueKey { id, attempt: 2, digest: DIGEST, bytes: 5 }));
+        agent.on_answer(number, Answer::ValueGot(got));
+        let effects = agent.take_effects();
+        let [Effect::Tell(ToHead::Found(5, Found::Ended { end, loss }))] = &effects[..] else { panic!("{effects:?}") };
+        assert_eq!(loss.is_none(), is_there, "{loss:?}");
+        let name = if is_there { "12" } else { "" };
+        let outcome = SharedEnd::decode(end).unwrap().outcome;
+        assert_eq!(outcome, Outcome::Stored(Stored { name: name.into(), bytes: 5 }));
+    }
+    let mut named = agent();
+    named.on_find(5, id);
+    let (number, _) = only_asked(&mut named);
+    named.on_answer(number, Answer::Record(entry(&ended(end_with("7", 5, 2)))));
+    let effects = named.take_effects();
+    let [Effect::Tell(ToHead::Found(5, Found::Ended { end, loss: Some(_) }))] = &effects[..] else {
+        panic!("{effects:?}")
+    };
+    let outcome = SharedEnd::decode(end).unwrap().outcome;
+    assert_eq!(outcome, Outcome::Stored(Stored { name: String::new(), bytes: 5 }), "no file of this node is named");
+    let mut away = Agent::new(settings(PlaceId(1), 1), 0);
+    away.on_find(6, id);
+    assert_eq!(away.take_effects(), [Effect::Tell(ToHead::Found(6, Found::Unreachable))]);
+}
+
+#[test]
+fn a_value_above_the_bound_is_not_got_and_a_file_of_another_node_is_no_result() {
+    let id = ClusterTaskId { place: PlaceId(1), task: TaskId(1) };
+    for (bytes, digest, expected) in
+        [(5_000, Some(DIGEST), "--max-shared-value"), (5, None, "in a file of another node")]
+    {
+        let mut agent = agent();
+        agent.on_share(TaskId(1), sharing(), 0);
+        agent.take_effects();
+        let name = if digest.is_none() { "7" } else { "" };
+        let end = SharedEnd { digest, ..SharedEnd::decode(&end_with("7", bytes, 1)).unwrap() };
+        let end = SharedEnd { outcome: Outcome::Stored(Stored { name: name.into(), bytes }), ..end };
+        let end = End::Outcome { attempt: 1, holder: None, outcome: end.encode() };
+        agent.on_record(id, &Record::Ended(end).encode());
+        let effects = agent.take_effects();
+        let [Effect::Tell(ToHead::Ended(_, End::Outcome { outcome, .. }))] = &effects[..] else {
+            panic!("{effects:?}")
+        };
+        let outcome = SharedEnd::decode(outcome).unwrap().outcome;
+        let text = format!("{outcome:?}");
+        assert!(text.contains("the result cannot be had") && text.contains(expected), "{text}");
+    }
 }
 
 #[test]
 fn what_never_left_is_refused_when_the_engine_is_away_for_too_long_and_what_may_have_left_is_not() {
     let mut agent = agent();
-    agent.on_share(TaskId(1), QUEUE.into(), message(), true, false, 0);
+    agent.on_share(TaskId(1), sharing(), 0);
     let effects = agent.take_effects();
     let [Effect::Ask(number, Request::Put { .. })] = effects[..] else { panic!("{effects:?}") };
     agent.on_unreachable(0);
     agent.on_answer(number, Answer::Unreachable);
-    agent.on_share(TaskId(2), QUEUE.into(), message(), true, false, SECOND);
+    agent.on_share(TaskId(2), sharing(), SECOND);
     agent.on_tick(5 * SECOND);
     assert_eq!(agent.take_effects(), [], "it is waited for");
     agent.on_tick(6 * SECOND);
@@ -758,7 +1134,7 @@ fn a_node_asks_for_as_many_tasks_as_it_has_free_slots() {
 #[test]
 fn a_queue_that_does_not_exist_is_a_refusal() {
     let mut agent = agent();
-    agent.on_share(TaskId(1), "nowhere".into(), message(), true, false, 0);
+    agent.on_share(TaskId(1), Sharing { queue: "nowhere".into(), ..sharing() }, 0);
     let effects = agent.take_effects();
     let [Effect::Ask(number, _)] = effects[..] else { panic!("{effects:?}") };
     agent.on_answer(number, Answer::Put(Err(PutError::NoQueue)));
@@ -800,7 +1176,7 @@ fn of_a_queue_no_more_tasks_run_at_a_time_than_the_node_was_told() {
 #[test]
 fn a_task_that_has_waited_too_long_is_not_ended_where_it_has_begun_in_time() {
     let mut agent = agent();
-    agent.on_share(TaskId(1), QUEUE.into(), message(), true, false, 0);
+    agent.on_share(TaskId(1), sharing(), 0);
     let [Effect::Ask(number, _)] = agent.take_effects()[..] else { panic!() };
     agent.on_answer(number, Answer::Put(Ok(())));
     for (stops, expected) in [(false, 0), (true, 1)] {

@@ -4,7 +4,10 @@
 //! number of the request. Each may be answered with [`Answer::Unreachable`], after which nothing is known: it may have been done, it may still be done,
 //! or never. Deliveries and changes of records come as inputs of their own.
 
-use tracer_core::{ClusterTaskId, PlaceId};
+use std::fmt;
+
+use tracer_core::{ClusterTaskId, PlaceId, Stored};
+use tracer_ipc::protocol::Digest;
 
 /// A message that was delivered, for whoever acknowledges it. It means the same in every process of the node.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -23,6 +26,50 @@ pub struct Delivery {
     pub message: Vec<u8>,
     /// True if it was delivered before, perhaps to somebody else.
     pub is_again: bool,
+}
+
+/// A value of a task in the engine, under its digest. Each attempt has values of its own, and those of the submission are of attempt 0: who was thought dead
+/// and comes back does not write over what another one has written.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct ValueKey {
+    /// The task.
+    pub id: ClusterTaskId,
+    /// The attempt whose result it is; 0 for an argument.
+    pub attempt: u32,
+    /// Its SHA-256.
+    pub digest: Digest,
+    /// Length in bytes.
+    pub bytes: u64,
+}
+
+/// Source of a value that is to be put into the engine.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ValueSource {
+    /// A file among the values of this place.
+    File(Stored),
+    /// The value itself.
+    Bytes(Vec<u8>),
+}
+
+/// Reason why a value could not be got.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ValueError {
+    /// The engine does not have it.
+    Missing,
+    /// Another one is in the engine under its name, as a clause.
+    Damaged(String),
+    /// This machine cannot write it, as a clause.
+    Unwritable(String),
+}
+
+impl fmt::Display for ValueError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            ValueError::Missing => f.write_str("the engine does not have it any more"),
+            ValueError::Damaged(how) => write!(f, "it is damaged in the engine: {how}"),
+            ValueError::Unwritable(why) => write!(f, "this node cannot write it: {why}"),
+        }
+    }
 }
 
 /// A request to the engine.
@@ -74,6 +121,21 @@ pub enum Request {
     ReadHeartbeats(PlaceId),
     /// Tell another node something, which may be lost. Not answered.
     Tell(PlaceId, Vec<u8>),
+    /// Put a value into the engine, unless it is there. Answered by [`Answer::ValuePut`].
+    PutValue {
+        /// The task.
+        id: ClusterTaskId,
+        /// The attempt whose result it is; 0 for an argument.
+        attempt: u32,
+        /// The value.
+        source: ValueSource,
+    },
+    /// Get a value out of the engine, into a file among the values of this place. Answered by [`Answer::ValueGot`].
+    GetValue(ValueKey),
+    /// Say which queue has the message of a task, if any has. Answered by [`Answer::InQueue`].
+    FindMessage(ClusterTaskId),
+    /// Remove all values of a task. Not answered: what is left goes by age.
+    DropValues(ClusterTaskId),
 }
 
 /// Reason why a message is not in its queue.
@@ -85,6 +147,16 @@ pub enum PutError {
     Full,
     /// Anything else that will not change by itself, in words.
     Refused(String),
+}
+
+impl fmt::Display for PutError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            PutError::NoQueue => f.write_str("there is no such queue"),
+            PutError::Full => f.write_str("it is full"),
+            PutError::Refused(reason) => f.write_str(reason),
+        }
+    }
 }
 
 /// Something that is kept under a key, with its stamps.
@@ -120,4 +192,10 @@ pub enum Answer {
         /// This node's own.
         own: Option<Entry>,
     },
+    /// The queue that has the message, if any has.
+    InQueue(Option<String>),
+    /// The digest of a value that is in the engine now; or why it is not.
+    ValuePut(Result<Digest, PutError>),
+    /// The name of the file that a value is in now; or why there is none.
+    ValueGot(Result<String, ValueError>),
 }

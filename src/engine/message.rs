@@ -1,10 +1,11 @@
 //! Messages of queues and between nodes, and heartbeats: bytes that another node, of another version or of nobody's, may have written.
 
-use tracer_core::ClusterTaskId;
-use tracer_core::PlaceId;
 use tracer_core::codec::{Put, Take, WireError};
-use tracer_core::task::TaskId;
+use tracer_core::task::{Envelope, Failure, Input, InputSource, Outcome, TaskId};
+use tracer_core::{ClusterTaskId, PlaceId, Stored};
+use tracer_ipc::protocol::{Digest, SharedEnd};
 
+use crate::interface::{ValueKey, ValueSource};
 use crate::record::Terms;
 
 /// The message of a task in a queue.
@@ -16,6 +17,9 @@ pub struct TaskMessage<'a> {
     pub terms: Terms,
     /// Its envelope, without anything that only its origin knows.
     pub envelope: &'a [u8],
+    /// The digests of the arguments that are in the engine, one behind the other in the order of the envelope's inputs. Who knows of no such arguments
+    /// does not read the message of a task that has some.
+    pub digests: &'a [u8],
 }
 
 /// Version of everything here.
@@ -28,17 +32,93 @@ impl<'a> TaskMessage<'a> {
         out.put_u64(self.submitted_unix_nano);
         self.terms.put(&mut out);
         out.put_bytes(self.envelope);
+        out.extend_from_slice(self.digests);
         out
     }
 
     /// Takes a message apart.
     pub fn decode(bytes: &'a [u8]) -> Result<TaskMessage<'a>, WireError> {
         let mut take = begin(bytes)?;
-        let message =
-            TaskMessage { submitted_unix_nano: take.u64()?, terms: Terms::take(&mut take)?, envelope: take.bytes()? };
-        take.finish()?;
-        Ok(message)
+        let (submitted_unix_nano, terms, envelope) = (take.u64()?, Terms::take(&mut take)?, take.bytes()?);
+        let digests = &bytes[bytes.len() - take.len()..];
+        if !digests.len().is_multiple_of(size_of::<Digest>()) {
+            return Err(WireError::Truncated);
+        }
+        Ok(TaskMessage { submitted_unix_nano, terms, envelope, digests })
     }
+
+    /// Returns the arguments that are in the engine, in the order of the envelope's inputs; or why they cannot be known.
+    pub fn values(&self, id: ClusterTaskId) -> Result<Vec<ValueKey>, WireError> {
+        let envelope = match Envelope::decode(self.envelope) {
+            // Its head says what is wrong with it.
+            Err(_) if self.digests.is_empty() => return Ok(Vec::new()),
+            envelope => envelope?,
+        };
+        // An input without a digest would be a file of this node.
+        let (digests, _) = self.digests.as_chunks::<{ size_of::<Digest>() }>();
+        if digests.len() != envelope.inputs.len() {
+            return Err(WireError::UnknownValue("input"));
+        }
+        let key = |(input, digest): (&Input, &Digest)| match &input.source {
+            InputSource::Stored(stored) => Ok(ValueKey { id, attempt: 0, digest: *digest, bytes: stored.bytes }),
+            InputSource::Task(_) => Err(WireError::UnknownValue("input")),
+        };
+        envelope.inputs.iter().zip(digests).map(key).collect()
+    }
+}
+
+/// Returns an envelope as it travels, and the arguments that are to go into the engine in the order of its inputs: those in files, and those that its head has
+/// set aside.
+pub fn set_aside(envelope: &[u8], large: Vec<(u32, Vec<u8>)>) -> Result<(Vec<u8>, Vec<ValueSource>), WireError> {
+    let bytes = envelope;
+    let mut envelope = Envelope::decode(bytes)?;
+    let mut values = Vec::new();
+    if envelope.inputs.is_empty() && large.is_empty() {
+        return Ok((bytes.into(), values));
+    }
+    for input in &mut envelope.inputs {
+        let InputSource::Stored(stored) = &mut input.source else { return Err(WireError::UnknownValue("input")) };
+        let name = std::mem::take(&mut stored.name);
+        values.push(ValueSource::File(Stored { name, bytes: stored.bytes }));
+    }
+    for (argument, value) in large {
+        let stored = Stored { name: String::new(), bytes: value.len() as u64 };
+        envelope.inputs.push(Input { argument, source: InputSource::Stored(stored) });
+        values.push(ValueSource::Bytes(value));
+    }
+    let mut bytes = Vec::new();
+    envelope.encode(&mut bytes);
+    Ok((bytes, values))
+}
+
+/// Returns an envelope whose arguments in files have these names.
+pub(crate) fn with_files(envelope: &[u8], names: impl IntoIterator<Item = String>) -> Result<Vec<u8>, WireError> {
+    let mut envelope = Envelope::decode(envelope)?;
+    for (input, file) in envelope.inputs.iter_mut().zip(names) {
+        if let InputSource::Stored(stored) = &mut input.source {
+            stored.name = file;
+        }
+    }
+    let mut bytes = Vec::new();
+    envelope.encode(&mut bytes);
+    Ok(bytes)
+}
+
+/// Returns the end of a task whose value is in a file of this node, and the file; none if it has no such value.
+pub(crate) fn value_of(end: &[u8]) -> Option<(SharedEnd, Stored)> {
+    let end = SharedEnd::decode(end).ok()?;
+    match &end.outcome {
+        Outcome::Stored(stored) => {
+            let stored = stored.clone();
+            Some((end, stored))
+        }
+        _ => None,
+    }
+}
+
+/// Returns an end whose value cannot be had.
+pub(crate) fn without_value(end: &SharedEnd, message: String) -> Vec<u8> {
+    SharedEnd { outcome: Outcome::Failed(Failure::Result { message }), digest: None, ..end.clone() }.encode()
 }
 
 fn begin(bytes: &[u8]) -> Result<Take<'_>, WireError> {
@@ -108,12 +188,15 @@ impl Heartbeat {
 pub enum Told {
     /// The origin of a task wants its attempt to end.
     Stop(ClusterTaskId),
+    /// Its arguments are not in the engine, although it is in the queue.
+    NeedsValues(ClusterTaskId),
     /// Its message has come to another node. Whoever has claimed it and does not run it is to say so in its record.
     DoYouRun(ClusterTaskId),
 }
 
 const STOP: u8 = 1;
 const DO_YOU_RUN: u8 = 2;
+const NEEDS_VALUES: u8 = 3;
 
 impl Told {
     /// Encodes it.
@@ -121,6 +204,7 @@ impl Told {
         let (kind, id) = match self {
             Told::Stop(id) => (STOP, id),
             Told::DoYouRun(id) => (DO_YOU_RUN, id),
+            Told::NeedsValues(id) => (NEEDS_VALUES, id),
         };
         let mut out = vec![VERSION, kind];
         out.put_u64(id.place.0);
@@ -137,6 +221,7 @@ impl Told {
         match kind {
             STOP => Ok(Told::Stop(id)),
             DO_YOU_RUN => Ok(Told::DoYouRun(id)),
+            NEEDS_VALUES => Ok(Told::NeedsValues(id)),
             _ => Err(WireError::UnknownValue("message of a node")),
         }
     }
@@ -151,14 +236,35 @@ mod tests {
     #[test]
     fn what_is_written_is_read() {
         let terms = Terms { at_most_once: true, crash_limit: 3 };
-        let message = TaskMessage { submitted_unix_nano: 5, terms, envelope: b"envelope" };
+        let message = TaskMessage { submitted_unix_nano: 5, terms, envelope: b"envelope", digests: &[] };
         assert_eq!(TaskMessage::decode(&message.encode()), Ok(message));
+        let message = TaskMessage { digests: &[7; 64], ..message };
+        assert_eq!(TaskMessage::decode(&message.encode()), Ok(message));
+        assert!(TaskMessage::decode(&message.encode()[1..]).is_err());
         let queues = vec!["default".into(), "gpu".into()];
         let beat = Heartbeat { life: 7, node_id: "a".into(), free: 1, slots: 2, queues };
         assert_eq!(Heartbeat::decode(&beat.encode()), Ok(beat));
         let id = ClusterTaskId { place: PlaceId(1), task: TaskId(2) };
-        for told in [Told::Stop(id), Told::DoYouRun(id)] {
+        for told in [Told::Stop(id), Told::DoYouRun(id), Told::NeedsValues(id)] {
             assert_eq!(Told::decode(&told.encode()), Ok(told));
+        }
+    }
+
+    #[test]
+    fn an_input_that_is_not_in_the_engine_is_refused() {
+        let spec =
+            tracer_core::task::TaskSpec::Function(tracer_core::task::FunctionSpec::of_task("m", "f", &[0x91, 0xc0]));
+        let stored = Stored { name: "7-1".into(), bytes: 1 };
+        let of_file = Input { argument: 0, source: InputSource::Stored(stored) };
+        let of_task = Input { argument: 0, source: InputSource::Task(TaskId(1)) };
+        let id = ClusterTaskId { place: PlaceId(1), task: TaskId(2) };
+        let terms = Terms { at_most_once: true, crash_limit: 3 };
+        for (inputs, digests) in [(vec![of_file.clone()], 0), (vec![of_file], 64), (vec![of_task], 32), (vec![], 32)] {
+            let mut envelope = Vec::new();
+            Envelope { inputs, ..Envelope::of(spec.clone()) }.encode(&mut envelope);
+            let digests = vec![1; digests];
+            let message = TaskMessage { submitted_unix_nano: 5, terms, envelope: &envelope, digests: &digests };
+            assert!(message.values(id).is_err(), "{message:?}");
         }
     }
 

@@ -4,28 +4,35 @@
 //! |---|---|---|
 //! | `TRACER_default_Q_<queue>` | work queue stream with the durable pull consumer `w` | messages, each under the subject of its task |
 //! | `TRACER_default_RECORD` | stream with one message for each subject | records under `task.<place>.<task>`, heartbeats under `node.<place>` |
+//! | `TRACER_default_VALUE` | stream, read with direct gets | large values in pieces, under `<place>.<task>.<attempt>.<digest>` |
 //! | `tracer.default.to.<place>` | subject without storage | what nodes tell each other |
 //!
 //! Compare-and-swap is a publication that expects the last sequence of its subject. A stream for each queue has one consumer without a filter: filters over
 //! many subjects are slow. No message has a `Nats-Msg-Id`: its window would swallow a second publication of a message that was lost.
 
 use std::fmt;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
 use async_nats::jetstream::consumer::{self, AckPolicy, DeliverPolicy, PullConsumer, PushConsumer};
-use async_nats::jetstream::context::{Context, CreateStreamErrorKind, GetStreamErrorKind, PublishErrorKind};
+use async_nats::jetstream::context::{
+    Context, CreateStreamErrorKind, GetStreamErrorKind, PublishError, PublishErrorKind,
+};
 use async_nats::jetstream::message::PublishMessage;
 use async_nats::jetstream::stream::{
     Config as StreamConfig, DiscardPolicy, LastRawMessageErrorKind, RetentionPolicy, StorageType,
 };
 use async_nats::{Client, ConnectOptions, Event};
 use futures_util::StreamExt;
+use tokio::sync::Semaphore;
 use tokio::sync::mpsc::UnboundedSender;
 use tracer_core::causes::with_causes;
 use tracer_core::{ClusterTaskId, PlaceId};
 
 use crate::interface::{Answer, Delivery, Entry, Handle, PutError, Request};
+
+mod values;
 
 /// Time after which a message is delivered again that nobody acknowledges.
 pub(crate) const ACK_WAIT: Duration = Duration::from_secs(10);
@@ -184,6 +191,10 @@ pub(crate) struct Nats {
     context: Context,
     events: UnboundedSender<FromEngine>,
     place: PlaceId,
+    /// Folder of the values of this place.
+    values: PathBuf,
+    /// Permits for copies of values that go on at a time.
+    copies: Semaphore,
 }
 
 impl Nats {
@@ -192,6 +203,7 @@ impl Nats {
         address: &str,
         place: PlaceId,
         queues: Vec<String>,
+        values: PathBuf,
         events: UnboundedSender<FromEngine>,
     ) -> Result<Nats, EngineError> {
         let (state_tx, mut states) = tokio::sync::mpsc::unbounded_channel();
@@ -241,7 +253,7 @@ impl Nats {
                 let _ = of_told.send(FromEngine::Told(message.payload.to_vec()));
             }
         });
-        Ok(Nats { client, context, events, place })
+        Ok(Nats { client, context, events, place, values, copies: Semaphore::new(values::COPIES) })
     }
 
     /// Carries a request out, beside others.
@@ -289,6 +301,13 @@ impl Nats {
                 let _ = self.client.publish(told_subject(place), told.into()).await;
                 None
             }
+            Request::PutValue { id, attempt, source } => Some(self.put_value(id, attempt, source).await),
+            Request::GetValue(key) => Some(self.get_value(&key).await),
+            Request::FindMessage(id) => Some(self.find_message(id).await.map_or(Answer::Unreachable, Answer::InQueue)),
+            Request::DropValues(id) => {
+                self.drop_values(id).await;
+                None
+            }
         }
     }
 
@@ -304,22 +323,12 @@ impl Nats {
             Ok(acknowledged) => acknowledged.await,
             Err(error) => Err(error),
         };
-        Answer::Put(match acknowledged {
-            Ok(_) => Ok(()),
-            Err(error) => match error.kind() {
-                // There is one of this task.
-                PublishErrorKind::WrongLastSequence => Ok(()),
-                PublishErrorKind::StreamNotFound => Err(PutError::NoQueue),
-                PublishErrorKind::TimedOut | PublishErrorKind::BrokenPipe | PublishErrorKind::MaxAckPending => {
-                    return Answer::Unreachable;
-                }
-                _ => {
-                    let reason = with_causes(&error);
-                    let is_full = reason.contains("maximum bytes") || reason.contains("maximum messages");
-                    Err(if is_full { PutError::Full } else { PutError::Refused(reason) })
-                }
-            },
-        })
+        match acknowledged {
+            Ok(_) => Answer::Put(Ok(())),
+            // There is one of this task.
+            Err(error) if error.kind() == PublishErrorKind::WrongLastSequence => Answer::Put(Ok(())),
+            Err(error) => put_error(&error).map_or(Answer::Unreachable, |why| Answer::Put(Err(why))),
+        }
     }
 
     async fn swap(&self, subject: String, revision: Option<u64>, record: Vec<u8>) -> Answer {
@@ -347,6 +356,19 @@ impl Nats {
         }
     }
 
+    /// Looks into every queue of the cluster.
+    async fn find_message(&self, id: ClusterTaskId) -> Result<Option<String>, ()> {
+        let mut streams = self.context.stream_names();
+        while let Some(name) = streams.next().await {
+            let name = name.map_err(drop)?;
+            let Some(queue) = name.strip_prefix(&queue_stream("")) else { continue };
+            if self.last(queue_stream(queue), queue_subject(queue, id)).await?.is_some() {
+                return Ok(Some(queue.into()));
+            }
+        }
+        Ok(None)
+    }
+
     async fn pull(&self, queue: &str, count: usize) -> Answer {
         let batch = async {
             let stream = self.context.get_stream_no_info(queue_stream(queue)).await.ok()?;
@@ -370,6 +392,20 @@ impl Nats {
             let _ = self.events.send(FromEngine::Delivered(delivery));
         }
         Answer::Pulled
+    }
+}
+
+/// Returns why a publication was refused; none if nobody knows what became of it.
+fn put_error(error: &PublishError) -> Option<PutError> {
+    match error.kind() {
+        PublishErrorKind::StreamNotFound => Some(PutError::NoQueue),
+        PublishErrorKind::TimedOut | PublishErrorKind::BrokenPipe | PublishErrorKind::MaxAckPending => None,
+        _ => {
+            let reason = with_causes(error);
+            let is_full =
+                ["maximum bytes", "maximum messages", "insufficient"].iter().any(|word| reason.contains(word));
+            Some(if is_full { PutError::Full } else { PutError::Refused(reason) })
+        }
     }
 }
 
@@ -424,6 +460,7 @@ async fn make_assets(client: &Client, context: &Context, queues: &[String], addr
         ..StreamConfig::default()
     };
     make_stream(client, context, records, address).await?;
+    make_stream(client, context, values::stream(), address).await?;
     for queue in queues {
         let of_queue = StreamConfig {
             name: queue_stream(queue),

@@ -4,7 +4,7 @@ use std::fmt;
 use std::io::{self, Write};
 use std::net::Shutdown;
 use std::os::unix::net::UnixStream;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -15,10 +15,11 @@ use tracer_core::task::{Refusal, RefusalCode};
 use tracer_ipc::protocol::frame::{FRAME_LIMIT, FrameBuffer, put_frame};
 use tracer_ipc::protocol::{FromAgent, Hello, LostElsewhere, Role, ToAgent, kind};
 use tracer_ipc::session::socket_path;
+use tracer_ipc::stored;
 
-use crate::agent::{Agent, Effect, Import, NotStored, Settings, ToHead, Token};
+use crate::agent::{Agent, Effect, Import, NotStored, Settings, Sharing, ToHead, Token};
 use crate::interface::PutError;
-use crate::message::TaskMessage;
+use crate::message::{TaskMessage, set_aside};
 use crate::nats::{self, ACK_WAIT, FromEngine, Nats};
 use crate::record::{Claim, End, Holder, Mark, PastAttempt, Terms};
 
@@ -76,7 +77,7 @@ pub fn run(session_dir: &Path) -> Result<(), AgentError> {
         .spawn(move || read(reading, &told))
         .map_err(AgentError::Runtime)?;
     let runtime = runtime().map_err(AgentError::Runtime)?;
-    let ended = runtime.block_on(serve(&stream, from_head));
+    let ended = runtime.block_on(serve(&stream, from_head, stored::folder(session_dir)));
     let _ = stream.shutdown(Shutdown::Both);
     ended
 }
@@ -109,12 +110,13 @@ fn read(mut stream: UnixStream, told: &UnboundedSender<Result<ToAgent, AgentErro
 async fn serve(
     stream: &UnixStream,
     mut from_head: UnboundedReceiver<Result<ToAgent, AgentError>>,
+    values: PathBuf,
 ) -> Result<(), AgentError> {
     let clock = Instant::now();
     let now_ns = || u64::try_from(clock.elapsed().as_nanos()).unwrap_or(u64::MAX);
     // First it says who this node is.
     let Some(first) = from_head.recv().await else { return Ok(()) };
-    let ToAgent::Node { place, life, node_id, address, queues, engine_wait_ms } = first? else {
+    let ToAgent::Node { place, life, node_id, address, queues, engine_wait_ms, max_shared_value } = first? else {
         return Err(AgentError::Protocol(WireError::UnknownValue("first message")));
     };
     nats::check_address(&address).map_err(AgentError::Engine)?;
@@ -127,11 +129,13 @@ async fn serve(
         ack_wait_ns: ACK_WAIT.as_nanos() as u64,
         keep_ns: KEEP.as_nanos() as u64,
         engine_wait_ns: engine_wait_ms.saturating_mul(1_000_000),
+        max_value: max_shared_value,
     };
     let mut agent = Agent::new(settings, now_ns());
     let (events, mut from_engine) = unbounded_channel();
     let names = queues.iter().map(|(queue, _)| queue.clone()).collect();
-    let nats = Arc::new(Nats::connect(&address, place, names, events).await.map_err(AgentError::Engine)?);
+    let nats = Nats::connect(&address, place, names, values.clone(), events).await.map_err(AgentError::Engine)?;
+    let nats = Arc::new(nats);
     let mut out = Out { bytes: Vec::new(), address, engine_wait_ms, why: String::new() };
     let mut next_ns = now_ns();
     loop {
@@ -160,6 +164,8 @@ async fn serve(
             match effect {
                 Effect::Ask(number, request) => nats.carry_out(number, request),
                 Effect::Tell(told) => out.put(told),
+                // What is left goes with the head.
+                Effect::RemoveFile(name) => drop(std::fs::remove_file(values.join(name))),
             }
         }
         out.write(stream)?;
@@ -204,7 +210,7 @@ impl Out {
                 lost: Vec::new(),
                 why: "the engine has lost it, and nobody knows whether it had begun".into(),
             },
-            ToHead::Import(Import { token, claim, submitted_unix_nano, envelope }) => FromAgent::Import {
+            ToHead::Import(Import { token, claim, submitted_unix_nano, envelope, problem }) => FromAgent::Import {
                 id: token.id,
                 token: token.encode(),
                 attempt: claim.attempt,
@@ -213,9 +219,11 @@ impl Out {
                 lost: claim.without_span().map(lost_elsewhere).collect(),
                 submitted_unix_nano,
                 envelope,
+                problem,
             },
             ToHead::Stop(id) => FromAgent::Stop(id),
             ToHead::Settled(id) => FromAgent::Settled(id),
+            ToHead::Found(number, found) => FromAgent::Found { number, found },
             ToHead::Log(line) => FromAgent::Log(line),
         };
         self.put_message(&message);
@@ -282,10 +290,21 @@ fn lost_elsewhere(past: &PastAttempt) -> LostElsewhere {
 fn on_head(agent: &mut Agent, message: ToAgent, now_ns: u64) -> Result<(), AgentError> {
     match message {
         ToAgent::Node { .. } => return Err(AgentError::Protocol(WireError::UnknownValue("second node"))),
-        ToAgent::Share { task, queue, submitted_unix_nano, at_most_once, crash_limit, envelope, is_new, is_stored } => {
+        ToAgent::Share {
+            task,
+            queue,
+            submitted_unix_nano,
+            at_most_once,
+            crash_limit,
+            envelope,
+            large,
+            is_new,
+            is_stored,
+        } => {
             let terms = Terms { at_most_once, crash_limit };
-            let message = TaskMessage { submitted_unix_nano, terms, envelope: &envelope }.encode();
-            agent.on_share(task, queue, message, is_new, is_stored, now_ns);
+            let (envelope, values) = set_aside(&envelope, large).map_err(AgentError::Protocol)?;
+            let message = TaskMessage { submitted_unix_nano, terms, envelope: &envelope, digests: &[] }.encode();
+            agent.on_share(task, Sharing { queue, message, values, is_new, is_stored }, now_ns);
         }
         ToAgent::Withdraw { task, stops, end } => agent.on_withdraw(task, end, stops),
         ToAgent::Free { slots, free, imports } => agent.on_free(slots as usize, free as usize, imports),
@@ -299,6 +318,8 @@ fn on_head(agent: &mut Agent, message: ToAgent, now_ns: u64) -> Result<(), Agent
         ToAgent::GivenBack { id, attempt, has_begun } => agent.on_import_given_back(id, attempt, has_begun),
         ToAgent::StoodIn { id, attempt } => agent.on_stood_in(id, attempt),
         ToAgent::Stopping => agent.on_stopping(),
+        ToAgent::Taken(task) => agent.on_taken(task),
+        ToAgent::Find { number, id } => agent.on_find(number, id),
     }
     Ok(())
 }

@@ -343,6 +343,19 @@
 //!   `large_values::what_is_decoded_from_a_large_result_may_stay_in_its_file` and
 //!   `large_values::after_a_head_that_was_killed_what_is_needed_is_kept_and_the_rest_goes`.
 //!
+//! **A large value of a task of a queue is the one that was sent, or an error that says so.** It goes from node to node through the engine in pieces; a copy takes a few mebibytes of
+//! an agent's memory, however large the value is, and counts only if its SHA-256 is the one that the task's message or record has. When an agent or the engine is killed in the middle, the copy begins
+//! again. Its pieces are removed from the engine when the task has ended and its origin has written the end down.
+//!
+//! - A value that the engine has lost is put there again by the task's origin for as long as that has it. Who takes part in the removal and dies in that moment leaves it to age: 7 days.
+//! - Kept by `shared_values::a_hundred_mebibytes_go_to_another_node_and_back_in_little_memory`,
+//!   `shared_values::agents_that_are_killed_while_they_copy_begin_again`,
+//!   `shared_values::an_engine_that_is_killed_in_the_middle_of_a_value_loses_nothing`,
+//!   `shared_values::a_damaged_value_is_an_error_by_name_and_one_that_the_engine_has_lost_is_put_there_again`,
+//!   `shared_values::an_origin_that_was_killed_still_has_its_large_argument_and_gets_the_large_result`,
+//!   `shared_values::what_is_above_the_bound_is_refused_by_name` and, over a simulated engine with thousands of faults,
+//!   `agent::tests::every_accepted_task_ends_once_whatever_dies_and_none_starts_twice_that_must_not`.
+//!
 //! **No process outlives its owner.** Kill head, worker or submission, any of them together, and what tasks have started ends too, daemons included.
 //!
 //! - Replicas and proxies of services outlive a head that is killed, for 10 s at most without another one; they are the guard's children, and end with it.

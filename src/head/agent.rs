@@ -3,16 +3,19 @@
 //! The head starts it, watches it, and starts it again when it dies; a new one is told all that is open. To the reactor it is a worker that takes tasks, and a
 //! driver that submits some.
 
+use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-use tracer_core::PlaceId;
+use tracer_core::{ClusterTaskId, PlaceId};
 
 use super::io::{HeadIo, Source};
 use super::process::{AgentCommand, FrontProcess, describe_exit};
 use super::reactor::Effects;
 use crate::config::Engine;
 use crate::protocol::frame::put_frame;
-use crate::protocol::{EngineReport, ToAgent, kind};
+use crate::protocol::{EngineReport, Found, Reply, SharedEnd, SharedReport, TaskState, ToAgent, kind, put_reply};
+use crate::task::{Failure, Outcome};
+use crate::value::JsonText;
 
 /// Pause before a process that has ended is started again.
 const START_AGAIN: Duration = Duration::from_millis(200);
@@ -42,6 +45,9 @@ pub(super) struct AgentLink {
     give_up_at: Option<Instant>,
     /// Time at which it is killed; set once it was asked to end.
     kill_at: Option<Instant>,
+    /// Questions that it has not answered, by their numbers: the task, and the connection that waits with the number of its query.
+    questions: BTreeMap<u64, (ClusterTaskId, u64, u64)>,
+    next_question: u64,
 }
 
 impl AgentLink {
@@ -61,7 +67,14 @@ impl AgentLink {
             last_end: None,
             give_up_at: None,
             kill_at: None,
+            questions: BTreeMap::new(),
+            next_question: 0,
         }
+    }
+
+    /// Returns the id of the head's place.
+    pub(super) fn place(&self) -> PlaceId {
+        self.place
     }
 
     /// Returns its process, if it runs.
@@ -86,6 +99,7 @@ impl AgentLink {
             address: self.engine.address.clone(),
             queues: self.engine.queues.clone(),
             engine_wait_ms: u64::try_from(self.engine.wait.as_millis()).unwrap_or(u64::MAX),
+            max_shared_value: self.engine.max_shared_value,
         }
     }
 
@@ -162,7 +176,118 @@ impl AgentLink {
     }
 }
 
+/// Returns what is told of a task that was looked for.
+fn shared_report(id: ClusterTaskId, found: Found, engine: &str) -> Result<SharedReport, String> {
+    let mut report = SharedReport {
+        cluster_task_id: id.to_string(),
+        state: TaskState::Waiting,
+        queue: None,
+        node_id: None,
+        attempt: 0,
+        attempts: Vec::new(),
+        started_unix_nano: None,
+        ended_unix_nano: None,
+        result: None,
+        result_loss: None,
+        stored: None,
+        failure: None,
+        message: None,
+    };
+    let outcome = match found {
+        Found::Unreachable => {
+            return Err(format!(
+                "task {id} cannot be looked for: the engine at `{engine}` cannot be reached\n(hint: `tracer status` says why)"
+            ));
+        }
+        Found::Unknown => {
+            return Err(format!(
+                "the engine at `{engine}` has no task {id}: it was never put into a queue, waits at its origin for an argument, or ended too long ago\n\
+                 (hint: `tracer list tasks` on the node that submitted it shows those that are known there)"
+            ));
+        }
+        Found::Waiting { queue, attempts } => {
+            report.queue = Some(queue).filter(|queue| !queue.is_empty());
+            report.attempt = attempts;
+            return Ok(report);
+        }
+        Found::Claimed { node_id, attempt, since_unix_nano } => {
+            (report.state, report.node_id, report.attempt) = (TaskState::Running, Some(node_id), attempt);
+            report.started_unix_nano = Some(since_unix_nano);
+            return Ok(report);
+        }
+        Found::Ended { end, loss } => {
+            let end = SharedEnd::decode(&end)
+                .map_err(|error| format!("task {id} has ended, but its end cannot be read here: {error}"))?;
+            report.node_id = Some(end.node_id).filter(|node| !node.is_empty());
+            (report.attempt, report.attempts) = (end.attempt, end.past);
+            report.started_unix_nano = end.started_unix_nano;
+            report.ended_unix_nano = Some(end.ended_unix_nano);
+            report.result_loss = loss;
+            end.outcome
+        }
+        Found::Lost { attempt, why } => {
+            report.attempt = attempt;
+            Outcome::Failed(Failure::Lost { message: why })
+        }
+    };
+    report.state = TaskState::of_outcome(&outcome);
+    match outcome {
+        Outcome::Returned(value) => {
+            report.result = JsonText::of(&value).ok();
+            report.result_loss = report.result.as_ref().and_then(JsonText::loss);
+        }
+        Outcome::Stored(stored) => report.stored = Some(stored).filter(|stored| !stored.name.is_empty()),
+        Outcome::Completed => {}
+        Outcome::Failed(failure) => {
+            report.message = Some(failure.to_string());
+            report.failure = Some(failure);
+        }
+    }
+    Ok(report)
+}
+
 impl HeadIo {
+    /// Has the agent look for a task of any node. The answer comes later, unless nobody can be asked.
+    pub(super) fn find_shared(&mut self, id: &str, connection: u64, query: u64) -> Option<Reply> {
+        let refused = |text: String| Some(Reply::Shared(Err(text)));
+        let id: ClusterTaskId = match id.parse() {
+            Ok(id) => id,
+            Err(error) => return refused(format!("`{id}` is no id of a task in a cluster: {error}")),
+        };
+        let Some(agent) = &mut self.agent else {
+            return refused(format!(
+                "task {id} is one of a queue, but this head has joined no engine\n\
+                 (hint: ask on a node that has, or start this one with `tracer start --address nats://127.0.0.1:4222`)"
+            ));
+        };
+        let number = agent.next_question;
+        if !agent.tell(&ToAgent::Find { number, id }) {
+            return Some(Reply::Shared(shared_report(id, Found::Unreachable, &agent.engine.address).map(Box::new)));
+        }
+        agent.next_question += 1;
+        agent.questions.insert(number, (id, connection, query));
+        None
+    }
+
+    /// Tells whoever asked what was found.
+    pub(super) fn on_found(&mut self, number: u64, found: Found) {
+        let Some(agent) = &mut self.agent else { return };
+        let Some((id, connection, query)) = agent.questions.remove(&number) else { return };
+        let reply = Reply::Shared(shared_report(id, found, &agent.engine.address).map(Box::new));
+        if let Some(asking) = self.clients.connections.get_mut(&connection) {
+            put_reply(&mut asking.outbox, query, &reply);
+            self.clients.dirty.push(connection);
+        }
+    }
+
+    /// Answers the questions that an agent has not, because it is gone.
+    pub(super) fn give_up_questions(&mut self) {
+        let questions = self.agent.as_ref().map(|agent| agent.questions.keys().copied().collect::<Vec<_>>());
+        for number in questions.unwrap_or_default() {
+            self.on_found(number, Found::Unreachable);
+        }
+    }
+
     /// Starts the agent, if there is to be one and it is time.
     pub(super) fn start_agent(&mut self) {
         let Some(agent) = &mut self.agent else { return };

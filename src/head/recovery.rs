@@ -590,6 +590,10 @@ pub(super) fn write_stand_in(
         (names::STAND_IN, true.into()),
     ];
     attributes.into_iter().for_each(|(key, value)| record.set_attribute(key, value));
+    if let Some(id) = of.shared {
+        record.set_attribute(names::CLUSTER_TASK_ID, id.to_string().as_str().into());
+        record.set_attribute(names::QUEUE, envelope.policy.queue.into());
+    }
     record.links.extend(of.previous.map(link_back));
     let description = format!("node `{}`, which ran it, was lost", lost.node_id);
     let why = Why { error_type: NODE_LOST.into(), description };

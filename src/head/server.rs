@@ -375,11 +375,11 @@ impl Server {
 
     fn run(&mut self, on_started: &mut dyn FnMut(&Started, &std::path::Path)) -> io::Result<HeadEnd> {
         let now = self.now();
-        if self.io.agent.is_some() {
+        if let Some(place) = self.io.agent.as_ref().map(AgentLink::place) {
             let job = JobId(self.io.clients.next_job);
             self.io.clients.next_job += 1;
             reactor::on_driver(&mut self.state, job);
-            reactor::on_joined(&mut self.state, job);
+            reactor::on_joined(&mut self.state, place, job);
         }
         reactor::start_missing_workers(&mut self.state, &mut self.io, now);
         self.start_workers(now);
@@ -610,12 +610,19 @@ impl Server {
 
     /// Notes that the agent has ended: what it sent before counts.
     fn on_agent_exit(&mut self, now: Now) {
-        let connection = self.io.agent.as_ref().and_then(|agent| agent.connection);
+        let (connection, pid) = self.io.agent.as_ref().map_or((None, None), |agent| (agent.connection, agent.pid()));
         if let Some(id) = connection {
             while self.read_connection(id, now) {}
             self.io.drop_connection(id, "");
         }
         self.io.on_agent_exit();
+        if let Some(pid) = pid.filter(|_| self.io.agent.as_ref().is_some_and(|agent| agent.pid().is_none())) {
+            // Values that it was about to bring, and whose names nobody knows.
+            let its_own = format!("{pid}-");
+            let known = reactor::value_files(&self.state);
+            let folder = stored::folder(&self.io.session_dir);
+            stored::remove_others(&folder, |name| !name.starts_with(&its_own) || known.contains(name));
+        }
     }
 
     /// Removes copies of modules that nobody needs any more, when there are newer ones.

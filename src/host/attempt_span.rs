@@ -60,16 +60,21 @@ impl AttemptSpan<'_> {
         let actor = actor_of(self.task, &self.envelope.spec);
         // Most tasks have no name of their own, ask for nothing, and have to do with no actor.
         let extra = self.envelope.policy.extra;
-        if name.is_empty() && *demand == Demand::default() && actor.is_none() && extra == ExtraOptions::NONE {
+        let origin = self.envelope.origin;
+        let is_plain = name.is_empty() && *demand == Demand::default() && actor.is_none() && origin.is_none();
+        if is_plain && extra == ExtraOptions::NONE {
             return work(&own);
         }
         let resources = demand.resources_text();
+        let id = origin.map(|id| id.to_string());
         let said = [
             (!name.is_empty()).then_some((names::TASK_NAME, Attribute::Str(name))),
             (demand.num_cpus != 1).then_some((names::NUM_CPUS, demand.num_cpus.into())),
             (!resources.is_empty()).then_some((names::RESOURCES, Attribute::Str(&resources))),
             demand.memory_bytes.map(|bytes| (names::MEMORY_LIMIT_BYTES, bytes.into())),
             actor.map(|actor| (names::ACTOR_ID, actor.0.into())),
+            id.as_deref().map(|id| (names::CLUSTER_TASK_ID, Attribute::Str(id))),
+            id.is_some().then_some((names::QUEUE, Attribute::Str(self.envelope.policy.queue))),
         ];
         let extra = extra.said().map(|said| (said.attribute, said.value.into()));
         work(&own.into_iter().chain(said.into_iter().flatten()).chain(extra).collect::<Vec<_>>())

@@ -243,9 +243,9 @@ impl Drop for Pending {
     }
 }
 
-/// The file of a value that is being written. Unless it is finished, it is removed.
+/// The file of a value that is being written. Unless it is finished, it is removed. Its name begins with the number of this process.
 #[derive(Debug)]
-struct ValueFile<'a> {
+pub struct ValueFile<'a> {
     folder: &'a Path,
     /// Empty once it was finished.
     name: String,
@@ -258,7 +258,7 @@ struct ValueFile<'a> {
 
 impl<'a> ValueFile<'a> {
     /// For a value of which `known` bytes are known.
-    fn create(folder: &'a Path, known: usize) -> io::Result<ValueFile<'a>> {
+    pub fn create(folder: &'a Path, known: usize) -> io::Result<ValueFile<'a>> {
         static COUNT: AtomicU64 = AtomicU64::new(0);
         let count = COUNT.fetch_add(1, Ordering::Relaxed);
         // The time tells processes of one number apart.
@@ -271,7 +271,8 @@ impl<'a> ValueFile<'a> {
         Ok(ValueFile { folder, name, file, bytes: 0, length: 0 })
     }
 
-    fn write(&mut self, part: &[u8]) -> io::Result<()> {
+    /// Writes the next part.
+    pub fn write(&mut self, part: &[u8]) -> io::Result<()> {
         let place = self.bytes;
         self.bytes += part.len() as u64;
         have_huge_pages(part);
@@ -282,7 +283,8 @@ impl<'a> ValueFile<'a> {
         self.file.write_all_at(rest, place + copied as u64)
     }
 
-    fn finish(mut self) -> io::Result<Stored> {
+    /// Ends the value.
+    pub fn finish(mut self) -> io::Result<Stored> {
         if self.length > self.bytes.saturating_mul(SLACK) {
             self.file.set_len(self.bytes)?;
         }
@@ -471,8 +473,8 @@ impl MappedFile {
     }
 }
 
-/// Reads a value, where it is.
-pub fn load(folder: &Path, stored: &Stored) -> Result<Value, StoredError> {
+/// Opens the file of a value to read it, and locks it for as long as it is open.
+pub fn open(folder: &Path, stored: &Stored) -> Result<File, StoredError> {
     let removed = || StoredError::Removed { bytes: stored.bytes };
     if stored.name.is_empty() {
         return Err(removed());
@@ -495,6 +497,13 @@ pub fn load(folder: &Path, stored: &Stored) -> Result<Value, StoredError> {
         let reason = format!("it has {} bytes, but {} were written", metadata.len(), stored.bytes);
         return Err(unreadable(reason));
     }
+    Ok(file)
+}
+
+/// Reads a value, where it is.
+pub fn load(folder: &Path, stored: &Stored) -> Result<Value, StoredError> {
+    let file = open(folder, stored)?;
+    let unreadable = |reason: String| StoredError::Unreadable { path: folder.join(&stored.name), reason };
     let bytes = usize::try_from(stored.bytes).map_err(|error| unreadable(error.to_string()))?;
     if bytes == 0 {
         return Ok(Vec::new().into());
@@ -504,7 +513,7 @@ pub fn load(folder: &Path, stored: &Stored) -> Result<Value, StoredError> {
         // Not every file system can.
         Err(file) => {
             let mut value = Vec::with_capacity(bytes);
-            file.take(stored.bytes).read_to_end(&mut value).map_err(failed)?;
+            file.take(stored.bytes).read_to_end(&mut value).map_err(|error| unreadable(error.to_string()))?;
             Ok(value.into())
         }
     }

@@ -5,6 +5,7 @@ use crate::state::{
     progress::{Progress, TaskEnd},
     task::DriverId,
 };
+use tracer_core::ClusterTaskId;
 use tracer_core::task::{
     AttemptReport, Envelope, Failure, JobId, Outcome, Refusal, SpanLink, StopReason, TaskId, WorkerId,
 };
@@ -92,6 +93,8 @@ pub struct StandIn<'a> {
     pub task: TaskId,
     /// Its job here.
     pub job: JobId,
+    /// Its id in the cluster.
+    pub shared: Option<ClusterTaskId>,
     /// The attempt.
     pub lost: &'a LostElsewhere,
     /// The span of the attempt before.

@@ -1,11 +1,15 @@
-//! Tasks of this head on their way into a queue: which may go there, and what of them travels.
+//! Tasks of this head on their way into a queue: which may go there, and what of them travels. Large arguments go into the engine by themselves: those that
+//! are in files, and of the others the largest, until the rest fits into the message.
 
+use std::borrow::Cow;
+
+use tracer_core::count::Size;
 use tracer_core::queue::check_queue_name;
 use tracer_core::task::{
     ActorRole, Demand, Envelope, Failure, FunctionSpec, Input, InputSource, Outcome, Policy, Refusal, RefusalCode,
     TaskId, TaskSpec,
 };
-use tracer_core::value;
+use tracer_core::{ClusterTaskId, Stored, value};
 use tracer_ipc::protocol::{CancelReport, SharedEnd, ToAgent};
 
 use crate::{
@@ -13,7 +17,7 @@ use crate::{
     state::{State, now::Now, progress::Progress, shared::Withdrawn},
 };
 
-/// Limit on the arguments of a task of a queue, encoded, in bytes.
+/// Limit on the arguments in the message of a task, encoded, in bytes.
 const ARGUMENTS_LIMIT: usize = 256 << 10;
 
 /// Says why a task cannot go into the queue that it names, if so.
@@ -46,14 +50,27 @@ pub(crate) fn check(state: &State, envelope: &Envelope<'_>) -> Result<(), Refusa
     if envelope.demand != Demand::default() {
         return refused("a task of a queue takes one slot, and cannot ask for cpus, resources or memory yet".into());
     }
-    let is_large = envelope.inputs.iter().any(|input| matches!(input.source, InputSource::Stored(_)));
-    if is_large || function.arguments.len() > ARGUMENTS_LIMIT {
-        return refused(format!(
-            "the arguments of a task of a queue may take {ARGUMENTS_LIMIT} bytes\n\
-             (hint: put the data into a place that all nodes reach, and pass its name)"
-        ));
+    for input in &envelope.inputs {
+        if let InputSource::Stored(stored) = &input.source {
+            check_size(state, stored.bytes)?;
+        }
     }
     Ok(())
+}
+
+/// Says that an argument of a task of a queue is too large, if so.
+fn check_size(state: &State, bytes: u64) -> Result<(), Refusal> {
+    let limit = state.settings.max_shared_value;
+    if bytes <= limit {
+        return Ok(());
+    }
+    let text = format!(
+        "an argument takes {}, but at most {} are shared over a queue\n\
+         (hint: start the head with a larger --max-shared-value, or put the data into a place that all nodes reach, and pass its name)",
+        Size(bytes),
+        Size(limit)
+    );
+    Err(Refusal::new(RefusalCode::QueueRefused, text))
 }
 
 /// Returns what the agent is told of a task that is to go into its queue; or why it cannot go there after all.
@@ -62,18 +79,12 @@ pub(crate) fn message(state: &State, id: TaskId) -> Option<Result<ToAgent, Refus
     let open = state.shared.open.get(&id)?;
     let envelope = Envelope::decode(task.envelope()).ok()?;
     let TaskSpec::Function(function) = &envelope.spec else { return None };
-    let with_values = with_values(state, function.arguments, &envelope.inputs);
-    let arguments = match &with_values {
-        None => function.arguments,
-        Some(Some(arguments)) if arguments.len() <= ARGUMENTS_LIMIT => arguments,
-        Some(_) => {
-            let text = format!(
-                "the arguments of a task of a queue may take {ARGUMENTS_LIMIT} bytes, with the results among them"
-            );
-            return Some(Err(Refusal::new(RefusalCode::QueueRefused, text)));
-        }
+    let Arguments { inline, files, large } = match arguments_of(state, function.arguments, &envelope.inputs) {
+        Ok(arguments) => arguments,
+        Err(refusal) => return Some(Err(refusal)),
     };
-    let policy = Policy { queue: "", idempotency_key: "", queue_limit: None, ..envelope.policy };
+    let arguments = &*inline;
+    let policy = Policy { idempotency_key: "", queue_limit: None, ..envelope.policy };
     let exported = Envelope {
         spec: TaskSpec::Function(FunctionSpec { arguments, ..*function }),
         policy,
@@ -81,7 +92,8 @@ pub(crate) fn message(state: &State, id: TaskId) -> Option<Result<ToAgent, Refus
         wants_output: false,
         traces_runtime: false,
         submitter: None,
-        inputs: Vec::new(),
+        inputs: files,
+        origin: state.shared.place.map(|place| ClusterTaskId { place, task: id }),
         ..envelope.clone()
     };
     let mut bytes = Vec::new();
@@ -93,36 +105,91 @@ pub(crate) fn message(state: &State, id: TaskId) -> Option<Result<ToAgent, Refus
         at_most_once: policy.at_most_once,
         crash_limit: policy.crash_limit,
         envelope: bytes,
+        large,
         is_new: !open.is_told && state.shared.new_from.is_none_or(|from| id >= from),
         is_stored: open.is_stored,
     }))
 }
 
-/// Returns the arguments with the results in their places that are among them. None if there are no such; none inside if one of them cannot be had, or is in
-/// a file.
-fn with_values(state: &State, arguments: &[u8], inputs: &[Input]) -> Option<Option<Vec<u8>>> {
-    if inputs.is_empty() {
-        return None;
+/// Arguments of a task as they travel.
+struct Arguments<'a> {
+    /// In the message, with a unit in the place of each that is not.
+    inline: Cow<'a, [u8]>,
+    /// In files.
+    files: Vec<Input>,
+    /// Set aside, because they are too many bytes together.
+    large: Vec<(u32, Vec<u8>)>,
+}
+
+/// A unit, which stands in the place of an argument that travels by itself.
+const UNIT: [u8; 1] = [0xc0];
+
+/// Returns the arguments as they travel, with results in their places; or why one of them cannot.
+fn arguments_of<'a>(state: &State, arguments: &'a [u8], inputs: &[Input]) -> Result<Arguments<'a>, Refusal> {
+    let refused = |text: &str| Refusal::new(RefusalCode::QueueRefused, text.to_owned());
+    if inputs.is_empty() && arguments.len() <= ARGUMENTS_LIMIT {
+        return Ok(Arguments { inline: arguments.into(), files: Vec::new(), large: Vec::new() });
     }
-    let fill = || {
-        let mut values: Vec<Vec<u8>> = value::elements(arguments)?.into_iter().map(<[u8]>::to_vec).collect();
-        for input in inputs {
-            let Some(Progress::Ended(ended)) =
-                input.task().and_then(|id| state.tasks.get(id)).map(|task| task.progress())
-            else {
-                return None;
-            };
-            let place = values.get_mut(input.argument as usize)?;
-            *place = match &ended.outcome {
-                Outcome::Returned(value) => value.clone(),
-                // A command has no value; its result is the unit.
-                Outcome::Completed => vec![0xc0],
-                Outcome::Stored(_) | Outcome::Failed(_) => return None,
-            };
+    let elements = value::elements(arguments).ok_or_else(|| refused("its arguments cannot be read"))?;
+    let mut values: Vec<Vec<u8>> = elements.into_iter().map(<[u8]>::to_vec).collect();
+    let (mut files, mut large) = (Vec::new(), Vec::new());
+    for input in inputs {
+        let argument = input.argument;
+        let place =
+            values.get_mut(argument as usize).ok_or_else(|| refused("it has an input and no argument for it"))?;
+        match input_of(state, input)
+            .ok_or_else(|| refused("a result that is an argument of it is not kept any more"))?
+        {
+            Found::Value(value) => *place = value,
+            Found::File(stored) => {
+                check_size(state, stored.bytes)?;
+                *place = UNIT.into();
+                files.push(Input { argument, source: InputSource::Stored(stored) });
+            }
         }
-        Some(value::array(&values))
+    }
+    let mut left: usize = values.iter().map(Vec::len).sum();
+    let mut by_length: Vec<usize> = (0..values.len()).collect();
+    by_length.sort_by_key(|&at| std::cmp::Reverse(values[at].len()));
+    for at in by_length {
+        if left <= ARGUMENTS_LIMIT || values[at].len() <= UNIT.len() {
+            break;
+        }
+        let value = std::mem::replace(&mut values[at], UNIT.into());
+        left -= value.len() - UNIT.len();
+        large.push((at as u32, value));
+    }
+    if left > ARGUMENTS_LIMIT {
+        let text = format!(
+            "a task of a queue has too many arguments: their units alone take {}, but at most {} are taken\n\
+             (hint: put them into a list)",
+            Size(left as u64),
+            Size(ARGUMENTS_LIMIT as u64)
+        );
+        return Err(Refusal::new(RefusalCode::QueueRefused, text));
+    }
+    Ok(Arguments { inline: value::array(&values).into(), files, large })
+}
+
+/// The value of an argument.
+enum Found {
+    Value(Vec<u8>),
+    File(Stored),
+}
+
+fn input_of(state: &State, input: &Input) -> Option<Found> {
+    let task = match &input.source {
+        InputSource::Stored(stored) => return Some(Found::File(stored.clone())),
+        InputSource::Task(task) => *task,
     };
-    Some(fill())
+    let Some(Progress::Ended(ended)) = state.tasks.get(task).map(|task| task.progress()) else { return None };
+    match &ended.outcome {
+        Outcome::Returned(value) => Some(Found::Value(value.clone())),
+        // A command has no value; its result is the unit.
+        Outcome::Completed => Some(Found::Value(UNIT.into())),
+        Outcome::Stored(stored) if !stored.name.is_empty() => Some(Found::File(stored.clone())),
+        Outcome::Stored(_) | Outcome::Failed(_) => None,
+    }
 }
 
 /// Begins to end a task that is in a queue: unless somebody has begun it, it fails with this; else it is ended where it runs, if it `stops` there.
@@ -146,6 +213,7 @@ pub(crate) fn tell_withdrawn(state: &State, effects: &mut impl Effects, id: Task
     let end = SharedEnd {
         attempt: 0,
         outcome: Outcome::Failed(withdrawn.failure),
+        digest: None,
         started_unix_nano: None,
         ended_unix_nano: withdrawn.unix_nano,
         past: Vec::new(),

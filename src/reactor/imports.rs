@@ -1,5 +1,6 @@
 //! Tasks of other nodes that this head runs: what becomes of their attempts is told to the agent, and not to the journal.
 
+use tracer_core::count::Size;
 use tracer_core::task::{AttemptReport, Failure, Outcome, TaskId};
 use tracer_ipc::protocol::{SharedEnd, ToAgent, encode_report};
 
@@ -18,6 +19,8 @@ pub(crate) struct Here<'a> {
     pub node_id: &'a str,
     /// True if the head is to stop.
     pub is_stopping: bool,
+    /// The most bytes of a result.
+    pub max_shared_value: u64,
 }
 
 /// Returns what the agent is told of the end of an import.
@@ -48,11 +51,12 @@ pub(crate) fn note_end(
         ImportEnd::GivenBack { attempt: if has_begun { attempt } else { attempt + 1 }, has_begun }
     } else {
         let outcome = match &ended.outcome {
-            Outcome::Stored(stored) => Outcome::Failed(Failure::Result {
+            Outcome::Stored(stored) if stored.bytes > here.max_shared_value => Outcome::Failed(Failure::Result {
                 message: format!(
-                    "the result takes {} bytes, but results of tasks of a queue may take less than 262144\n\
-                     (hint: write it to a place that all nodes reach, and return its name)",
-                    stored.bytes
+                    "the result takes {}, but at most {} are shared over a queue\n\
+                     (hint: start the node with a larger --max-shared-value, or write it to a place that all nodes reach, and return its name)",
+                    Size(stored.bytes),
+                    Size(here.max_shared_value)
                 ),
             }),
             outcome => outcome.clone(),
@@ -60,6 +64,7 @@ pub(crate) fn note_end(
         let end = SharedEnd {
             attempt,
             outcome,
+            digest: None,
             started_unix_nano: ended.started_unix_nano,
             ended_unix_nano: ended.ended_unix_nano,
             past: past.to_vec(),

@@ -10,7 +10,7 @@ use crate::{
         progress::{Event, TaskEnd},
         task::{Past, Task},
     },
-    waiting,
+    values, waiting,
 };
 use tracer_core::task::{
     AttemptReport, Charge, Envelope, Failure, Outcome, Policy, SpanLink, TaskId, Verdict, WorkerId, charge,
@@ -180,9 +180,16 @@ pub(crate) fn charge_attempt(task: &mut Task, charge: Charge, report: AttemptRep
 /// Records the one outcome of a task and tells who waits for it.
 pub(crate) fn end_task(state: &mut State, effects: &mut impl Effects, id: TaskId, ended: TaskEnd) {
     unwatch_queue_limit(state, id);
+    if matches!(ended.outcome, Outcome::Stored(_)) && state.shared.imports.contains_key(&id) {
+        values::keep_for_agent(state, id);
+    }
     let Some(task) = state.tasks.get_mut(id) else { return };
     if task.is_import {
-        let here = imports::Here { node_id: &state.settings.node_id, is_stopping: state.is_stopping };
+        let here = imports::Here {
+            node_id: &state.settings.node_id,
+            is_stopping: state.is_stopping,
+            max_shared_value: state.settings.max_shared_value,
+        };
         imports::note_end(&mut state.shared, effects, id, (task.attempt, &ended, past_attempts(task)), here);
     } else {
         effects.journal_end(id, task.attempt, &ended);

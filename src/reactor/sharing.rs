@@ -1,10 +1,10 @@
 //! Tasks that are shared with other nodes: inputs from the agent, and what it is told. This head is the *origin* of the tasks that it has put into queues, and
 //! the *holder* of those that it runs for others.
 
-use tracer_core::ClusterTaskId;
 use tracer_core::task::{
     ActorRole, Envelope, Failure, FunctionSpec, JobId, Outcome, Refusal, SpanLink, TaskId, TaskSpec,
 };
+use tracer_core::{ClusterTaskId, PlaceId};
 use tracer_ipc::protocol::{Accepted, LostElsewhere, SharedEnd, ToAgent};
 
 use crate::{
@@ -15,17 +15,18 @@ use crate::{
     resources::Free,
     state::{
         State,
+        follow_ups::FollowUp,
         now::Now,
         progress::{Event, Progress, TaskEnd},
         shared::Imported,
         task::Past,
     },
-    submit, waiting,
+    submit, values, waiting,
 };
 
-/// Notes that this head has joined an engine. `job` is that of the tasks that it runs for other nodes.
-pub fn on_joined(state: &mut State, job: JobId) {
-    state.shared.job = Some(job);
+/// Notes that this head has joined an engine, with the id of its place. `job` is that of the tasks that it runs for other nodes.
+pub fn on_joined(state: &mut State, place: PlaceId, job: JobId) {
+    (state.shared.place, state.shared.job) = (Some(place), Some(job));
 }
 
 /// Tells an agent that has just come all that is open both ways.
@@ -92,13 +93,18 @@ pub fn on_not_stored(state: &mut State, effects: &mut impl Effects, id: TaskId, 
 
 /// Takes the end of a task that was in a queue.
 pub fn on_shared_ended(state: &mut State, effects: &mut impl Effects, id: TaskId, end_bytes: &[u8], now: Now) {
+    let decoded = SharedEnd::decode(end_bytes);
     if !state.shared.open.contains_key(&id) {
+        if let Ok(SharedEnd { outcome: Outcome::Stored(stored), .. }) = decoded {
+            state.follow_ups.push(FollowUp::ValueUnused(stored.name));
+        }
         return;
     }
     accept(state, effects, id);
-    let shared = SharedEnd::decode(end_bytes).unwrap_or_else(|error| SharedEnd {
+    let shared = decoded.unwrap_or_else(|error| SharedEnd {
         attempt: 0,
         outcome: Outcome::Failed(Failure::Result { message: format!("its end cannot be read: {error}") }),
+        digest: None,
         started_unix_nano: None,
         ended_unix_nano: now.unix_nano,
         past: Vec::new(),
@@ -134,7 +140,8 @@ pub fn on_shared_lost(
     if state.shared.open.contains_key(&id)
         && let Some(task) = state.tasks.get(id)
     {
-        stand_in(effects, (id, task.job), lost, task.envelope());
+        let shared = state.shared.place.map(|place| ClusterTaskId { place, task: id });
+        stand_in(effects, (id, task.job, shared), lost, task.envelope());
     }
     end(state, effects, id, attempt, lifecycle::unstarted(Failure::Lost { message: why }, now));
 }
@@ -147,6 +154,8 @@ fn end(state: &mut State, effects: &mut impl Effects, id: TaskId, attempt: u32, 
     task.attempt = attempt;
     task.advance(id, Event::LetGo, &mut state.tally);
     lifecycle::end_task(state, effects, id, ended);
+    // What the agent is told follows what is in the journal.
+    effects.to_agent(&ToAgent::Taken(id));
 }
 
 /// A task of another node, as the agent hands it over.
@@ -168,6 +177,8 @@ pub struct Import {
     pub submitted_unix_nano: u64,
     /// Its envelope.
     pub envelope: Vec<u8>,
+    /// Reason why it cannot be run, if the agent knows one.
+    pub problem: Option<String>,
 }
 
 /// Takes a task of another node in. What cannot be run here fails at once.
@@ -176,9 +187,13 @@ pub fn on_import(state: &mut State, effects: &mut impl Effects, import: Import, 
     let Some(job) = state.shared.job else { return };
     if state.shared.imports_by_id.contains_key(&import.id) {
         effects.log(format!("task {} came twice from the agent", import.id));
-        return;
+        return drop_files(state, &import);
     }
-    let problem = check(&import.envelope);
+    let of_arguments = import.problem.clone().map(|message| Failure::Arguments { message });
+    let problem = of_arguments.or_else(|| Some(Failure::Module { message: check(&import.envelope)? }));
+    if problem.is_some() {
+        drop_files(state, &import);
+    }
     // Of what cannot be read nothing is kept but that it failed.
     let placeholder = placeholder();
     let bytes: &[u8] = if problem.is_none() { &import.envelope } else { &placeholder };
@@ -186,7 +201,7 @@ pub fn on_import(state: &mut State, effects: &mut impl Effects, import: Import, 
     let submission =
         Submission { driver: None, tag: 0, job, bytes, envelope, queued_unix_nano: import.submitted_unix_nano };
     let (mut task, _) = submit::new_task(state, submission, import.submitted_unix_nano);
-    task.is_import = true;
+    (task.is_import, task.is_shared) = (true, false);
     task.key = None;
     task.attempt = import.attempt.saturating_sub(1);
     if import.failures > 0 || import.crashes > 0 {
@@ -196,7 +211,7 @@ pub fn on_import(state: &mut State, effects: &mut impl Effects, import: Import, 
     let id = state.tasks.insert(task);
     life::on_task(state, id);
     if problem.is_none() && !import.lost.is_empty() {
-        let (last, are_written) = stand_in(effects, (id, job), &import.lost, &import.envelope);
+        let (last, are_written) = stand_in(effects, (id, job, Some(import.id)), &import.lost, &import.envelope);
         // The attempt that follows has a link to it.
         if let Some(task) = state.tasks.get_mut(id) {
             task.past.get_or_insert_default().span = last;
@@ -210,9 +225,7 @@ pub fn on_import(state: &mut State, effects: &mut impl Effects, import: Import, 
     state.shared.imports.insert(id, imported);
     state.shared.imports_by_id.insert(import.id, id);
     match problem {
-        Some(message) => {
-            lifecycle::end_task(state, effects, id, lifecycle::unstarted(Failure::Module { message }, now))
-        }
+        Some(failure) => lifecycle::end_task(state, effects, id, lifecycle::unstarted(failure, now)),
         None => waiting::queue_or_hold(state, id),
     }
 }
@@ -220,13 +233,13 @@ pub fn on_import(state: &mut State, effects: &mut impl Effects, import: Import, 
 /// Writes the spans of attempts that were lost with their nodes, each with a link to the one before. Returns the last, and whether all are written.
 fn stand_in(
     effects: &mut impl Effects,
-    (task, job): (TaskId, JobId),
+    (task, job, shared): (TaskId, JobId, Option<ClusterTaskId>),
     lost: &[LostElsewhere],
     envelope: &[u8],
 ) -> (Option<SpanLink>, bool) {
     let (mut previous, mut are_written) = (None, true);
     for lost in lost {
-        let span = effects.stand_in(&StandIn { task, job, lost, previous, envelope });
+        let span = effects.stand_in(&StandIn { task, job, shared, lost, previous, envelope });
         are_written &= span.is_some();
         previous = span.or(previous);
     }
@@ -246,11 +259,20 @@ fn check(envelope: &[u8]) -> Option<String> {
     if tracer_core::module_name::is_path(module) {
         return Some(format!("this node takes no path of a library from a queue, such as `{module}`"));
     }
-    let has_local = envelope.submitter.is_some() || !envelope.inputs.is_empty() || envelope.module_version.is_some();
-    if has_local || !envelope.policy.queue.is_empty() || !envelope.policy.idempotency_key.is_empty() {
+    let has_local = envelope.submitter.is_some()
+        || envelope.inputs.iter().any(|input| input.task().is_some())
+        || envelope.module_version.is_some();
+    if has_local || !envelope.policy.idempotency_key.is_empty() {
         return Some("the task refers to what only its own node knows".into());
     }
     None
+}
+
+/// Removes the files of the arguments of an import that makes no task. Where the agent knows a problem there are none, and whatever is named is another node's.
+fn drop_files(state: &mut State, import: &Import) {
+    if let (None, Ok(envelope)) = (&import.problem, Envelope::decode(&import.envelope)) {
+        values::drop_files(state, &envelope);
+    }
 }
 
 /// Returns the envelope of a task that could not be read.
@@ -273,6 +295,7 @@ pub fn on_stop_import(state: &mut State, effects: &mut impl Effects, id: Cluster
 pub fn on_settled(state: &mut State, id: ClusterTaskId) {
     if let Some(task) = state.shared.imports_by_id.remove(&id) {
         state.shared.imports.remove(&task);
+        values::on_settled(state, task);
     }
 }
 

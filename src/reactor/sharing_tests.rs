@@ -8,7 +8,7 @@ const ID: ClusterTaskId = ClusterTaskId { place: PlaceId(7), task: TaskId(1) };
 fn joined(workers: usize) -> Story {
     let mut story = Story::with_workers(workers);
     on_driver(&mut story.state, JobId(9));
-    on_joined(&mut story.state, JobId(9));
+    on_joined(&mut story.state, PlaceId(6), JobId(9));
     story
 }
 
@@ -60,6 +60,7 @@ fn import(envelope: &Envelope<'_>) -> Import {
         lost: Vec::new(),
         submitted_unix_nano: 500,
         envelope: bytes,
+        problem: None,
     }
 }
 
@@ -67,6 +68,7 @@ fn end_of(outcome: Outcome) -> Vec<u8> {
     SharedEnd {
         attempt: 2,
         outcome,
+        digest: None,
         started_unix_nano: Some(10),
         ended_unix_nano: 20,
         past: Vec::new(),
@@ -119,6 +121,7 @@ fn what_cannot_be_shared_is_refused_by_name() {
     assert_eq!(code, RefusalCode::NoEngine);
     assert!(text.contains("`default`") && text.contains("(hint: "), "{text}");
     let mut story = joined(1);
+    story.state.settings.max_shared_value = 1_000_000;
     let function = |module, actor| {
         let spec = TaskSpec::Function(FunctionSpec { actor, ..FunctionSpec::of_task(module, "f", &[0x90]) });
         Envelope { spec, ..of_queue(NEVER_AGAIN) }
@@ -134,7 +137,10 @@ fn what_cannot_be_shared_is_refused_by_name() {
         (function("m", ActorRole::Call(TaskId(1))), "an actor cannot"),
         (function("./libm.so", ActorRole::None), "`./libm.so` is a path of this machine"),
         (Envelope { demand, ..of_queue(NEVER_AGAIN) }, "takes one slot"),
-        (Envelope { inputs: vec![stored], ..of_queue(NEVER_AGAIN) }, "may take 262144 bytes"),
+        (
+            Envelope { inputs: vec![stored], ..of_queue(NEVER_AGAIN) },
+            "an argument takes 1 MiB, but at most 977 KiB are shared",
+        ),
     ] {
         let (code, text) = refusal(&mut story, &envelope);
         assert!(code == RefusalCode::QueueRefused && text.contains(part), "{part}: {text}");
@@ -169,7 +175,121 @@ fn what_travels_has_nothing_that_only_this_head_knows_and_results_in_their_place
     assert_eq!(function.arguments, [0x92, 0xa1, b'x', 0x07]);
     let local = (told.submitter, told.inputs.len(), told.module_version, told.wants_output);
     assert_eq!(local, (None, 0, None, false));
-    assert_eq!(told.policy, Policy { retries: 3, ..NEVER_AGAIN });
+    assert_eq!(told.policy, Policy { retries: 3, queue: "default", ..NEVER_AGAIN });
+    assert_eq!(told.origin, Some(ClusterTaskId { place: PlaceId(6), task: TaskId(2) }));
+}
+
+#[test]
+fn large_arguments_travel_by_themselves_and_of_the_others_the_largest() {
+    let mut story = joined(1);
+    let first = story.submit_with(None, false);
+    let stored = |name: &str, bytes| Stored { name: name.into(), bytes };
+    let input = |argument, source| Input { argument, source };
+    let inputs = vec![input(0, InputSource::Task(first)), input(1, InputSource::Stored(stored("2", 1 << 20)))];
+    let text = |length: usize, of: u8| [&[0xdb][..], &(length as u32).to_be_bytes(), &vec![of; length]].concat();
+    let (long, short) = (text(200 << 10, b'l'), text(100 << 10, b's'));
+    let arguments = tracer_core::value::array(&[vec![0xc0], vec![0xc0], short.clone(), long.clone()]);
+    let spec = TaskSpec::Function(FunctionSpec::of_task("demo", "f", &arguments));
+    submit(&mut story, &[Envelope { spec, inputs, ..of_queue(NEVER_AGAIN) }]);
+    let leases = story.schedule();
+    story.claim(leases[0].0, leases[0].1);
+    story.end(leases[0].0, leases[0].1, 5, Outcome::Stored(stored("1", 500_000)));
+    story.schedule();
+    let told = story.effects.to_agent.iter().find_map(|told| match told {
+        ToAgent::Share { envelope, large, .. } => Some((envelope.clone(), large.clone())),
+        _ => None,
+    });
+    let (envelope, large) = told.unwrap();
+    assert!(large == [(3, long)], "the largest of those that are too many");
+    let envelope = Envelope::decode(&envelope).unwrap();
+    let files =
+        [input(0, InputSource::Stored(stored("1", 500_000))), input(1, InputSource::Stored(stored("2", 1 << 20)))];
+    assert_eq!(envelope.inputs, files);
+    let TaskSpec::Function(function) = &envelope.spec else { panic!() };
+    assert!(function.arguments == tracer_core::value::array(&[vec![0xc0], vec![0xc0], short, vec![0xc0]]));
+
+    // A result that is larger than what is shared fails the task for which it would be an argument.
+    story.state.settings.max_shared_value = 400_000;
+    on_agent(&mut story.state, &mut story.effects);
+    story.schedule();
+    assert!(matches!(story.effects.finished.last(), Some((_, how)) if how != "ok"), "{:?}", story.effects.finished);
+}
+
+#[test]
+fn the_file_of_a_result_is_kept_until_the_agent_has_it_in_the_engine_and_one_above_the_bound_fails() {
+    let stored = Stored { name: "5".into(), bytes: 1_000_000 };
+    for (bound, is_shared) in [(1 << 20, true), (900_000, false)] {
+        let mut story = joined(1);
+        story.state.settings.max_shared_value = bound;
+        let argument = Input { argument: 0, source: InputSource::Stored(Stored { name: "4".into(), bytes: 7 }) };
+        let wanted = import(&Envelope { inputs: vec![argument], ..plain(NEVER_AGAIN) });
+        on_import(&mut story.state, &mut story.effects, wanted, story.now);
+        let lease = story.schedule()[0];
+        story.claim(lease.0, lease.1);
+        story.end(lease.0, lease.1, 5, Outcome::Stored(stored.clone()));
+        let outcome = story.effects.to_agent.iter().rev().find_map(|told| match told {
+            ToAgent::Ended { end, .. } => Some(SharedEnd::decode(end).unwrap().outcome),
+            _ => None,
+        });
+        if is_shared {
+            assert_eq!(outcome, Some(Outcome::Stored(stored.clone())));
+        } else {
+            let Some(Outcome::Failed(Failure::Result { message })) = outcome else { panic!("{outcome:?}") };
+            assert!(message.contains("the result takes 977 KiB, but at most 879 KiB"), "{message}");
+        }
+        // Another large result is too many.
+        story.state.settings.stored_bytes_limit = 1;
+        let local = story.submit_with(None, false);
+        let lease = story.schedule()[0];
+        story.claim(lease.0, lease.1);
+        story.end(lease.0, lease.1, 5, Outcome::Stored(Stored { name: "6".into(), bytes: 9 }));
+        on_result_forgotten(&mut story.state, local);
+        follow_up::follow_up(&mut story.state, &mut story.effects, story.now);
+        assert_eq!(story.effects.unused_values, ["4", "6"], "the argument went with the task");
+        on_settled(&mut story.state, ID);
+        let next = story.submit_with(None, false);
+        let lease = story.schedule()[0];
+        story.claim(lease.0, lease.1);
+        story.end(lease.0, lease.1, 5, Outcome::Stored(Stored { name: "7".into(), bytes: 9 }));
+        on_result_forgotten(&mut story.state, next);
+        follow_up::follow_up(&mut story.state, &mut story.effects, story.now);
+        assert!(story.effects.unused_values.contains(&"5".to_owned()), "{:?}", story.effects.unused_values);
+        story.check();
+    }
+}
+
+#[test]
+fn a_large_result_of_another_node_is_a_file_here_and_the_agent_hears_that_the_end_is_written_down() {
+    let mut story = joined(1);
+    submit(&mut story, &[of_queue(NEVER_AGAIN)]);
+    story.schedule();
+    let end = end_of(Outcome::Stored(Stored { name: "8".into(), bytes: 1 << 20 }));
+    on_shared_ended(&mut story.state, &mut story.effects, TaskId(1), &end, story.now);
+    story.check();
+    assert_eq!(story.effects.to_agent.last(), Some(&ToAgent::Taken(TaskId(1))));
+    assert_eq!(story.effects.journaled, [TaskId(1)]);
+    assert_eq!(value_files(&story.state), HashSet::from(["8".to_owned()]));
+    // It comes once more, in another file.
+    let again = end_of(Outcome::Stored(Stored { name: "9".into(), bytes: 1 << 20 }));
+    on_shared_ended(&mut story.state, &mut story.effects, TaskId(1), &again, story.now);
+    follow_up::follow_up(&mut story.state, &mut story.effects, story.now);
+    assert_eq!(story.effects.unused_values, ["9"]);
+}
+
+#[test]
+fn an_import_whose_argument_cannot_be_had_fails_by_name_and_removes_no_file_that_another_node_names() {
+    let mut story = joined(1);
+    let argument = Input { argument: 0, source: InputSource::Stored(Stored { name: "4".into(), bytes: 7 }) };
+    let wanted = import(&Envelope { inputs: vec![argument], ..plain(NEVER_AGAIN) });
+    let wanted = Import { problem: Some("it is damaged".into()), ..wanted };
+    on_import(&mut story.state, &mut story.effects, wanted, story.now);
+    follow_up::follow_up(&mut story.state, &mut story.effects, story.now);
+    assert_eq!((story.effects.unused_values.len(), story.schedule().len()), (0, 0));
+    let Some(ToAgent::Ended { end, .. }) = story.effects.to_agent.last() else {
+        panic!("{:?}", story.effects.to_agent)
+    };
+    let outcome = SharedEnd::decode(end).unwrap().outcome;
+    assert_eq!(outcome, Outcome::Failed(Failure::Arguments { message: "it is damaged".into() }));
 }
 
 #[test]

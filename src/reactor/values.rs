@@ -46,6 +46,24 @@ pub(crate) fn release(state: &mut State, id: TaskId) {
     remove_stored(state, id);
 }
 
+/// Keeps the result of an import, which the agent is to put into the engine.
+pub(crate) fn keep_for_agent(state: &mut State, id: TaskId) {
+    if let Some(links) = links_mut(state, id) {
+        links.pins += 1;
+    }
+}
+
+/// Notes that the agent does not need the result of an import any more.
+pub(crate) fn on_settled(state: &mut State, id: TaskId) {
+    let task = state.tasks.get(id).map(|task| task.progress());
+    let is_kept = matches!(task, Some(Progress::Ended(ended)) if matches!(ended.outcome, Outcome::Stored(_)));
+    if let Some(links) = is_kept.then(|| links_mut(state, id)).flatten() {
+        links.pins = links.pins.saturating_sub(1);
+        state.history.keep_no_longer(id);
+        drop_if_forgotten(state, id);
+    }
+}
+
 /// Removes the files of its arguments.
 fn remove_stored(state: &mut State, id: TaskId) {
     for input in inputs_of(state, id) {

@@ -9,16 +9,16 @@ use serde_json::{Value, json};
 use crate::support::{Broker, Cluster, HOOK, free_port, kill, kill_if_there, wait_until, wait_until_within};
 
 /// Starts a node that submits, and runs nothing.
-fn origin(broker: &Broker) -> Cluster {
+pub(crate) fn origin(broker: &Broker) -> Cluster {
     Cluster::builder().workers(0).hook(HOOK).arg("--address").arg(broker.address()).start()
 }
 
 /// Starts a node that runs tasks of the queue `default`.
-fn holder(broker: &Broker) -> Cluster {
+pub(crate) fn holder(broker: &Broker) -> Cluster {
     Cluster::builder().workers(2).hook(HOOK).arg("--address").arg(broker.address()).arg("--queue=default=2").start()
 }
 
-fn agent_pid(cluster: &Cluster) -> u32 {
+pub(crate) fn agent_pid(cluster: &Cluster) -> u32 {
     wait_until("there is an agent that has reached the engine", || {
         let engine = &cluster.status()["engine"];
         (engine["is_reachable"] == true).then(|| engine["pid"].as_u64()).flatten().and_then(|pid| pid.try_into().ok())
@@ -26,7 +26,7 @@ fn agent_pid(cluster: &Cluster) -> u32 {
 }
 
 /// Submits a task that says that it has begun and waits until it may go on, and returns its id.
-fn submit_blocked(origin: &Cluster, flags: &[&str], name: &str) -> (u64, [String; 2]) {
+pub(crate) fn submit_blocked(origin: &Cluster, flags: &[&str], name: &str) -> (u64, [String; 2]) {
     let [started, go] = ["started", "go"].map(|what| origin.file(&format!("{name}-{what}")));
     let arguments = [&started, &go].map(|path| json!(path).to_string());
     let mut command = vec!["submit", "task", "--queue", "default", "--no-wait"];
@@ -52,6 +52,11 @@ fn a_task_of_a_queue_runs_on_another_node_and_its_trace_is_unbroken() {
     let node = |cluster: &Cluster| cluster.status()["node_id"].clone();
     assert_ne!(node(&a), node(&b), "two heads of one machine are told apart");
     assert_eq!(*consumer.attribute("tracer.node_id"), node(&b));
+    let in_cluster = json!(format!("{}-1", a.status()["engine"]["place_id"].as_str().unwrap()));
+    for span in [producer, consumer] {
+        let attributes = ["tracer.cluster_task_id", "tracer.queue"].map(|key| span.attribute(key).clone());
+        assert_eq!(attributes, [in_cluster.clone(), json!("default")], "{}", span.value);
+    }
 
     let folders = [a.spans_dir(), b.spans_dir()].map(|folder| folder.to_string_lossy().into_owned());
     let id = producer.trace_id();
@@ -273,6 +278,10 @@ fn a_node_that_is_killed_whole_is_replaced_by_another_one() {
         let [attempt, is_stand_in, error] =
             ["tracer.attempt", "tracer.stand_in", "error.type"].map(|key| span.attribute(key).clone());
         assert_eq!([attempt, is_stand_in, error], [json!(1), json!(true), json!("node:lost")], "{}", span.value);
+        let local = if std::ptr::eq(span, of_lost) { lost } else { id };
+        let in_cluster = format!("{}-{local}", a.status()["engine"]["place_id"].as_str().unwrap());
+        let attributes = ["tracer.cluster_task_id", "tracer.queue"].map(|key| span.attribute(key).clone());
+        assert_eq!(attributes, [json!(in_cluster), json!("default")], "{}", span.value);
         assert_eq!(*span.attribute("tracer.node_id"), node_b);
         assert_eq!(span.value["status"]["status_code"], "ERROR", "{}", span.value);
     }
@@ -304,4 +313,62 @@ fn a_node_that_is_killed_whole_is_replaced_by_another_one() {
     let real = real.expect("its next head has completed it");
     assert_ne!(real.span_id(), stand_in.span_id());
     assert_eq!(attempts(), [real.span_id(), second.span_id()]);
+}
+
+#[test]
+fn a_task_is_looked_up_by_its_id_in_the_cluster_on_any_node() {
+    let Some(broker) = Broker::start() else { return };
+    let (b, a) = (holder(&broker), origin(&broker));
+    agent_pid(&b);
+    let c = origin(&broker);
+    agent_pid(&c);
+    let get = |node: &Cluster, id: &str| node.tracer(&["get", id, "--format", "json"]).success().json();
+    let submitted = a.tracer(&["submit", "task", "--queue", "default", "demo:my_function", "--format", "json"]);
+    let id = submitted.success().json()["cluster_task_id"].as_str().expect("it has one").to_owned();
+    assert!(id.ends_with("-1") && id.starts_with(a.status()["engine"]["place_id"].as_str().unwrap()), "{id}");
+    for node in [&b, &c] {
+        let task = get(node, &id);
+        let shown = ["cluster_task_id", "state", "result", "attempt"].map(|key| task[key].clone());
+        assert_eq!(shown, [json!(id), json!("succeeded"), json!(1), json!(1)], "{task}");
+        assert_eq!(task["node_id"], b.status()["node_id"]);
+    }
+    c.tracer(&["get", &id]).success().stdout_contains("succeeded").stdout_contains("result");
+    assert_eq!(get(&a, &id)["id"], 1, "its origin knows more of it");
+
+    // One runs, one runs beside it, and one waits.
+    let blocked = ["one", "two", "three"].map(|name| submit_blocked(&a, &[], name));
+    let of = |local: u64| format!("{}-{local}", id.rsplit_once('-').unwrap().0);
+    blocked[..2].iter().for_each(|(_, [started, _])| b.wait_for_file(started.as_ref()));
+    let running = get(&c, &of(blocked[0].0));
+    assert_eq!((&running["state"], &running["node_id"]), (&json!("running"), &b.status()["node_id"]), "{running}");
+    let waiting = get(&c, &of(blocked[2].0));
+    assert_eq!((&waiting["state"], &waiting["queue"]), (&json!("waiting"), &json!("default")), "{waiting}");
+    c.tracer(&["get", &of(99)]).status(1).stderr_contains("it was never put into a queue").stderr_contains("(hint: ");
+    for command in ["cancel", "explain", "wait"] {
+        let refused = c.tracer(&[command, &of(blocked[2].0)]).status(1);
+        refused.stderr_contains("was submitted on another node").stderr_contains("(hint: `tracer get ");
+    }
+    a.tracer(&["explain", &of(blocked[2].0)]).success();
+    a.tracer(&["cancel", &of(blocked[2].0)]).success();
+    assert_eq!(a.wait_for_task(blocked[2].0)["state"], "cancelled");
+    assert_eq!(get(&c, &of(blocked[2].0))["state"], "cancelled");
+
+    // Its origin is gone before it ends, and a large result is still there.
+    let large =
+        a.tracer(&["submit", "task", "--queue", "default", "--no-wait", "misbehaving_tasks:big_result", "300000"]);
+    let large: u64 = large.success().stderr_contains("`tracer get ").stdout_text().trim().parse().unwrap();
+    for process in a.processes() {
+        kill_if_there(process.pid, Signal::KILL);
+    }
+    blocked[..2].iter().for_each(|(_, [_, go])| fs::write(go, "").unwrap());
+    let ended = |local: u64| {
+        wait_until("it has ended", || Some(get(&c, &of(local))).filter(|task| task["state"] == "succeeded"))
+    };
+    ended(blocked[0].0);
+    assert_eq!(ended(large)["result"], "x".repeat(300_000));
+    let left = fs::read_dir(c.temp_dir().join("values")).unwrap().count();
+    assert_eq!(left, 0, "what was brought to be shown is removed");
+
+    let alone = Cluster::untraced();
+    alone.tracer(&["get", &id]).status(1).stderr_contains("this head has joined no engine").stderr_contains("(hint: ");
 }

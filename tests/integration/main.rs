@@ -76,6 +76,7 @@ mod serving_tasks;
 mod serving_tls;
 mod serving_without_head;
 mod several_hooks;
+mod shared_values;
 mod soak;
 mod spans;
 mod start_stop;

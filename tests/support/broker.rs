@@ -1,10 +1,13 @@
 //! A real NATS server, in a folder and on a port of its own.
 
+use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::process::{Child, Command, Stdio};
 
+use serde_json::Value;
+
 use super::skip;
-use super::wait::wait_until;
+use super::wait::{DEADLINE, wait_until};
 
 /// A `nats-server` with JetStream. Dropped, it is killed.
 pub struct Broker {
@@ -56,6 +59,37 @@ impl Broker {
     /// `nats://127.0.0.1:PORT`.
     pub fn address(&self) -> String {
         format!("nats://127.0.0.1:{}", self.port)
+    }
+
+    /// Sends a message with these headers, each a line, as any client could, and returns the answer.
+    pub fn request(&self, subject: &str, headers: &[&str], payload: &[u8]) -> Vec<u8> {
+        let mut stream = TcpStream::connect(("127.0.0.1", self.port)).expect("the broker listens");
+        stream.set_read_timeout(Some(DEADLINE)).expect("a socket has a timeout");
+        let head = headers.iter().fold("NATS/1.0\r\n".to_owned(), |head, line| head + line + "\r\n") + "\r\n";
+        let sizes = format!("{} {}", head.len(), head.len() + payload.len());
+        let mut message =
+            format!("CONNECT {{\"verbose\":false,\"headers\":true}}\r\nSUB answer.{0} 1\r\nHPUB {subject} answer.{0} {sizes}\r\n{head}", self.port)
+                .into_bytes();
+        message.extend([payload, b"\r\n"].concat());
+        stream.write_all(&message).expect("the broker reads");
+        let mut lines = BufReader::new(stream);
+        let length: usize = loop {
+            let mut line = String::new();
+            assert_ne!(lines.read_line(&mut line).expect("the broker answers"), 0, "the broker has closed");
+            assert!(!line.starts_with("-ERR"), "{line}");
+            if line.starts_with("MSG ") {
+                break line.trim().rsplit(' ').next().and_then(|length| length.parse().ok()).expect("a length");
+            }
+        };
+        let mut answer = vec![0; length];
+        lines.read_exact(&mut answer).expect("the broker answers");
+        answer
+    }
+
+    /// Asks JetStream's interface something, and returns the answer.
+    pub fn jetstream(&self, subject: &str, question: &Value) -> Value {
+        let answer = self.request(&format!("$JS.API.{subject}"), &[], question.to_string().as_bytes());
+        serde_json::from_slice(&answer).expect("JSON")
     }
 
     /// Kills it with SIGKILL, and waits until it is gone.

@@ -200,6 +200,13 @@ fn wanted(args: &Args, driver: Option<&mut Driver>) -> Result<Wanted, CommandErr
         return match name.parse() {
             _ if name == "last" => Ok(Wanted::Last),
             Ok(NamedTask::Id(id)) => Ok(Wanted::of_id(id)),
+            Ok(NamedTask::Cluster(id)) => Err(CommandError::new(
+                exit::FAILED,
+                format!(
+                    "no head runs, so nobody knows whether task {id} is of this place\n(hint: `tracer logs {}` if it is)",
+                    id.task
+                ),
+            )),
             _ => Err(CommandError::new(
                 exit::FAILED,
                 format!(

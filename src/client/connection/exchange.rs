@@ -154,7 +154,7 @@ impl Exchange {
         // The PRODUCER span begins when the first of the runtime's spans in it does.
         let start_unix_nano = if wants_runtime { now_unix_nano() } else { 0 };
         let job = origin.task.map_or(self.welcome.job_id, |task| task.job);
-        let place = SubmissionPlace { origin, job, node_id: &self.welcome.node_id };
+        let place = SubmissionPlace { origin, job, node_id: &self.welcome.node_id, queue: request.policy.queue };
         let producer = self.spans.start_producer(&request.spec, request.name, &place, start_unix_nano);
         if let Some(producer) = producer.as_ref().filter(|_| self.welcome.tracing.record_arguments) {
             recorded_arguments::record(producer, &request.spec, in_files, Vec::new);
@@ -195,6 +195,7 @@ impl Exchange {
             baggage: &origin.parent.baggage,
             submitter: origin.task.map(|task| task.id),
             inputs,
+            origin: None,
         };
         let tag = match self.outbox.push(&envelope) {
             Ok(tag) => tag,
@@ -205,7 +206,8 @@ impl Exchange {
         }
         let trace_id = context.map_or([0; 16], |context| context.parent.trace_id);
         if let Some(producer) = producer {
-            self.spans.submitted(producer, matches!(request.spec.actor(), ActorRole::Create(_)));
+            let is_creation = matches!(request.spec.actor(), ActorRole::Create(_));
+            self.spans.submitted(producer, is_creation, !request.policy.queue.is_empty());
         }
         self.completions.submitted();
         if let Some(follower) = follower {
@@ -341,7 +343,7 @@ impl Exchange {
         if !self.outbox.answered(&accepted) {
             return Err(DriverError::Protocol(WireError::UnknownValue("range of accepted tasks")));
         }
-        self.spans.accepted(&accepted, self.outbox.is_anything_unanswered());
+        self.spans.accepted(&accepted, self.welcome.place_id, self.outbox.is_anything_unanswered());
         self.completions.accepted(accepted);
         self.following.accepted(&accepted);
         self.watches.settled(accepted.first_tag, accepted.count.into(), &mut self.woken);

@@ -6,9 +6,9 @@ use std::collections::{HashMap, VecDeque};
 
 use tracer_abi as abi;
 use tracer_core::clock::now_unix_nano;
-use tracer_core::names;
 use tracer_core::propagation::TraceContext;
 use tracer_core::task::{ActorRole, Failure, JobId, SpanNameTable, TaskId, TaskSpec};
+use tracer_core::{ClusterTaskId, PlaceId, names};
 use tracer_host::attempt_span::{put_actor, remote};
 use tracer_host::hook::{ActiveSpan, Attribute, AttributePrefix, PutAttribute, Recorder, SpanRequest};
 use tracer_host::runtime_spans::RuntimeParent;
@@ -28,7 +28,7 @@ pub(super) struct SubmissionSpans {
     recorder: Option<&'static Recorder>,
     names: SpanNameTable,
     /// PRODUCER spans of submissions that are not acknowledged, in the order of their tags, and whether they make an actor.
-    producers: VecDeque<(ActiveSpan, bool)>,
+    producers: VecDeque<Submitted>,
     /// For tasks that trace the runtime and have not ended, by tag: what its spans are children of, and when it was submitted.
     runtime: HashMap<u64, (RuntimeParent, u64)>,
     /// Spans that have ended since the last commit.
@@ -37,11 +37,20 @@ pub(super) struct SubmissionSpans {
     pid: u32,
 }
 
+/// The span of a submission that is not acknowledged.
+struct Submitted {
+    producer: ActiveSpan,
+    is_creation: bool,
+    is_of_queue: bool,
+}
+
 /// Parent and attributes of a submission's span that are not in its request.
 pub(super) struct SubmissionPlace<'a> {
     pub(super) origin: &'a Origin<'a>,
     pub(super) job: JobId,
     pub(super) node_id: &'a str,
+    /// Queue that it is for; empty for none.
+    pub(super) queue: &'a str,
 }
 
 impl SubmissionSpans {
@@ -82,8 +91,12 @@ impl SubmissionSpans {
             put(names::JOB_ID, place.job.0.into());
             put(names::NODE_ID, Attribute::Str(place.node_id));
         };
-        let mut attributes = [(names::TASK_NAME, Attribute::Str(task_name)); 2];
+        let mut attributes = [(names::TASK_NAME, Attribute::Str(task_name)); 3];
         let mut count = usize::from(!task_name.is_empty());
+        if !place.queue.is_empty() {
+            attributes[count] = (names::QUEUE, Attribute::Str(place.queue));
+            count += 1;
+        }
         if let ActorRole::Call(actor) = spec.actor() {
             attributes[count] = (names::ACTOR_ID, actor.0.into());
             count += 1;
@@ -112,8 +125,8 @@ impl SubmissionSpans {
     }
 
     /// Keeps the span of a submission until it is acknowledged.
-    pub(super) fn submitted(&mut self, producer: ActiveSpan, is_creation: bool) {
-        self.producers.push_back((producer, is_creation));
+    pub(super) fn submitted(&mut self, producer: ActiveSpan, is_creation: bool, is_of_queue: bool) {
+        self.producers.push_back(Submitted { producer, is_creation, is_of_queue });
     }
 
     /// Notes that one submission was sent alone: its answer takes longer than a commit.
@@ -122,7 +135,7 @@ impl SubmissionSpans {
     }
 
     /// Ends the spans of submissions that were accepted.
-    pub(super) fn accepted(&mut self, accepted: &Accepted, is_anything_unanswered: bool) {
+    pub(super) fn accepted(&mut self, accepted: &Accepted, place: Option<PlaceId>, is_anything_unanswered: bool) {
         // All of them are known to be accepted from now on.
         let now = if self.producers.is_empty() { 0 } else { now_unix_nano() };
         for offset in 0..u64::from(accepted.count) {
@@ -130,7 +143,11 @@ impl SubmissionSpans {
             if let Some(journaled) = accepted.journaled {
                 self.trace_acceptance(accepted.first_tag + offset, task, journaled);
             }
-            if let Some((producer, is_creation)) = self.producers.pop_front() {
+            if let Some(Submitted { producer, is_creation, is_of_queue }) = self.producers.pop_front() {
+                if let Some(place) = place.filter(|_| is_of_queue) {
+                    let id = ClusterTaskId { place, task }.to_string();
+                    producer.set_attributes(&[(names::CLUSTER_TASK_ID, Attribute::Str(&id))]);
+                }
                 let attributes = [(names::TASK_ID, task.0.into()), (names::ACTOR_ID, task.0.into())];
                 producer.end_with(&attributes[..if is_creation { 2 } else { 1 }], now);
                 self.uncommitted += 1;
@@ -150,7 +167,7 @@ impl SubmissionSpans {
 
     /// Ends the span of the oldest submission that is not acknowledged: it was refused.
     pub(super) fn refused(&mut self, failure: &Failure) {
-        if let Some((producer, _)) = self.producers.pop_front() {
+        if let Some(Submitted { producer, .. }) = self.producers.pop_front() {
             producer.set_attributes(&[(names::ERROR_TYPE, Attribute::Str(&failure.error_type()))]);
             producer.set_error(&failure.to_string());
         }

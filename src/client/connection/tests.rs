@@ -72,6 +72,7 @@ fn welcome() -> Welcome {
         version: "0".into(),
         head_pid: std::process::id(),
         node_id: "here".into(),
+        place_id: None,
         job_id: JobId(1),
         session_dir: "/nowhere".into(),
         module_path: Vec::new(),

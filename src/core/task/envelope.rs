@@ -7,8 +7,8 @@ mod older;
 use std::time::Duration;
 
 use super::{Demand, ExtraOptions, ModuleVersion, Policy, TaskId};
-use crate::Stored;
 use crate::codec::{Put, Take, WireError, text};
+use crate::{ClusterTaskId, PlaceId, Stored};
 
 /// Everything about a task that is known when it is submitted. Borrowed from the frame or from the head's copy of it.
 #[derive(Clone, Debug, PartialEq)]
@@ -37,6 +37,8 @@ pub struct Envelope<'a> {
     pub submitter: Option<TaskId>,
     /// Arguments whose values are elsewhere, in their order; nil stands in their place.
     pub inputs: Vec<Input>,
+    /// Its id in the cluster, if it has come over a queue.
+    pub origin: Option<ClusterTaskId>,
 }
 
 /// The beginning of an envelope.
@@ -264,6 +266,7 @@ const HAS_RUN_LIMIT: u16 = 2048;
 const HAS_MODULE_VERSION: u16 = 4096;
 const HAS_EXTRA: u16 = 8192;
 const HAS_QUEUE: u16 = 16384;
+const HAS_ORIGIN: u16 = 32768;
 /// Flags that there are.
 const KNOWN: u16 = WANTS_OUTPUT
     | HAS_TRACE
@@ -278,7 +281,8 @@ const KNOWN: u16 = WANTS_OUTPUT
     | HAS_RUN_LIMIT
     | HAS_MODULE_VERSION
     | HAS_EXTRA
-    | HAS_QUEUE;
+    | HAS_QUEUE
+    | HAS_ORIGIN;
 
 impl<'a> Envelope<'a> {
     /// Returns the description of a task of which nothing is said but what it runs.
@@ -296,6 +300,7 @@ impl<'a> Envelope<'a> {
             baggage: "",
             submitter: None,
             inputs: Vec::new(),
+            origin: None,
         }
     }
 
@@ -321,6 +326,7 @@ impl<'a> Envelope<'a> {
             (HAS_MODULE_VERSION, self.module_version.is_some()),
             (HAS_EXTRA, has_extra),
             (HAS_QUEUE, !queue.is_empty()),
+            (HAS_ORIGIN, self.origin.is_some()),
         ];
         let flags = flags.into_iter().filter(|&(_, is_set)| is_set).fold(0, |flags, (flag, _)| flags | flag);
         out.put_exact(&u16::to_le_bytes(flags));
@@ -364,6 +370,10 @@ impl<'a> Envelope<'a> {
         if !queue.is_empty() {
             out.put_short(queue.as_bytes());
         }
+        if let Some(ClusterTaskId { place, task }) = self.origin {
+            out.put_u64(place.0);
+            out.put_u64(task.0);
+        }
         self.spec.encode(out, Put::put_short);
     }
 
@@ -389,6 +399,11 @@ impl<'a> Envelope<'a> {
             policy.extra = ExtraOptions::take(take.short()?).map_err(|_| WireError::UnknownValue("options"))?;
         }
         policy.queue = text_if(HAS_QUEUE, &mut take)?;
+        let origin = if has(HAS_ORIGIN) {
+            Some(ClusterTaskId { place: PlaceId(take.u64()?), task: TaskId(take.u64()?) })
+        } else {
+            None
+        };
         let spec = TaskSpec::take(&mut take, Take::short)?;
         take.finish()?;
         let (wants_output, traces_runtime) = (has(WANTS_OUTPUT), has(TRACES_RUNTIME));
@@ -405,6 +420,7 @@ impl<'a> Envelope<'a> {
             baggage,
             submitter,
             inputs,
+            origin,
         })
     }
 
@@ -716,6 +732,7 @@ mod tests {
                     Ok(task) => InputSource::Task(TaskId(task)),
                     Err(file) => InputSource::Stored(Stored { name: format!("{file}-1"), bytes: file.into() }),
                 } }).collect(),
+                origin: limit.map(|number| ClusterTaskId { place: PlaceId(!number), task: TaskId(number) }),
             };
             let mut bytes = Vec::new();
             envelope.encode(&mut bytes);

@@ -251,6 +251,7 @@ impl Server {
             version: crate::VERSION.into(),
             head_pid: std::process::id(),
             node_id: self.io.node_id.clone(),
+            place_id: self.io.agent.as_ref().map(super::AgentLink::place),
             job_id: if let Peer::Driver(job) = peer { job } else { JobId(0) },
             session_dir: self.io.session_dir.clone(),
             module_path: settings.module_path.clone(),
@@ -303,9 +304,28 @@ impl Server {
             FromAgent::Lost { task, attempt, lost, why } => {
                 reactor::on_shared_lost(state, io, task, (attempt, &lost), why, now);
             }
-            FromAgent::Import { id, token, attempt, failures, crashes, lost, submitted_unix_nano, envelope } => {
-                let import =
-                    reactor::Import { id, token, attempt, failures, crashes, lost, submitted_unix_nano, envelope };
+            FromAgent::Import {
+                id,
+                token,
+                attempt,
+                failures,
+                crashes,
+                lost,
+                submitted_unix_nano,
+                envelope,
+                problem,
+            } => {
+                let import = reactor::Import {
+                    id,
+                    token,
+                    attempt,
+                    failures,
+                    crashes,
+                    lost,
+                    submitted_unix_nano,
+                    envelope,
+                    problem,
+                };
                 reactor::on_import(state, io, import, now);
             }
             FromAgent::Stop(id) => reactor::on_stop_import(state, io, id, now),
@@ -317,6 +337,7 @@ impl Server {
                     agent.state = (is_reachable, text);
                 }
             }
+            FromAgent::Found { number, found } => io.on_found(number, found),
             FromAgent::Log(line) => io.log(format!("the agent: {line}")),
         }
     }
@@ -332,6 +353,7 @@ impl Server {
             Query::Status => Reply::Status(Box::new(self.status(now))),
             Query::Tasks { limit, which } => Reply::Tasks(reactor::list_tasks(state, io, limit, &which)),
             Query::Task { id } => Reply::Task(reactor::get_task(state, io, id).map(Box::new)),
+            Query::Shared { id: shared } => return io.find_shared(&shared, id, number),
             Query::Explain { id } => Reply::Explanation(reactor::explain_task(state, io, id).map(Box::new)),
             Query::Actors => Reply::Actors(self.actors()),
             Query::Actor { wanted } => Reply::Actor(reactor::find_actor(state, &wanted).map(Box::new)),

@@ -10,6 +10,7 @@ use super::wire::{Put, Take, WireError};
 use super::{Explanation, FurtherHook, Metrics, PROTOCOL_VERSION, ServiceQuery, ServiceReply, TracingSettings};
 use crate::task_output::Nonce;
 use tracer_core::HookContract;
+use tracer_core::PlaceId;
 use tracer_core::SamplingRatio;
 use tracer_core::task::{AttemptReport, Envelope, JobId, Outcome, Refusal, SpanLink, TaskId, WorkerId};
 use tracer_core::value::{self, JsonText};
@@ -176,6 +177,9 @@ pub struct Welcome {
     pub head_pid: u32,
     /// The machine, as spans name it: the host name.
     pub node_id: String,
+    /// The id of the head's place in its cluster; none if it has joined no engine.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub place_id: Option<PlaceId>,
     /// The id of what this driver will submit.
     pub job_id: JobId,
     /// The folder of the session: socket, spools, logs. Absolute.
@@ -208,6 +212,11 @@ pub enum Query {
     Task {
         /// Id of the task.
         id: TaskId,
+    },
+    /// One task of a queue, of any node of the engine that the head has joined. Answered by [`Reply::Shared`].
+    Shared {
+        /// Its id in the cluster.
+        id: String,
     },
     /// Explanation of why a task waits, what it is at, or why it ended as it did. Answered by [`Reply::Explanation`].
     Explain {
@@ -275,6 +284,8 @@ pub enum Reply {
     Tasks(TaskList),
     /// To [`Query::Task`]; none for a task that was never submitted here or was forgotten.
     Task(Option<Box<TaskReport>>),
+    /// To [`Query::Shared`]; or why nothing can be said of it, with the next step.
+    Shared(Result<Box<SharedReport>, String>),
     /// To [`Query::Explain`]; none for a task that was never submitted here or was forgotten.
     Explanation(Option<Box<Explanation>>),
     /// To [`Query::Workers`], in the order in which they were started.
@@ -715,6 +726,39 @@ impl TaskReport {
         self.result_loss = result.as_ref().and_then(JsonText::loss);
         self.result = result;
     }
+}
+
+/// One task of a queue, as its record in the engine has it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SharedReport {
+    /// Its id in the cluster.
+    pub cluster_task_id: String,
+    /// Stage of its life: `waiting`, `running`, or how it has ended.
+    pub state: TaskState,
+    /// The queue that it waits in, if it does and that is known.
+    pub queue: Option<String>,
+    /// The node that runs it or ran it last, as spans name it; none if none did.
+    pub node_id: Option<String>,
+    /// The attempt that it is at, from 1; 0 when none was begun.
+    pub attempt: u32,
+    /// The attempts that have ended before the last one, oldest first.
+    pub attempts: Vec<AttemptReport>,
+    /// Time at which its last attempt began, in nanoseconds since the Unix epoch by the clock of its node.
+    pub started_unix_nano: Option<u64>,
+    /// Time of its end, by the same clock; none until then.
+    pub ended_unix_nano: Option<u64>,
+    /// The result of a function that returned.
+    pub result: Option<JsonText>,
+    /// Losses: parts of the result that JSON cannot represent, or why there is none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub result_loss: Option<String>,
+    /// Reference to its result when it is large; `tracer get` reads it from there, and removes it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub stored: Option<crate::stored::Stored>,
+    /// Failure of the task, for programs; none unless it failed.
+    pub failure: Option<tracer_core::task::Failure>,
+    /// The failure in words.
+    pub message: Option<String>,
 }
 
 /// One actor, as `tracer list actors` shows it.
@@ -1502,6 +1546,7 @@ mod tests {
             version: "1".into(),
             head_pid: 2,
             node_id: "n".into(),
+            place_id: None,
             job_id: JobId(3),
             session_dir: "/s".into(),
             module_path: vec!["/p".into()],

@@ -7,13 +7,18 @@ use tracer_core::{ClusterTaskId, PlaceId};
 
 use super::message::{put_attempts, take_attempts};
 
+/// The SHA-256 of a value.
+pub type Digest = [u8; 32];
+
 /// The end of a task as it travels from node to node.
 #[derive(Clone, Debug, PartialEq)]
 pub struct SharedEnd {
     /// The last attempt, from 1; 0 when none had begun.
     pub attempt: u32,
-    /// Outcome of the task. A value is in it, and not in a file.
+    /// Outcome of the task. Between a head and its agent a large value is in a file of theirs; between nodes it is in the engine, and there is no name.
     pub outcome: Outcome,
+    /// Digest of a value that is in the engine.
+    pub digest: Option<Digest>,
     /// Time at which the last attempt began, in nanoseconds since the Unix epoch by the clock of its node; none if none had begun.
     pub started_unix_nano: Option<u64>,
     /// Time of the end, by the same clock.
@@ -35,6 +40,7 @@ impl SharedEnd {
         out.put_str(&self.node_id);
         self.outcome.encode(&mut out);
         put_attempts(&mut out, &self.past);
+        self.digest.iter().for_each(|digest| out.extend_from_slice(digest));
         out
     }
 
@@ -47,11 +53,12 @@ impl SharedEnd {
         let (ended_unix_nano, node_id) = (take.u64()?, take.str()?.to_owned());
         let outcome = Outcome::take(&mut take)?;
         let past = take_attempts(&mut take)?;
+        let digest = match &outcome {
+            Outcome::Stored(stored) if stored.name.is_empty() => Some(take.array()?),
+            _ => None,
+        };
         take.finish()?;
-        if let Outcome::Stored(_) = outcome {
-            return Err(WireError::UnknownValue("outcome"));
-        }
-        Ok(SharedEnd { attempt, outcome, started_unix_nano, ended_unix_nano, past, node_id })
+        Ok(SharedEnd { attempt, outcome, digest, started_unix_nano, ended_unix_nano, past, node_id })
     }
 }
 
@@ -100,6 +107,8 @@ pub enum ToAgent {
         queues: Vec<(String, u32)>,
         /// Time that a submission waits for an engine that cannot be reached, in milliseconds.
         engine_wait_ms: u64,
+        /// The most bytes of one argument or result.
+        max_shared_value: u64,
     },
     /// A task to put into a queue.
     Share {
@@ -113,8 +122,10 @@ pub enum ToAgent {
         at_most_once: bool,
         /// Limit of how often it is started again after its node or worker was lost.
         crash_limit: u32,
-        /// Its envelope, free of what only this head knows.
+        /// Its envelope, free of what only this head and its agent know: arguments in files are named.
         envelope: Vec<u8>,
+        /// Arguments that are too many bytes together for a message of a queue, with their places.
+        large: Vec<(u32, Vec<u8>)>,
         /// True if no agent was told of it before.
         is_new: bool,
         /// True if an agent has said that the engine has it.
@@ -183,6 +194,106 @@ pub enum ToAgent {
         /// The attempt that it began with here.
         attempt: u32,
     },
+    /// The end of a task of this head is in its journal: what the engine keeps for it is not needed any more.
+    Taken(TaskId),
+    /// Somebody asks for a task of any node.
+    Find {
+        /// Number of the question, which comes back.
+        number: u64,
+        /// The task.
+        id: ClusterTaskId,
+    },
+}
+
+/// Knowledge that the engine has of a task.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Found {
+    /// The engine cannot be asked.
+    Unreachable,
+    /// It has neither a record nor a message of it.
+    Unknown,
+    /// It is in a queue, and nobody has begun it.
+    Waiting {
+        /// The queue; empty if it is not known.
+        queue: String,
+        /// Number of attempts that were begun before.
+        attempts: u32,
+    },
+    /// A node has it.
+    Claimed {
+        /// The node, as spans name it.
+        node_id: String,
+        /// Number of the attempt.
+        attempt: u32,
+        /// Time at which that node took it, in nanoseconds since the Unix epoch by that node's clock.
+        since_unix_nano: u64,
+    },
+    /// It has ended: an encoded [`SharedEnd`]. A large value is in a file of this place, for whoever asked.
+    Ended {
+        /// The end.
+        end: Vec<u8>,
+        /// Reason why its value cannot be had, if so.
+        loss: Option<String>,
+    },
+    /// It has ended without an outcome, because the nodes that ran it were lost.
+    Lost {
+        /// Number of the attempt that was lost last.
+        attempt: u32,
+        /// Reason why that is its end, as a clause.
+        why: String,
+    },
+}
+
+impl Found {
+    fn put(&self, out: &mut Vec<u8>) {
+        match self {
+            Found::Unreachable => out.put_u8(0),
+            Found::Unknown => out.put_u8(1),
+            Found::Waiting { queue, attempts } => {
+                out.put_u8(2);
+                out.put_u32(*attempts);
+                out.put_str(queue);
+            }
+            Found::Claimed { node_id, attempt, since_unix_nano } => {
+                out.put_u8(3);
+                out.put_u32(*attempt);
+                out.put_u64(*since_unix_nano);
+                out.put_str(node_id);
+            }
+            Found::Ended { end, loss } => {
+                out.put_u8(4);
+                out.put_bytes(end);
+                put_option(out, loss.as_deref());
+            }
+            Found::Lost { attempt, why } => {
+                out.put_u8(5);
+                out.put_u32(*attempt);
+                out.put_str(why);
+            }
+        }
+    }
+
+    fn take(take: &mut Take<'_>) -> Result<Found, WireError> {
+        Ok(match take.u8()? {
+            0 => Found::Unreachable,
+            1 => Found::Unknown,
+            2 => Found::Waiting { attempts: take.u32()?, queue: take.str()?.into() },
+            3 => Found::Claimed { attempt: take.u32()?, since_unix_nano: take.u64()?, node_id: take.str()?.into() },
+            4 => Found::Ended { end: take.bytes()?.into(), loss: take_option(take)? },
+            5 => Found::Lost { attempt: take.u32()?, why: take.str()?.into() },
+            _ => return Err(WireError::UnknownValue("what was found")),
+        })
+    }
+}
+
+fn put_option(out: &mut Vec<u8>, text: Option<&str>) {
+    out.put_u8(text.is_some().into());
+    out.put_str(text.unwrap_or_default());
+}
+
+fn take_option(take: &mut Take<'_>) -> Result<Option<String>, WireError> {
+    let is_there = flag(take)?;
+    Ok(Some(take.str()?.to_owned()).filter(|_| is_there))
 }
 
 /// A message of an agent to its head.
@@ -221,8 +332,10 @@ pub enum FromAgent {
         lost: Vec<LostElsewhere>,
         /// Time at which its origin accepted it, by the clock of that machine.
         submitted_unix_nano: u64,
-        /// Its envelope.
+        /// Its envelope. Arguments in files are in the values of the head's place.
         envelope: Vec<u8>,
+        /// Reason why it cannot be run, if so: one of its arguments cannot be had.
+        problem: Option<String>,
     },
     /// The origin of an import wants it to end.
     Stop(ClusterTaskId),
@@ -237,6 +350,13 @@ pub enum FromAgent {
     },
     /// A line for the log.
     Log(String),
+    /// The answer to [`ToAgent::Find`].
+    Found {
+        /// Number of the question.
+        number: u64,
+        /// State of the task.
+        found: Found,
+    },
 }
 
 fn put_id(out: &mut Vec<u8>, id: ClusterTaskId) {
@@ -271,9 +391,9 @@ impl ToAgent {
     /// Appends the body of its frame.
     pub fn put(&self, out: &mut Vec<u8>) {
         match self {
-            ToAgent::Node { place, life, node_id, address, queues, engine_wait_ms } => {
+            ToAgent::Node { place, life, node_id, address, queues, engine_wait_ms, max_shared_value } => {
                 out.put_u8(1);
-                [place.0, *life, *engine_wait_ms].into_iter().for_each(|number| out.put_u64(number));
+                [place.0, *life, *engine_wait_ms, *max_shared_value].into_iter().for_each(|number| out.put_u64(number));
                 out.put_str(node_id);
                 out.put_str(address);
                 out.put_u32(queues.len() as u32);
@@ -289,6 +409,7 @@ impl ToAgent {
                 at_most_once,
                 crash_limit,
                 envelope,
+                large,
                 is_new,
                 is_stored,
             } => {
@@ -298,6 +419,11 @@ impl ToAgent {
                 out.put_u32(*crash_limit);
                 out.put_str(queue);
                 out.put_bytes(envelope);
+                out.put_u32(large.len() as u32);
+                for (argument, value) in large {
+                    out.put_u32(*argument);
+                    out.put_bytes(value);
+                }
             }
             ToAgent::Withdraw { task, stops, end } => {
                 out.put_u8(3);
@@ -341,6 +467,15 @@ impl ToAgent {
                 put_id(out, *id);
                 out.put_u32(*attempt);
             }
+            ToAgent::Taken(task) => {
+                out.put_u8(11);
+                out.put_u64(task.0);
+            }
+            ToAgent::Find { number, id } => {
+                out.put_u8(12);
+                out.put_u64(*number);
+                put_id(out, *id);
+            }
         }
     }
 
@@ -350,16 +485,19 @@ impl ToAgent {
         let message = match take.u8()? {
             1 => {
                 let (place, life, engine_wait_ms) = (PlaceId(take.u64()?), take.u64()?, take.u64()?);
+                let max_shared_value = take.u64()?;
                 let (node_id, address) = (take.str()?.to_owned(), take.str()?.to_owned());
                 let queues = (0..take.u32()?).map(|_| Ok((take.str()?.to_owned(), take.u32()?)));
                 let queues = queues.collect::<Result<_, WireError>>()?;
-                ToAgent::Node { place, life, node_id, address, queues, engine_wait_ms }
+                ToAgent::Node { place, life, node_id, address, queues, engine_wait_ms, max_shared_value }
             }
             2 => {
                 let (task, submitted_unix_nano) = (TaskId(take.u64()?), take.u64()?);
                 let (at_most_once, is_new, is_stored) = (flag(&mut take)?, flag(&mut take)?, flag(&mut take)?);
                 let (crash_limit, queue) = (take.u32()?, take.str()?.to_owned());
                 let envelope = take.bytes()?.into();
+                let large = (0..take.u32()?).map(|_| Ok((take.u32()?, take.bytes()?.into())));
+                let large = large.collect::<Result<_, WireError>>()?;
                 ToAgent::Share {
                     task,
                     queue,
@@ -367,6 +505,7 @@ impl ToAgent {
                     at_most_once,
                     crash_limit,
                     envelope,
+                    large,
                     is_new,
                     is_stored,
                 }
@@ -384,6 +523,8 @@ impl ToAgent {
             8 => ToAgent::GivenBack { id: take_id(&mut take)?, attempt: take.u32()?, has_begun: flag(&mut take)? },
             9 => ToAgent::Stopping,
             10 => ToAgent::StoodIn { id: take_id(&mut take)?, attempt: take.u32()? },
+            11 => ToAgent::Taken(TaskId(take.u64()?)),
+            12 => ToAgent::Find { number: take.u64()?, id: take_id(&mut take)? },
             _ => return Err(WireError::UnknownValue("message to an agent")),
         };
         take.finish()?;
@@ -416,7 +557,17 @@ impl FromAgent {
                 out.put_str(why);
                 put_lost(out, lost);
             }
-            FromAgent::Import { id, token, attempt, failures, crashes, lost, submitted_unix_nano, envelope } => {
+            FromAgent::Import {
+                id,
+                token,
+                attempt,
+                failures,
+                crashes,
+                lost,
+                submitted_unix_nano,
+                envelope,
+                problem,
+            } => {
                 out.put_u8(5);
                 put_id(out, *id);
                 [*attempt, *failures, *crashes].into_iter().for_each(|number| out.put_u32(number));
@@ -424,6 +575,7 @@ impl FromAgent {
                 out.put_bytes(token);
                 out.put_bytes(envelope);
                 put_lost(out, lost);
+                put_option(out, problem.as_deref());
             }
             FromAgent::Stop(id) => {
                 out.put_u8(6);
@@ -441,6 +593,11 @@ impl FromAgent {
             FromAgent::Log(line) => {
                 out.put_u8(9);
                 out.put_str(line);
+            }
+            FromAgent::Found { number, found } => {
+                out.put_u8(10);
+                out.put_u64(*number);
+                found.put(out);
             }
         }
     }
@@ -466,12 +623,24 @@ impl FromAgent {
                 let submitted_unix_nano = take.u64()?;
                 let (token, envelope) = (take.bytes()?.into(), take.bytes()?.into());
                 let lost = take_lost(&mut take)?;
-                FromAgent::Import { id, token, attempt, failures, crashes, lost, submitted_unix_nano, envelope }
+                let problem = take_option(&mut take)?;
+                FromAgent::Import {
+                    id,
+                    token,
+                    attempt,
+                    failures,
+                    crashes,
+                    lost,
+                    submitted_unix_nano,
+                    envelope,
+                    problem,
+                }
             }
             6 => FromAgent::Stop(take_id(&mut take)?),
             7 => FromAgent::Settled(take_id(&mut take)?),
             8 => FromAgent::Engine { is_reachable: flag(&mut take)?, text: take.str()?.into() },
             9 => FromAgent::Log(take.str()?.into()),
+            10 => FromAgent::Found { number: take.u64()?, found: Found::take(&mut take)? },
             _ => return Err(WireError::UnknownValue("message of an agent")),
         };
         take.finish()?;
@@ -498,6 +667,7 @@ mod tests {
                 address: "nats://127.0.0.1:4222".into(),
                 queues: vec![("default".into(), 2), ("gpu".into(), 0)],
                 engine_wait_ms: 5000,
+                max_shared_value: 1 << 30,
             },
             ToAgent::Share {
                 task: TaskId(1),
@@ -506,6 +676,7 @@ mod tests {
                 at_most_once: true,
                 crash_limit: 3,
                 envelope: b"envelope".to_vec(),
+                large: vec![(1, b"one".to_vec()), (0, Vec::new())],
                 is_new: true,
                 is_stored: false,
             },
@@ -517,6 +688,8 @@ mod tests {
             ToAgent::GivenBack { id: ID, attempt: 1, has_begun: false },
             ToAgent::Stopping,
             ToAgent::StoodIn { id: ID, attempt: 3 },
+            ToAgent::Taken(TaskId(4)),
+            ToAgent::Find { number: 8, id: ID },
         ];
         for message in to_agent {
             let mut body = Vec::new();
@@ -538,13 +711,24 @@ mod tests {
                 lost: vec![LostElsewhere { attempt: 1, node_id: "b".into(), since_unix_nano: 3, until_unix_nano: 4 }],
                 submitted_unix_nano: 9,
                 envelope: b"e".to_vec(),
+                problem: Some("gone".into()),
             },
             FromAgent::Stop(ID),
             FromAgent::Settled(ID),
             FromAgent::Engine { is_reachable: true, text: "nats-server 2.9.10".into() },
             FromAgent::Log("line".into()),
         ];
-        for message in from_agent {
+        let found = [
+            Found::Unreachable,
+            Found::Unknown,
+            Found::Waiting { queue: "q".into(), attempts: 1 },
+            Found::Claimed { node_id: "b".into(), attempt: 2, since_unix_nano: 3 },
+            Found::Ended { end: b"end".to_vec(), loss: Some("gone".into()) },
+            Found::Ended { end: b"end".to_vec(), loss: None },
+            Found::Lost { attempt: 1, why: "gone".into() },
+        ];
+        let found = found.map(|found| FromAgent::Found { number: 8, found });
+        for message in from_agent.into_iter().chain(found) {
             let mut body = Vec::new();
             message.put(&mut body);
             assert_eq!(FromAgent::decode(&body), Ok(message));
@@ -556,6 +740,7 @@ mod tests {
         let end = SharedEnd {
             attempt: 2,
             outcome: Outcome::Failed(Failure::Cancelled),
+            digest: None,
             started_unix_nano: Some(5),
             ended_unix_nano: 6,
             past: Vec::new(),
@@ -567,17 +752,22 @@ mod tests {
     }
 
     #[test]
-    fn an_end_of_another_node_names_no_file_of_this_one() {
-        let stored = tracer_core::Stored { name: "7-1".into(), bytes: 1 };
+    fn an_end_names_a_file_for_its_own_head_and_a_digest_for_other_nodes() {
+        let stored = |name: &str| Outcome::Stored(tracer_core::Stored { name: name.into(), bytes: 1 });
         let end = SharedEnd {
             attempt: 1,
-            outcome: Outcome::Stored(stored),
+            outcome: stored("7-1"),
+            digest: None,
             started_unix_nano: None,
             ended_unix_nano: 6,
             past: Vec::new(),
             node_id: String::new(),
         };
-        assert_eq!(SharedEnd::decode(&end.encode()), Err(WireError::UnknownValue("outcome")));
+        assert_eq!(SharedEnd::decode(&end.encode()), Ok(end.clone()));
+        let without = SharedEnd { outcome: stored(""), ..end };
+        assert!(SharedEnd::decode(&without.encode()).is_err(), "nobody could find it");
+        let travelling = SharedEnd { digest: Some([7; 32]), ..without };
+        assert_eq!(SharedEnd::decode(&travelling.encode()), Ok(travelling));
     }
 
     proptest! {

@@ -32,6 +32,8 @@ pub struct Settings {
     pub stored_bytes_limit: u64,
     /// The name of the node on spans.
     pub node_id: String,
+    /// The most bytes of an argument or a result of a task of a queue.
+    pub max_shared_value: u64,
 }
 
 impl Settings {
@@ -48,6 +50,7 @@ impl Settings {
             history_bytes_limit: HISTORY_BYTES_LIMIT,
             stored_bytes_limit: STORED_BYTES_LIMIT,
             node_id: String::new(),
+            max_shared_value: u64::MAX,
         }
     }
 }

@@ -2,14 +2,16 @@
 
 use std::collections::BTreeMap;
 
-use tracer_core::ClusterTaskId;
 use tracer_core::task::{Failure, JobId, TaskId};
+use tracer_core::{ClusterTaskId, PlaceId};
 
 use crate::state::task::DriverId;
 
 /// Tasks of this head that the engine has or is to have, and imports. All of it is empty in a head that has joined no engine.
 #[derive(Debug, Default)]
 pub(crate) struct SharedTasks {
+    /// The id of this head's place; none in a head that has joined no engine.
+    pub place: Option<PlaceId>,
     /// The job of imports; none in a head that has joined no engine.
     pub job: Option<JobId>,
     /// Tasks that are to be handed to the agent with the next turn.

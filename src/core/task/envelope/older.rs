@@ -36,6 +36,7 @@ fn decode(bytes: &[u8]) -> Result<Envelope<'_>, WireError> {
         spec: TaskSpec::take(&mut take, Take::bytes)?,
         wants_output: has(WANTS_OUTPUT),
         traces_runtime: has(TRACES_RUNTIME),
+        origin: None,
     };
     take.finish()?;
     Ok(envelope)
