@@ -134,7 +134,7 @@ struct AgentArgs {
     session: Option<PathBuf>,
     #[arg(long)]
     head_pid: Option<u32>,
-    #[arg(long = "try", value_name = "ADDRESS", conflicts_with = "session")]
+    #[arg(long = "try", value_name = "ACCESS", conflicts_with = "session")]
     try_out: Option<String>,
     queues: Vec<String>,
 }
@@ -142,8 +142,9 @@ struct AgentArgs {
 impl AgentArgs {
     fn run(&self) -> CommandResult {
         let failed = |error: Box<dyn std::error::Error>| CommandError::new(exit::FAILED, error);
-        if let Some(address) = &self.try_out {
-            return match tracer_engine::process::try_out(address, &self.queues) {
+        if let Some(access) = &self.try_out {
+            let access = serde_json::from_str(access).map_err(|error| failed(error.into()))?;
+            return match tracer_engine::process::try_out(&access, &self.queues) {
                 Ok(_) => Ok(exit::OK),
                 Err(error) => Err(failed(error.into())),
             };

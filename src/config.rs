@@ -15,10 +15,11 @@ use crate::count::Size;
 use crate::http_api::{LoopbackAddress, OtlpAddress};
 use crate::memory_limit::{self, MemoryLimit};
 use crate::propagation::Propagators;
+use crate::protocol::EngineAccess;
 use crate::spool::hooks::FURTHER_LIMIT;
 use crate::task::{parse_resource, sort_resources};
 use tracer_core::queue::check_queue_name;
-use tracer_engine::process::check_address;
+use tracer_engine::access::{self, EngineError};
 
 pub use file::FileError;
 pub use otel::{Exporters, OtelSettings};
@@ -48,6 +49,12 @@ pub const RESOURCES_VARIABLE: &str = "TRACER_RESOURCES";
 pub const ADDRESS_VARIABLE: &str = "TRACER_ADDRESS";
 /// The environment variable for the queues of [`Settings::engine`]: `name` or `name=slots`, separated by commas.
 pub const QUEUE_VARIABLE: &str = "TRACER_QUEUE";
+/// The environment variable for the credentials of [`Settings::engine`]: a file.
+pub const CREDENTIALS_VARIABLE: &str = "TRACER_CREDENTIALS";
+/// The environment variable for the authorities of [`Settings::engine`]: a file.
+pub const ENGINE_CA_VARIABLE: &str = "TRACER_ENGINE_CA";
+/// The environment variable that permits [`Settings::engine`] to be on another machine without TLS.
+pub const INSECURE_ENGINE_VARIABLE: &str = "TRACER_INSECURE_ENGINE";
 /// The environment variable for the wait of [`Settings::engine`].
 pub const ENGINE_WAIT_VARIABLE: &str = "TRACER_ENGINE_WAIT";
 /// Time that a submission to a queue waits for an engine that cannot be reached, if nothing is said.
@@ -118,8 +125,14 @@ pub struct Overrides {
     pub worker_memory: Option<u64>,
     /// See [`Settings::resources`].
     pub resources: Option<Vec<(String, u64)>>,
-    /// See [`Engine::address`].
+    /// The address of [`Engine::access`].
     pub address: Option<String>,
+    /// The credentials of [`Engine::access`].
+    pub credentials: Option<PathBuf>,
+    /// The authorities of [`Engine::access`].
+    pub engine_ca: Option<PathBuf>,
+    /// See [`EngineAccess::is_insecure`].
+    pub insecure_engine: Option<bool>,
     /// See [`Engine::queues`].
     pub queues: Option<Vec<(String, u32)>>,
     /// See [`Engine::wait`].
@@ -239,8 +252,8 @@ pub struct Settings {
 /// An engine that a head joins.
 #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct Engine {
-    /// Its address: `nats://` and a loopback address, with a port if it is not 4222.
-    pub address: String,
+    /// The way to it. Its paths are absolute.
+    pub access: EngineAccess,
     /// The queues whose tasks the head runs, each with the most at a time; 0 for as many as it has slots. None for a head that only submits.
     pub queues: Vec<(String, u32)>,
     /// Time that a submission to a queue waits for an engine that cannot be reached. By default [`DEFAULT_ENGINE_WAIT`].
@@ -320,25 +333,37 @@ pub(crate) fn parse_queue(text: &str) -> Result<(String, u32), String> {
     Ok((name.into(), slots))
 }
 
+/// Returns a file that one of two sources names, as an absolute path. An empty one counts as not named.
+fn file_of(stronger: Option<PathBuf>, weaker: Option<PathBuf>) -> Option<PathBuf> {
+    let named = |path: &PathBuf| !path.as_os_str().is_empty();
+    let path = stronger.filter(named).or(weaker.filter(named))?;
+    Some(std::path::absolute(&path).unwrap_or(path))
+}
+
 /// Returns the engine that both sources name together.
 fn engine_of(
-    address: Option<String>,
+    access: EngineAccess,
     queues: Option<Vec<(String, u32)>>,
     wait: Option<Duration>,
     max_shared_value: Option<u64>,
 ) -> Result<Option<Engine>, Error> {
     let queues = queues.unwrap_or_default();
-    let Some(address) = address.filter(|address| !address.is_empty()) else {
-        let unneeded = match (queues.is_empty(), wait, max_shared_value) {
-            (false, _, _) => Some("--queue"),
-            (true, Some(_), _) => Some("--engine-wait"),
-            (true, None, Some(_)) => Some("--max-shared-value"),
-            (true, None, None) => None,
-        };
+    if access.address.is_empty() {
+        let unneeded = [
+            (!queues.is_empty(), "--queue"),
+            (wait.is_some(), "--engine-wait"),
+            (max_shared_value.is_some(), "--max-shared-value"),
+            (access.credentials.is_some(), "--credentials"),
+            (access.authority.is_some(), "--engine-ca"),
+        ];
+        let unneeded = unneeded.into_iter().find_map(|(is_given, flag)| is_given.then_some(flag));
         let reason = "needs an engine that shares the tasks, and --address names none\n(hint: `--address nats://127.0.0.1:4222`)".to_owned();
         return unneeded.map_or(Ok(None), |flag| Err(Error::Invalid { flag, reason }));
-    };
-    check_address(&address).map_err(|error| Error::Invalid { flag: "--address", reason: error.to_string() })?;
+    }
+    access::check(&access).map_err(|error| match error {
+        EngineError::File { flag, .. } => Error::Invalid { flag, reason: error.to_string() },
+        _ => Error::Invalid { flag: "--address", reason: error.to_string() },
+    })?;
     if let Some((name, _)) = queues
         .iter()
         .enumerate()
@@ -348,7 +373,7 @@ fn engine_of(
     }
     let wait = wait.unwrap_or(DEFAULT_ENGINE_WAIT);
     let max_shared_value = max_shared_value.unwrap_or(DEFAULT_MAX_SHARED_VALUE);
-    Ok(Some(Engine { address, queues, wait, max_shared_value }))
+    Ok(Some(Engine { access, queues, wait, max_shared_value }))
 }
 
 /// Reads the configuration file that `overrides` names, if any, and merges both over the defaults.
@@ -433,7 +458,12 @@ fn merge(stronger: Overrides, weaker: Overrides) -> Result<Settings, Error> {
         resources: sort_resources(stronger.resources.or(weaker.resources).unwrap_or_default())
             .map_err(|reason| Error::Invalid { flag: "--resources", reason })?,
         engine: engine_of(
-            stronger.address.filter(|address| !address.is_empty()).or(weaker.address),
+            EngineAccess {
+                address: stronger.address.filter(|address| !address.is_empty()).or(weaker.address).unwrap_or_default(),
+                credentials: file_of(stronger.credentials, weaker.credentials),
+                authority: file_of(stronger.engine_ca, weaker.engine_ca),
+                is_insecure: stronger.insecure_engine.or(weaker.insecure_engine).unwrap_or(false),
+            },
             stronger.queues.filter(|queues| !queues.is_empty()).or(weaker.queues),
             stronger.engine_wait.or(weaker.engine_wait),
             stronger.max_shared_value.or(weaker.max_shared_value),
@@ -660,6 +690,7 @@ commands = true
 
 [engine]
 address = "nats://127.0.0.1:4222"
+insecure = true
 queues = ["default=2"]
 wait = "7s"
 max_shared_value = "2MiB"
@@ -681,7 +712,11 @@ max_shared_value = "2MiB"
                 worker_memory: Some(2 << 30),
                 resources: vec![("gpu".into(), 2), ("license".into(), 5)],
                 engine: Some(Engine {
-                    address: "nats://127.0.0.1:4222".into(),
+                    access: EngineAccess {
+                        address: "nats://127.0.0.1:4222".into(),
+                        is_insecure: true,
+                        ..EngineAccess::default()
+                    },
                     queues: vec![("default".into(), 2)],
                     wait: Duration::from_secs(7),
                     max_shared_value: 2 << 20,
@@ -724,6 +759,9 @@ max_shared_value = "2MiB"
             worker_memory: Some(64 << 20),
             resources: Some(vec![("tpu".into(), 1)]),
             address: Some("nats://localhost:1".into()),
+            credentials: Some(PathBuf::new()),
+            engine_ca: None,
+            insecure_engine: Some(false),
             queues: Some(vec![("gpu".into(), 0)]),
             engine_wait: Some(Duration::from_secs(1)),
             max_shared_value: Some(1 << 20),
@@ -765,7 +803,7 @@ max_shared_value = "2MiB"
                 worker_memory: Some(64 << 20),
                 resources: vec![("tpu".into(), 1)],
                 engine: Some(Engine {
-                    address: "nats://localhost:1".into(),
+                    access: EngineAccess { address: "nats://localhost:1".into(), ..EngineAccess::default() },
                     queues: vec![("gpu".into(), 0)],
                     wait: Duration::from_secs(1),
                     max_shared_value: 1 << 20,

@@ -46,7 +46,9 @@ Example:
     local_tmp_tracing:setup_tracing,otlp:setup_tracing
   OTEL_TRACES_EXPORTER=console OTEL_SERVICE_NAME=shop tracer start --head
   tracer start --head --http 127.0.0.1:8265
-  tracer start --address nats://127.0.0.1:4222 --queue default=2")]
+  tracer start --address nats://127.0.0.1:4222 --queue default=2
+  tracer start --address tls://10.0.0.5 --engine-ca ca.pem \\
+    --credentials node.nk --queue default")]
 pub(super) struct Args {
     /// Start a head on this machine
     #[arg(long)]
@@ -87,10 +89,19 @@ pub(super) struct Args {
     resources: Option<String>,
     /// Join the engine at this address, over which machines share the tasks of queues, such as nats://127.0.0.1:4222
     ///
-    /// The engine is a nats-server with JetStream, which you run yourself: `nats-server -a 127.0.0.1 -p 4222 -js -sd DIR`. Addresses of other machines are not
-    /// taken yet, because nothing is encrypted. With an address, --num-workers may be 0, for a node that only submits.
+    /// The engine is a nats-server with JetStream, which you run yourself: `nats-server -a 127.0.0.1 -p 4222 -js -sd DIR`. One on another machine needs
+    /// `tls://` and --credentials. With an address, --num-workers may be 0, for a node that only submits.
     #[arg(long, value_name = "URL", env = config::ADDRESS_VARIABLE)]
     address: Option<String>,
+    /// Show the engine these credentials: a NATS creds file, or a file with the seed of an nkey; its mode has to be 0600
+    #[arg(long, value_name = "FILE", env = config::CREDENTIALS_VARIABLE, value_parser = super::path_parser())]
+    credentials: Option<PathBuf>,
+    /// Trust certificates of the engine that these authorities have signed, in PEM [default: the authorities that this machine trusts]
+    #[arg(long, value_name = "FILE", env = config::ENGINE_CA_VARIABLE, value_parser = super::path_parser())]
+    engine_ca: Option<PathBuf>,
+    /// Speak to an engine on another machine without TLS, so that everybody on the way can read and change what goes there [default: false]
+    #[arg(long, env = config::INSECURE_ENGINE_VARIABLE, value_name = "BOOL", hide_possible_values = true, value_parser = clap::builder::BoolishValueParser::new(), num_args = 0..=1, require_equals = true, default_missing_value = "true")]
+    insecure_engine: Option<bool>,
     /// Run tasks of this queue, up to SLOTS at a time [default: as many as there are workers]; may be repeated
     ///
     /// Whoever may submit to a queue runs functions of this node's modules, as you.
@@ -240,6 +251,9 @@ fn settings(args: Args) -> Result<Settings, CommandError> {
         resources: config::parse_resources(args.resources.as_deref().unwrap_or_default())
             .map_err(|error| CommandError::new(exit::USAGE, error))?,
         address: args.address,
+        credentials: args.credentials,
+        engine_ca: args.engine_ca,
+        insecure_engine: args.insecure_engine,
         queues: Some(args.queue),
         engine_wait: args.engine_wait,
         max_shared_value: args.max_shared_value,
@@ -409,8 +423,9 @@ fn check_span_file_size() -> Result<(), CommandError> {
 /// Tries an engine out in a process of its own, so that this one, which may become the head, has no runtime.
 fn try_engine(engine: &config::Engine) -> Result<(), CommandError> {
     let queues = engine.queues.iter().map(|(queue, _)| queue.as_str());
+    let access = serde_json::to_string(&engine.access).map_err(io::Error::other)?;
     let tried = Command::new(std::env::current_exe()?)
-        .args(["agent", "--try", &engine.address])
+        .args(["agent", "--try", &access])
         .args(queues)
         .env("NO_COLOR", "1")
         .stdin(Stdio::null())
@@ -774,7 +789,7 @@ fn banner(started: &Started, settings: &HeadSettings, is_foreground: bool) -> St
     }
     if let Some(engine) = &settings.engine {
         let queues = super::status::served_queues(engine.queues.iter().map(|(name, slots)| (name, slots)));
-        fields.push(("  engine", engine.address.clone()));
+        fields.push(("  engine", engine.access.address.clone()));
         fields.push(("  queues", queues));
     }
     let queue = format!("takes up to {} of memory, {}", Size(settings.queue_memory), settings.queue_memory_source);

@@ -53,7 +53,7 @@ const LOGS_KEYS: &[&str] = &["events", "level"];
 const HTTP_KEYS: &[&str] = &["address", "commands"];
 const METRICS_KEYS: &[&str] = &["address"];
 const OTLP_KEYS: &[&str] = &["address"];
-const ENGINE_KEYS: &[&str] = &["address", "queues", "wait"];
+const ENGINE_KEYS: &[&str] = &["address", "credentials", "ca", "insecure", "queues", "max_shared_value", "wait"];
 /// The tables of a file with their keys, and with where to put a key that is in another one.
 pub(crate) type Tables = &'static [(&'static str, &'static [&'static str], &'static str)];
 
@@ -198,6 +198,9 @@ impl<'a> Reader<'a> {
         for (key, value) in table {
             match key.get_ref().as_ref() {
                 "address" => file.address = Some(self.string("engine.address", value)?.to_owned()),
+                "credentials" => file.credentials = Some(self.path("engine.credentials", value)?),
+                "ca" => file.engine_ca = Some(self.path("engine.ca", value)?),
+                "insecure" => file.insecure_engine = Some(self.boolean("engine.insecure", value)?),
                 "queues" => {
                     let queues = self.names("engine.queues", value)?;
                     let queues = queues.iter().map(|queue| parse_queue(queue)).collect::<Result<_, _>>();

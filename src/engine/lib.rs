@@ -9,6 +9,7 @@
 //! | [`message`] | bytes that other nodes read: messages of queues, heartbeats |
 //! | [`interface`] | what is asked of an engine |
 //! | [`agent`] | what the agent decides |
+//! | `access` | which ways to an engine are taken, and the files that they need |
 //! | `process`, `nats` | the process, and the engine NATS JetStream, with the feature of that name |
 //!
 //! # Which outcome counts
@@ -18,6 +19,8 @@
 
 #![forbid(unsafe_code)]
 
+#[cfg(feature = "nats")]
+pub mod access;
 pub mod agent;
 pub mod interface;
 pub mod message;

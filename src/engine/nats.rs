@@ -10,7 +10,6 @@
 //! Compare-and-swap is a publication that expects the last sequence of its subject. A stream for each queue has one consumer without a filter: filters over
 //! many subjects are slow. No message has a `Nats-Msg-Id`: its window would swallow a second publication of a message that was lost.
 
-use std::fmt;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -23,13 +22,16 @@ use async_nats::jetstream::message::PublishMessage;
 use async_nats::jetstream::stream::{
     Config as StreamConfig, DiscardPolicy, LastRawMessageErrorKind, RetentionPolicy, StorageType,
 };
-use async_nats::{Client, ConnectOptions, Event};
+use async_nats::{Client, ClientError, ConnectOptions, Event, ServerError};
 use futures_util::StreamExt;
 use tokio::sync::Semaphore;
 use tokio::sync::mpsc::UnboundedSender;
+use tokio::sync::watch::{self, error::RecvError};
 use tracer_core::causes::with_causes;
 use tracer_core::{ClusterTaskId, PlaceId};
+use tracer_ipc::protocol::EngineAccess;
 
+use crate::access::{self, Credentials, EngineError};
 use crate::interface::{Answer, Delivery, Entry, Handle, PutError, Request};
 
 mod values;
@@ -66,92 +68,6 @@ pub(crate) enum FromEngine {
     Reachable(String),
     /// Start of a time in which the engine cannot be reached, with the reason.
     Unreachable(String),
-}
-
-/// Reason why an engine cannot be used.
-#[derive(Debug)]
-pub enum EngineError {
-    /// The address is not one of this engine.
-    Address {
-        /// The address.
-        address: String,
-        /// Problem with it, as a clause.
-        problem: &'static str,
-    },
-    /// Nobody can be connected to there.
-    Connect {
-        /// The address.
-        address: String,
-        /// Reason why not.
-        reason: String,
-    },
-    /// The server has no JetStream.
-    NoJetStream {
-        /// The address.
-        address: String,
-        /// The server's version.
-        version: String,
-    },
-    /// A stream or a consumer cannot be made.
-    Asset {
-        /// Its name.
-        name: String,
-        /// Reason why not.
-        reason: String,
-    },
-}
-
-impl fmt::Display for EngineError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            EngineError::Address { address, problem } => {
-                write!(f, "the address `{address}` {problem}\n(hint: `--address nats://127.0.0.1:4222`)")
-            }
-            EngineError::Connect { address, reason } => write!(
-                f,
-                "no engine can be reached at `{address}`: {reason}\n\
-                 (hint: start one with `nats-server -a 127.0.0.1 -p {} -js -sd DIR`)",
-                port_of(address)
-            ),
-            EngineError::NoJetStream { address, version } => write!(
-                f,
-                "nats-server {version} at `{address}` has no JetStream, which keeps tasks and records\n\
-                 (hint: start it with `-js -sd DIR`, or with `jetstream` in its configuration)"
-            ),
-            EngineError::Asset { name, reason } => write!(f, "`{name}` cannot be made in the engine: {reason}"),
-        }
-    }
-}
-
-impl std::error::Error for EngineError {}
-
-/// Checks that an address is one that may be used: `nats://` and a loopback address, for other machines could read what goes there.
-pub fn check_address(address: &str) -> Result<(), EngineError> {
-    let refused = |problem| Err(EngineError::Address { address: address.into(), problem });
-    let Some(rest) = address.strip_prefix("nats://") else {
-        return refused("is of an engine that is not known; it begins with `nats://`");
-    };
-    let host = match rest.strip_prefix('[') {
-        Some(rest) => rest.split(']').next().unwrap_or_default(),
-        None => rest.split(':').next().unwrap_or_default(),
-    };
-    let is_loopback = host == "localhost" || host.parse::<std::net::IpAddr>().is_ok_and(|ip| ip.is_loopback());
-    if rest.contains('@') {
-        return refused("has credentials in it, which everybody on this machine could read");
-    }
-    if !is_loopback {
-        return refused("is on another machine, and `nats://` is not encrypted; only loopback addresses are taken yet");
-    }
-    if port_of(address).parse::<u16>().is_err() {
-        return refused("has a port that is no number from 0 to 65535");
-    }
-    Ok(())
-}
-
-/// Returns the port of an address, as it is written; NATS' own if it has none.
-fn port_of(address: &str) -> &str {
-    let rest = address.strip_prefix("nats://").unwrap_or(address);
-    rest.rsplit(':').next().filter(|port| *port != rest && !port.contains(']')).unwrap_or("4222")
 }
 
 fn queue_stream(queue: &str) -> String {
@@ -200,44 +116,52 @@ pub(crate) struct Nats {
 impl Nats {
     /// Begins to connect, and goes on trying for ever. What becomes of it is told as events.
     pub(crate) async fn connect(
-        address: &str,
+        access: &EngineAccess,
         place: PlaceId,
         queues: Vec<String>,
         values: PathBuf,
         events: UnboundedSender<FromEngine>,
     ) -> Result<Nats, EngineError> {
         let (state_tx, mut states) = tokio::sync::mpsc::unbounded_channel();
-        let options = ConnectOptions::new()
-            .name("tracer")
+        let options = options(access)?
             .retry_on_initial_connect()
-            .connection_timeout(REQUEST_LIMIT)
             .ping_interval(Duration::from_secs(5))
             .reconnect_delay_callback(|attempts| Duration::from_millis(100 * attempts.min(10) as u64))
             .event_callback(move |event| {
                 let told = state_tx.send(event);
                 async move { drop(told) }
             });
-        let connect = |error: async_nats::ConnectError| EngineError::Connect {
-            address: address.into(),
-            reason: error.to_string(),
-        };
-        let client = options.connect(address).await.map_err(connect)?;
+        let address = access.address.clone();
+        let client = options.connect(&address).await;
+        let client = client.map_err(|error| access::not_connected(access, &with_causes(&error)))?;
         let context = async_nats::jetstream::new(client.clone());
         let (made, made_events) = (client.clone(), events.clone());
-        let address = address.to_owned();
+        let access = access.clone();
         tokio::spawn(async move {
+            let (violated, violations) = watch::channel(String::new());
+            let mut is_told = String::new();
             let mut set_up: Option<tokio::task::JoinHandle<()>> = None;
             while let Some(event) = states.recv().await {
                 match event {
                     Event::Connected => {
-                        let (client, queues, address) = (made.clone(), queues.clone(), address.clone());
-                        let work = set_up_and_watch(client, place, queues, address, made_events.clone());
+                        is_told.clear();
+                        let of_set_up = (made.clone(), queues.clone(), access.address.clone());
+                        let work = set_up_and_watch(of_set_up, place, violations.clone(), made_events.clone());
                         set_up.replace(tokio::spawn(work)).into_iter().for_each(|before| before.abort());
                     }
                     Event::Disconnected | Event::Closed => {
                         set_up.take().into_iter().for_each(|before| before.abort());
                         let _ =
                             made_events.send(FromEngine::Unreachable(format!("the connection to `{address}` is lost")));
+                    }
+                    Event::ServerError(ServerError::Other(said)) => drop(violated.send(said)),
+                    // The client goes on trying, whatever the reason is; it is told once.
+                    Event::ClientError(ClientError::Other(said)) => {
+                        let why = access::not_connected(&access, &said).to_string();
+                        if set_up.is_none() && is_told != why {
+                            is_told.clone_from(&why);
+                            let _ = made_events.send(FromEngine::Unreachable(why));
+                        }
                     }
                     _ => {}
                 }
@@ -412,15 +336,17 @@ fn put_error(error: &PublishError) -> Option<PutError> {
 /// Sets up what a connection needs that has just been made, until that works; says that the engine can be reached; and watches the records of this place's
 /// tasks for as long as the connection lasts.
 async fn set_up_and_watch(
-    client: Client,
+    (client, queues, address): (Client, Vec<String>, String),
     place: PlaceId,
-    queues: Vec<String>,
-    address: String,
+    violations: watch::Receiver<String>,
     events: UnboundedSender<FromEngine>,
 ) {
+    let mut is_told = String::new();
     loop {
-        match set_up(&client, place, &queues, &address).await {
+        let work = set_up(&client, place, &queues, &address);
+        match unless_violated(work, violations.clone(), &address).await {
             Ok(mut records) => {
+                is_told.clear();
                 let version = client.server_info().version;
                 let _ = events.send(FromEngine::Reachable(format!("nats-server {version}")));
                 while let Some(Ok(message)) = records.next().await {
@@ -430,9 +356,59 @@ async fn set_up_and_watch(
                 }
                 let _ = events.send(FromEngine::Unreachable("its records cannot be watched any more".into()));
             }
-            Err(error) => drop(events.send(FromEngine::Unreachable(error.to_string()))),
+            Err(error) => {
+                let why = error.to_string();
+                if is_told != why {
+                    is_told.clone_from(&why);
+                    let _ = events.send(FromEngine::Unreachable(why));
+                }
+            }
         }
         tokio::time::sleep(AGAIN).await;
+    }
+}
+
+/// Carries set-up out, and does not wait for the answer to a request for which a permission is missing: there is none.
+async fn unless_violated<T>(
+    work: impl Future<Output = Result<T, EngineError>>,
+    mut violations: watch::Receiver<String>,
+    address: &str,
+) -> Result<T, EngineError> {
+    violations.mark_unchanged();
+    let violated = async {
+        loop {
+            violations.changed().await?;
+            let said = violations.borrow_and_update().clone();
+            if access::is_missing_permission(&said) {
+                return Ok::<_, RecvError>(said);
+            }
+        }
+    };
+    tokio::select! {
+        biased;
+        done = work => done,
+        Ok(said) = violated => Err(access::missing_permission(address, &said)),
+    }
+}
+
+/// Returns the options of every connection to an engine.
+fn options(access: &EngineAccess) -> Result<ConnectOptions, EngineError> {
+    let mut options = ConnectOptions::new().name("tracer").connection_timeout(REQUEST_LIMIT);
+    if access::is_tls(&access.address) {
+        // Other servers of the cluster, of which the first one tells, have addresses without a scheme.
+        options = options.require_tls(true);
+    } else if !access.is_insecure {
+        options = options.ignore_discovered_servers();
+    }
+    if let Some(authority) = &access.authority {
+        options = options.add_root_certificates(authority.clone());
+    }
+    match access::read(access)? {
+        None => Ok(options),
+        Some(Credentials::Seed(seed)) => Ok(options.nkey(seed)),
+        Some(Credentials::File(text)) => {
+            options.credentials(&text).map_err(|error| access::bad_credentials(access, &error.to_string()))
+        }
     }
 }
 
@@ -532,13 +508,19 @@ async fn watch(client: &Client, context: &Context, place: PlaceId) -> Result<con
 }
 
 /// Tries an engine out, as `tracer start` does before it says that it has started: connects, and makes what is missing. Returns the name and version.
-pub(crate) async fn try_out(address: &str, queues: &[String]) -> Result<String, EngineError> {
-    check_address(address)?;
-    let connect = |reason: String| EngineError::Connect { address: address.into(), reason };
-    let options = ConnectOptions::new().name("tracer").connection_timeout(REQUEST_LIMIT);
-    let client = options.connect(address).await.map_err(|error| connect(with_causes(&error)))?;
+pub(crate) async fn try_out(access: &EngineAccess, queues: &[String]) -> Result<String, EngineError> {
+    let (violated, violations) = watch::channel(String::new());
+    let options = options(access)?.event_callback(move |event| {
+        if let Event::ServerError(ServerError::Other(said)) = event {
+            let _ = violated.send(said);
+        }
+        async {}
+    });
+    let address = &access.address;
+    let connected = options.connect(address).await;
+    let client = connected.map_err(|error| access::not_connected(access, &with_causes(&error)))?;
     let context = async_nats::jetstream::new(client.clone());
-    make_assets(&client, &context, queues, address).await?;
+    unless_violated(make_assets(&client, &context, queues, address), violations, address).await?;
     Ok(format!("nats-server {}", client.server_info().version))
 }
 
@@ -547,25 +529,6 @@ mod tests {
     use tracer_core::task::TaskId;
 
     use super::*;
-
-    #[test]
-    fn only_addresses_of_this_machine_are_taken_and_the_others_are_told_by_name() {
-        for address in ["nats://127.0.0.1:4222", "nats://localhost", "nats://[::1]:4222", "nats://127.0.0.2:1"] {
-            assert!(check_address(address).is_ok(), "{address}");
-        }
-        for (address, problem) in [
-            ("127.0.0.1:4222", "begins with `nats://`"),
-            ("redis://127.0.0.1", "begins with `nats://`"),
-            ("nats://10.0.0.5:4222", "is on another machine"),
-            ("nats://broker:4222", "is on another machine"),
-            ("nats://", "is on another machine"),
-            ("nats://user:password@127.0.0.1", "has credentials in it"),
-            ("nats://127.0.0.1:70000", "has a port that is no number"),
-        ] {
-            let text = check_address(address).map_err(|error| error.to_string()).unwrap_err();
-            assert!(text.contains(problem) && text.contains("(hint: "), "{address}: {text}");
-        }
-    }
 
     #[test]
     fn a_record_is_found_under_its_task() {

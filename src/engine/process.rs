@@ -13,7 +13,7 @@ use tracer_core::clock::now_unix_nano;
 use tracer_core::codec::WireError;
 use tracer_core::task::{Refusal, RefusalCode};
 use tracer_ipc::protocol::frame::{FRAME_LIMIT, FrameBuffer, put_frame};
-use tracer_ipc::protocol::{FromAgent, Hello, LostElsewhere, Role, ToAgent, kind};
+use tracer_ipc::protocol::{EngineAccess, FromAgent, Hello, LostElsewhere, Role, ToAgent, kind};
 use tracer_ipc::session::socket_path;
 use tracer_ipc::stored;
 
@@ -23,7 +23,7 @@ use crate::message::{TaskMessage, set_aside};
 use crate::nats::{self, ACK_WAIT, FromEngine, Nats};
 use crate::record::{Claim, End, Holder, Mark, PastAttempt, Terms};
 
-pub use crate::nats::{EngineError, check_address};
+pub use crate::access::EngineError;
 
 /// Interval of heartbeats, and of saying that messages are held.
 const KEEP: Duration = Duration::from_secs(3);
@@ -59,9 +59,9 @@ fn runtime() -> io::Result<tokio::runtime::Runtime> {
 }
 
 /// Tries an engine out in this process, which ends soon after. Returns the engine's name and version.
-pub fn try_out(address: &str, queues: &[String]) -> Result<String, AgentError> {
+pub fn try_out(access: &EngineAccess, queues: &[String]) -> Result<String, AgentError> {
     let runtime = runtime().map_err(AgentError::Runtime)?;
-    runtime.block_on(nats::try_out(address, queues)).map_err(AgentError::Engine)
+    runtime.block_on(nats::try_out(access, queues)).map_err(AgentError::Engine)
 }
 
 /// Runs the agent of a session's head until that is gone.
@@ -116,10 +116,9 @@ async fn serve(
     let now_ns = || u64::try_from(clock.elapsed().as_nanos()).unwrap_or(u64::MAX);
     // First it says who this node is.
     let Some(first) = from_head.recv().await else { return Ok(()) };
-    let ToAgent::Node { place, life, node_id, address, queues, engine_wait_ms, max_shared_value } = first? else {
+    let ToAgent::Node { place, life, node_id, access, queues, engine_wait_ms, max_shared_value } = first? else {
         return Err(AgentError::Protocol(WireError::UnknownValue("first message")));
     };
-    nats::check_address(&address).map_err(AgentError::Engine)?;
     let limited =
         |(queue, slots): &(String, u32)| (queue.clone(), if *slots == 0 { usize::MAX } else { *slots as usize });
     let settings = Settings {
@@ -134,9 +133,9 @@ async fn serve(
     let mut agent = Agent::new(settings, now_ns());
     let (events, mut from_engine) = unbounded_channel();
     let names = queues.iter().map(|(queue, _)| queue.clone()).collect();
-    let nats = Nats::connect(&address, place, names, values.clone(), events).await.map_err(AgentError::Engine)?;
+    let nats = Nats::connect(&access, place, names, values.clone(), events).await.map_err(AgentError::Engine)?;
     let nats = Arc::new(nats);
-    let mut out = Out { bytes: Vec::new(), address, engine_wait_ms, why: String::new() };
+    let mut out = Out { bytes: Vec::new(), address: access.address, engine_wait_ms, why: String::new() };
     let mut next_ns = now_ns();
     loop {
         let wait = Duration::from_nanos(next_ns.saturating_sub(now_ns()));

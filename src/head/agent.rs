@@ -96,7 +96,7 @@ impl AgentLink {
             place: self.place,
             life: self.life,
             node_id: node_id.into(),
-            address: self.engine.address.clone(),
+            access: self.engine.access.clone(),
             queues: self.engine.queues.clone(),
             engine_wait_ms: u64::try_from(self.engine.wait.as_millis()).unwrap_or(u64::MAX),
             max_shared_value: self.engine.max_shared_value,
@@ -121,7 +121,7 @@ impl AgentLink {
     /// Describes it for people.
     pub(super) fn report(&self, (shared, imports): (usize, usize)) -> EngineReport {
         EngineReport {
-            address: self.engine.address.clone(),
+            address: self.engine.access.address.clone(),
             is_reachable: self.state.0,
             text: self.state.1.clone(),
             place_id: self.place.to_string(),
@@ -144,7 +144,7 @@ impl AgentLink {
         let engine = (self.connection.is_some() && !self.state.0).then(|| {
             format!(
                 "the engine at `{}` cannot be reached, so queues stand still: {}",
-                self.engine.address, self.state.1
+                self.engine.access.address, self.state.1
             )
         });
         end.into_iter().chain(engine)
@@ -262,7 +262,9 @@ impl HeadIo {
         };
         let number = agent.next_question;
         if !agent.tell(&ToAgent::Find { number, id }) {
-            return Some(Reply::Shared(shared_report(id, Found::Unreachable, &agent.engine.address).map(Box::new)));
+            return Some(Reply::Shared(
+                shared_report(id, Found::Unreachable, &agent.engine.access.address).map(Box::new),
+            ));
         }
         agent.next_question += 1;
         agent.questions.insert(number, (id, connection, query));
@@ -273,7 +275,7 @@ impl HeadIo {
     pub(super) fn on_found(&mut self, number: u64, found: Found) {
         let Some(agent) = &mut self.agent else { return };
         let Some((id, connection, query)) = agent.questions.remove(&number) else { return };
-        let reply = Reply::Shared(shared_report(id, found, &agent.engine.address).map(Box::new));
+        let reply = Reply::Shared(shared_report(id, found, &agent.engine.access.address).map(Box::new));
         if let Some(asking) = self.clients.connections.get_mut(&connection) {
             put_reply(&mut asking.outbox, query, &reply);
             self.clients.dirty.push(connection);

@@ -107,7 +107,6 @@ fn what_cannot_be_joined_or_submitted_is_told_by_name() {
          (hint: start one with `nats-server -a 127.0.0.1 -p {port} -js"
     );
     refused(&format!("nats://127.0.0.1:{port}"), &[&said_once]);
-    refused("nats://10.0.0.5:4222", &["`--address`", "is on another machine", "not encrypted"]);
     refused("redis://127.0.0.1", &["`--address`", "is of an engine that is not known"]);
     let Some(bare) = Broker::start_without_jetstream() else { return };
     refused(&bare.address(), &["has no JetStream", "-js -sd DIR"]);

@@ -16,6 +16,7 @@ mod dead_heads;
 mod deaths;
 mod delivery;
 mod engine;
+mod engine_access;
 mod escapes;
 mod explain;
 mod fairness;

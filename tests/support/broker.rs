@@ -1,7 +1,7 @@
 //! A real NATS server, in a folder and on a port of its own.
 
 use std::io::{BufRead, BufReader, Read, Write};
-use std::net::{TcpListener, TcpStream};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::process::{Child, Command, Stdio};
 
 use serde_json::Value;
@@ -12,7 +12,11 @@ use super::wait::{DEADLINE, wait_until};
 /// A `nats-server` with JetStream. Dropped, it is killed.
 pub struct Broker {
     folder: tempfile::TempDir,
+    host: IpAddr,
     port: u16,
+    is_tls: bool,
+    /// Lines of its configuration beside where it listens and keeps things.
+    configuration: String,
     child: Option<Child>,
 }
 
@@ -26,44 +30,63 @@ fn program() -> Option<&'static str> {
 impl Broker {
     /// Starts one, or skips the test.
     pub fn start() -> Option<Broker> {
-        Broker::start_with(true)
+        Broker::start_with("", true)
     }
 
     /// Starts one that has no JetStream, or skips the test.
     pub fn start_without_jetstream() -> Option<Broker> {
-        Broker::start_with(false)
+        Broker::start_with("", false)
     }
 
-    fn start_with(jetstream: bool) -> Option<Broker> {
+    /// Starts one with further lines of configuration, or skips the test.
+    pub fn start_configured(configuration: &str) -> Option<Broker> {
+        Broker::start_with(configuration, true)
+    }
+
+    /// Starts one that listens on this address of the machine, or skips the test.
+    pub fn start_on(host: IpAddr, configuration: &str) -> Option<Broker> {
+        Broker::start_at(host, configuration, true)
+    }
+
+    fn start_with(configuration: &str, jetstream: bool) -> Option<Broker> {
+        Broker::start_at(Ipv4Addr::LOCALHOST.into(), configuration, jetstream)
+    }
+
+    fn start_at(host: IpAddr, configuration: &str, jetstream: bool) -> Option<Broker> {
         if program().is_none() {
             skip("nats-server", "it is not installed");
             return None;
         }
         let folder = tempfile::Builder::new().prefix("tracer-broker-").tempdir().expect("a folder for the broker");
-        let mut broker = Broker { folder, port: free_port(), child: None };
+        let (is_tls, configuration) = (configuration.contains("tls {"), configuration.to_owned());
+        let mut broker = Broker { folder, host, port: free_port(), is_tls, configuration, child: None };
         broker.run(jetstream);
         Some(broker)
     }
 
     fn run(&mut self, jetstream: bool) {
         let mut command = Command::new(program().expect("it was found"));
-        command.args(["-a", "127.0.0.1", "-p", &self.port.to_string()]);
+        let configuration = self.folder.path().join("nats.conf");
+        std::fs::write(&configuration, &self.configuration).expect("its folder is ours");
+        command.arg("-c").arg(configuration);
+        command.args(["-a", &self.host.to_string(), "-p", &self.port.to_string()]);
         if jetstream {
             command.arg("-js").arg("-sd").arg(self.folder.path());
         }
         command.stdout(Stdio::null()).stderr(Stdio::null());
         self.child = Some(command.spawn().expect("the broker starts"));
-        wait_until("the broker listens", || TcpStream::connect(("127.0.0.1", self.port)).ok());
+        wait_until("the broker listens", || TcpStream::connect(SocketAddr::new(self.host, self.port)).ok());
     }
 
-    /// `nats://127.0.0.1:PORT`.
+    /// `nats://127.0.0.1:PORT`; with `tls` in its configuration `tls://`.
     pub fn address(&self) -> String {
-        format!("nats://127.0.0.1:{}", self.port)
+        let scheme = if self.is_tls { "tls" } else { "nats" };
+        format!("{scheme}://{}:{}", self.host, self.port)
     }
 
     /// Sends a message with these headers, each a line, as any client could, and returns the answer.
     pub fn request(&self, subject: &str, headers: &[&str], payload: &[u8]) -> Vec<u8> {
-        let mut stream = TcpStream::connect(("127.0.0.1", self.port)).expect("the broker listens");
+        let mut stream = TcpStream::connect(SocketAddr::new(self.host, self.port)).expect("the broker listens");
         stream.set_read_timeout(Some(DEADLINE)).expect("a socket has a timeout");
         let head = headers.iter().fold("NATS/1.0\r\n".to_owned(), |head, line| head + line + "\r\n") + "\r\n";
         let sizes = format!("{} {}", head.len(), head.len() + payload.len());
@@ -98,6 +121,13 @@ impl Broker {
             child.kill().expect("it runs");
             child.wait().expect("it is ours");
         }
+    }
+
+    /// Kills it, and starts it again with other lines of configuration.
+    pub fn start_again_with(&mut self, configuration: &str) {
+        self.kill();
+        configuration.clone_into(&mut self.configuration);
+        self.run(true);
     }
 
     /// Starts it again over what it has on its disk.

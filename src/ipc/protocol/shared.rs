@@ -1,6 +1,11 @@
 //! Messages between a head and its agent, the process that speaks to an engine of many machines. Each is the body of a frame: of kind
 //! [`SHARING`](super::kind::SHARING) from the head, of kind [`SHARED`](super::kind::SHARED) from the agent.
 
+use std::ffi::OsString;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::path::PathBuf;
+
+use serde::{Deserialize, Serialize};
 use tracer_core::codec::{Put, Take, WireError};
 use tracer_core::task::{AttemptReport, Outcome, Refusal, TaskId};
 use tracer_core::{ClusterTaskId, PlaceId};
@@ -90,6 +95,39 @@ pub struct LostElsewhere {
     pub until_unix_nano: u64,
 }
 
+/// The way to an engine: where it is, and how both sides know each other.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct EngineAccess {
+    /// Its address: `tls://host:port`, or `nats://` and a loopback address; the port may be left out if it is 4222.
+    pub address: String,
+    /// File with the credentials that it asks for: a NATS creds file, or the seed of an nkey.
+    pub credentials: Option<PathBuf>,
+    /// File with the authorities that may have signed its certificate; those of the machine if there is none.
+    pub authority: Option<PathBuf>,
+    /// True if `nats://` may be used beyond loopback, where everybody on the way can read and change what goes there.
+    pub is_insecure: bool,
+}
+
+impl EngineAccess {
+    fn put(&self, out: &mut Vec<u8>) {
+        out.put_str(&self.address);
+        for path in [&self.credentials, &self.authority] {
+            out.put_bytes(path.as_ref().map_or(&[][..], |path| path.as_os_str().as_bytes()));
+        }
+        out.put_u8(self.is_insecure.into());
+    }
+
+    fn take(take: &mut Take<'_>) -> Result<EngineAccess, WireError> {
+        let address = take.str()?.to_owned();
+        let mut path = || -> Result<Option<PathBuf>, WireError> {
+            let bytes = take.bytes()?;
+            Ok((!bytes.is_empty()).then(|| OsString::from_vec(bytes.to_vec()).into()))
+        };
+        let (credentials, authority) = (path()?, path()?);
+        Ok(EngineAccess { address, credentials, authority, is_insecure: flag(take)? })
+    }
+}
+
 /// A message of a head to its agent.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ToAgent {
@@ -101,8 +139,8 @@ pub enum ToAgent {
         life: u64,
         /// The name of the node on spans.
         node_id: String,
-        /// Address of the engine.
-        address: String,
+        /// The way to the engine.
+        access: EngineAccess,
         /// The queues that it serves, each with the most tasks of it that run at a time; 0 for as many as there are slots.
         queues: Vec<(String, u32)>,
         /// Time that a submission waits for an engine that cannot be reached, in milliseconds.
@@ -391,11 +429,11 @@ impl ToAgent {
     /// Appends the body of its frame.
     pub fn put(&self, out: &mut Vec<u8>) {
         match self {
-            ToAgent::Node { place, life, node_id, address, queues, engine_wait_ms, max_shared_value } => {
+            ToAgent::Node { place, life, node_id, access, queues, engine_wait_ms, max_shared_value } => {
                 out.put_u8(1);
                 [place.0, *life, *engine_wait_ms, *max_shared_value].into_iter().for_each(|number| out.put_u64(number));
                 out.put_str(node_id);
-                out.put_str(address);
+                access.put(out);
                 out.put_u32(queues.len() as u32);
                 for (queue, slots) in queues {
                     out.put_str(queue);
@@ -486,10 +524,10 @@ impl ToAgent {
             1 => {
                 let (place, life, engine_wait_ms) = (PlaceId(take.u64()?), take.u64()?, take.u64()?);
                 let max_shared_value = take.u64()?;
-                let (node_id, address) = (take.str()?.to_owned(), take.str()?.to_owned());
+                let (node_id, access) = (take.str()?.to_owned(), EngineAccess::take(&mut take)?);
                 let queues = (0..take.u32()?).map(|_| Ok((take.str()?.to_owned(), take.u32()?)));
                 let queues = queues.collect::<Result<_, WireError>>()?;
-                ToAgent::Node { place, life, node_id, address, queues, engine_wait_ms, max_shared_value }
+                ToAgent::Node { place, life, node_id, access, queues, engine_wait_ms, max_shared_value }
             }
             2 => {
                 let (task, submitted_unix_nano) = (TaskId(take.u64()?), take.u64()?);
@@ -664,7 +702,12 @@ mod tests {
                 place: PlaceId(1),
                 life: 2,
                 node_id: "n".into(),
-                address: "nats://127.0.0.1:4222".into(),
+                access: EngineAccess {
+                    address: "tls://broker".into(),
+                    credentials: Some("node.nk".into()),
+                    authority: None,
+                    is_insecure: true,
+                },
                 queues: vec![("default".into(), 2), ("gpu".into(), 0)],
                 engine_wait_ms: 5000,
                 max_shared_value: 1 << 30,
