@@ -353,8 +353,7 @@
 //!   `shared_values::an_engine_that_is_killed_in_the_middle_of_a_value_loses_nothing`,
 //!   `shared_values::a_damaged_value_is_an_error_by_name_and_one_that_the_engine_has_lost_is_put_there_again`,
 //!   `shared_values::an_origin_that_was_killed_still_has_its_large_argument_and_gets_the_large_result`,
-//!   `shared_values::what_is_above_the_bound_is_refused_by_name` and, over a simulated engine with thousands of faults,
-//!   `agent::tests::every_accepted_task_ends_once_whatever_dies_and_none_starts_twice_that_must_not`.
+//!   `shared_values::what_is_above_the_bound_is_refused_by_name` and the tests of the agent over a simulated engine with thousands of faults (`src/engine/agent_tests.rs`).
 //!
 //! **No process outlives its owner.** Kill head, worker or submission, any of them together, and what tasks have started ends too, daemons included.
 //!
