@@ -41,7 +41,7 @@ pub(super) struct Args {
 pub(super) fn run(args: &Args) -> CommandResult {
     let mut driver = Driver::connect(&args.place.temp_dir())?;
     if let NamedTask::Cluster(id) = &args.id {
-        let is_own = named::place_id(&mut driver)?.as_deref() == Some(&id.place.to_string());
+        let is_own = driver.welcome().place_id == Some(id.place);
         let is_known = is_own && matches!(driver.query(&Query::Task { id: id.task })?, Reply::Task(Some(_)));
         if !is_known && !args.wait {
             return show_shared(&mut driver, *id, &args.place.temp_dir(), args.format.format);

@@ -37,7 +37,7 @@ impl NamedTask {
     pub(super) fn id(&self, driver: &mut Driver) -> Result<TaskId, CommandError> {
         let name = match self {
             NamedTask::Id(id) => return Ok(*id),
-            NamedTask::Cluster(id) if place_id(driver)?.as_deref() == Some(&id.place.to_string()) => return Ok(id.task),
+            NamedTask::Cluster(id) if driver.welcome().place_id == Some(id.place) => return Ok(id.task),
             NamedTask::Cluster(id) => {
                 let text = format!(
                     "task {id} was submitted on another node, and this can be asked only there\n\
@@ -63,12 +63,6 @@ impl NamedTask {
     pub(super) fn ids(named: &[NamedTask], driver: &mut Driver) -> Result<Vec<TaskId>, CommandError> {
         named.iter().map(|named| named.id(driver)).collect()
     }
-}
-
-/// Returns the id of the head's place, if it has joined an engine.
-pub(super) fn place_id(driver: &mut Driver) -> Result<Option<String>, CommandError> {
-    let Reply::Status(status) = driver.query(&Query::Status)? else { return Err(unexpected_reply()) };
-    Ok(status.engine.map(|engine| engine.place_id))
 }
 
 /// Asks the head for a task.

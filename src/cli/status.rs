@@ -227,7 +227,7 @@ fn render(status: &StatusReport) -> String {
         ("at risk", spans.at_risk, "span", "not written yet, and in no spool: lost if the process dies now"),
         ("unknown", spans.untold, "span", "left the spool, and the hook does not tell whether it delivered them"),
         (
-            "lost",
+            "not exported",
             spans.log_records_given_up,
             "log record",
             "given up: no exporter took them; they are in the files of log records",

@@ -17,7 +17,7 @@ use clap::Subcommand;
 
 use self::options::{Flags, OfCommand, OfFunction, Submits};
 use super::live_line::LiveLine;
-use super::{CommandError, CommandResult, Format, FormatArgs, PlaceArgs, live_line, named, report};
+use super::{CommandError, CommandResult, Format, FormatArgs, PlaceArgs, live_line, report};
 use crate::config;
 use crate::driver::{Driver, DriverError, SubmitRequest, Ticket, split_target};
 use crate::exit;
@@ -31,6 +31,7 @@ use crate::task::{
     sort_resources,
 };
 use crate::value::{self, JsonText};
+use tracer_core::ClusterTaskId;
 use tracer_core::hex::hex;
 use tracer_core::lock::lock;
 
@@ -330,8 +331,8 @@ fn submit(spec: TaskSpec<'_>, hands_input_over: bool, common: &Common) -> Comman
     end_job(job, &driver, &outcome);
     let (id, ended) = outcome?;
     // What is printed of it any node understands.
-    let place = if common.options.queue.is_empty() { None } else { named::place_id(&mut driver)? };
-    let cluster_task_id = place.map(|place| format!("{place}-{id}"));
+    let place = driver.welcome().place_id.filter(|_| !common.options.queue.is_empty());
+    let cluster_task_id = place.map(|place| ClusterTaskId { place, task: id }.to_string());
     let format = common.format.format;
     match ended {
         None => {

@@ -13,7 +13,7 @@ use tracer_core::clock::now_unix_nano;
 use tracer_core::codec::WireError;
 use tracer_core::task::{Refusal, RefusalCode};
 use tracer_ipc::protocol::frame::{FRAME_LIMIT, FrameBuffer, put_frame};
-use tracer_ipc::protocol::{EngineAccess, FromAgent, Hello, LostElsewhere, Role, ToAgent, kind};
+use tracer_ipc::protocol::{self, EngineAccess, FromAgent, Hello, LostElsewhere, Role, ToAgent, kind};
 use tracer_ipc::session::socket_path;
 use tracer_ipc::stored;
 
@@ -209,17 +209,19 @@ impl Out {
                 lost: Vec::new(),
                 why: "the engine has lost it, and nobody knows whether it had begun".into(),
             },
-            ToHead::Import(Import { token, claim, submitted_unix_nano, envelope, problem }) => FromAgent::Import {
-                id: token.id,
-                token: token.encode(),
-                attempt: claim.attempt,
-                failures: claim.failures,
-                crashes: claim.crashes,
-                lost: claim.without_span().map(lost_elsewhere).collect(),
-                submitted_unix_nano,
-                envelope,
-                problem,
-            },
+            ToHead::Import(Import { token, claim, submitted_unix_nano, envelope, problem }) => {
+                FromAgent::Import(protocol::Import {
+                    id: token.id,
+                    token: token.encode(),
+                    attempt: claim.attempt,
+                    failures: claim.failures,
+                    crashes: claim.crashes,
+                    lost: claim.without_span().map(lost_elsewhere).collect(),
+                    submitted_unix_nano,
+                    envelope,
+                    problem,
+                })
+            }
             ToHead::Stop(id) => FromAgent::Stop(id),
             ToHead::Settled(id) => FromAgent::Settled(id),
             ToHead::Found(number, found) => FromAgent::Found { number, found },

@@ -200,7 +200,7 @@ impl SeriesFile {
 
     /// Returns the series of a metric, by its position in [`KEPT`], with these attributes; makes it if there is none.
     ///
-    /// It is the metric's overflow series where there may be no further one, and while the disk has no room for one: see [`take_refused`].
+    /// Where there may be no further one, and while the disk has no room for one, returns the metric's overflow series: see [`take_refused`].
     ///
     /// [`take_refused`]: SeriesFile::take_refused
     pub fn series(&mut self, metric: usize, attributes: &[(&str, &str)]) -> SeriesIndex {

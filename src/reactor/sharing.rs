@@ -5,7 +5,7 @@ use tracer_core::task::{
     ActorRole, Envelope, Failure, FunctionSpec, JobId, Outcome, Refusal, SpanLink, TaskId, TaskSpec,
 };
 use tracer_core::{ClusterTaskId, PlaceId};
-use tracer_ipc::protocol::{Accepted, LostElsewhere, SharedEnd, ToAgent};
+use tracer_ipc::protocol::{Accepted, Import, LostElsewhere, SharedEnd, ToAgent};
 
 use crate::{
     actors::life,
@@ -156,29 +156,6 @@ fn end(state: &mut State, effects: &mut impl Effects, id: TaskId, attempt: u32, 
     lifecycle::end_task(state, effects, id, ended);
     // What the agent is told follows what is in the journal.
     effects.to_agent(&ToAgent::Taken(id));
-}
-
-/// A task of another node, as the agent hands it over.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Import {
-    /// Its id in the cluster.
-    pub id: ClusterTaskId,
-    /// Everything that the agent has to know of it.
-    pub token: Vec<u8>,
-    /// The attempt to begin with, from 1.
-    pub attempt: u32,
-    /// Number of attempts that failed by themselves.
-    pub failures: u32,
-    /// Number of attempts that were lost.
-    pub crashes: u32,
-    /// Lost attempts whose spans are missing.
-    pub lost: Vec<LostElsewhere>,
-    /// Time at which its origin accepted it.
-    pub submitted_unix_nano: u64,
-    /// Its envelope.
-    pub envelope: Vec<u8>,
-    /// Reason why it cannot be run, if the agent knows one.
-    pub problem: Option<String>,
 }
 
 /// Takes a task of another node in. What cannot be run here fails at once.

@@ -1,7 +1,7 @@
 use tracer_core::{ClusterTaskId, PlaceId};
 
-use crate::sharing::Import;
 use crate::testing::*;
+use tracer_ipc::protocol::Import;
 
 const ID: ClusterTaskId = ClusterTaskId { place: PlaceId(7), task: TaskId(1) };
 

@@ -122,7 +122,7 @@ fn address_beyond_loopback() -> Option<IpAddr> {
 #[test]
 fn plain_nats_beyond_loopback_is_for_who_says_so() {
     let Some(host) = address_beyond_loopback() else {
-        return skip("an engine beyond loopback", "this machine has no other address");
+        return skip("address beyond loopback", "this machine has none");
     };
     let Some(broker) = Broker::start_on(host, &users(&user(NODE))) else { return };
     let folder = tempfile::tempdir().expect("a folder for credentials");

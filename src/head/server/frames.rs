@@ -304,30 +304,7 @@ impl Server {
             FromAgent::Lost { task, attempt, lost, why } => {
                 reactor::on_shared_lost(state, io, task, (attempt, &lost), why, now);
             }
-            FromAgent::Import {
-                id,
-                token,
-                attempt,
-                failures,
-                crashes,
-                lost,
-                submitted_unix_nano,
-                envelope,
-                problem,
-            } => {
-                let import = reactor::Import {
-                    id,
-                    token,
-                    attempt,
-                    failures,
-                    crashes,
-                    lost,
-                    submitted_unix_nano,
-                    envelope,
-                    problem,
-                };
-                reactor::on_import(state, io, import, now);
-            }
+            FromAgent::Import(import) => reactor::on_import(state, io, import, now),
             FromAgent::Stop(id) => reactor::on_stop_import(state, io, id, now),
             FromAgent::Settled(id) => reactor::on_settled(state, id),
             FromAgent::Engine { is_reachable, text } => {

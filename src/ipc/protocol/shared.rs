@@ -246,18 +246,18 @@ pub enum ToAgent {
 /// Knowledge that the engine has of a task.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Found {
-    /// The engine cannot be asked.
+    /// No answer: the engine cannot be asked.
     Unreachable,
-    /// It has neither a record nor a message of it.
+    /// No record and no message in the engine.
     Unknown,
-    /// It is in a queue, and nobody has begun it.
+    /// A message in a queue, which nobody has begun.
     Waiting {
         /// The queue; empty if it is not known.
         queue: String,
         /// Number of attempts that were begun before.
         attempts: u32,
     },
-    /// A node has it.
+    /// The claim of a node.
     Claimed {
         /// The node, as spans name it.
         node_id: String,
@@ -266,14 +266,14 @@ pub enum Found {
         /// Time at which that node took it, in nanoseconds since the Unix epoch by that node's clock.
         since_unix_nano: u64,
     },
-    /// It has ended: an encoded [`SharedEnd`]. A large value is in a file of this place, for whoever asked.
+    /// The end, an encoded [`SharedEnd`]. A large value is in a file of this place, for whoever asked.
     Ended {
         /// The end.
         end: Vec<u8>,
         /// Reason why its value cannot be had, if so.
         loss: Option<String>,
     },
-    /// It has ended without an outcome, because the nodes that ran it were lost.
+    /// The end without an outcome: the nodes that ran it were lost.
     Lost {
         /// Number of the attempt that was lost last.
         attempt: u32,
@@ -334,6 +334,29 @@ fn take_option(take: &mut Take<'_>) -> Result<Option<String>, WireError> {
     Ok(Some(take.str()?.to_owned()).filter(|_| is_there))
 }
 
+/// A task of another node, or of this very one, that the head is to run.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Import {
+    /// Id in the cluster.
+    pub id: ClusterTaskId,
+    /// Everything that the agent has to know of it; it comes back in [`ToAgent::Open`].
+    pub token: Vec<u8>,
+    /// The attempt to begin with, from 1.
+    pub attempt: u32,
+    /// Number of attempts that failed by themselves.
+    pub failures: u32,
+    /// Number of attempts that were lost.
+    pub crashes: u32,
+    /// Lost attempts whose spans are missing.
+    pub lost: Vec<LostElsewhere>,
+    /// Time at which its origin accepted it, by the clock of that machine.
+    pub submitted_unix_nano: u64,
+    /// Envelope of the task. Arguments in files are in the values of the head's place.
+    pub envelope: Vec<u8>,
+    /// Reason why it cannot be run, if so: one of its arguments cannot be had.
+    pub problem: Option<String>,
+}
+
 /// A message of an agent to its head.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum FromAgent {
@@ -355,26 +378,7 @@ pub enum FromAgent {
         why: String,
     },
     /// A task to run.
-    Import {
-        /// The task.
-        id: ClusterTaskId,
-        /// Everything that the agent has to know of it; it comes back in [`ToAgent::Open`].
-        token: Vec<u8>,
-        /// The attempt to begin with, from 1.
-        attempt: u32,
-        /// Number of attempts that failed by themselves.
-        failures: u32,
-        /// Number of attempts that were lost.
-        crashes: u32,
-        /// Lost attempts whose spans are missing.
-        lost: Vec<LostElsewhere>,
-        /// Time at which its origin accepted it, by the clock of that machine.
-        submitted_unix_nano: u64,
-        /// Its envelope. Arguments in files are in the values of the head's place.
-        envelope: Vec<u8>,
-        /// Reason why it cannot be run, if so: one of its arguments cannot be had.
-        problem: Option<String>,
-    },
+    Import(Import),
     /// The origin of an import wants it to end.
     Stop(ClusterTaskId),
     /// The end of an import need not be remembered any more.
@@ -595,17 +599,9 @@ impl FromAgent {
                 out.put_str(why);
                 put_lost(out, lost);
             }
-            FromAgent::Import {
-                id,
-                token,
-                attempt,
-                failures,
-                crashes,
-                lost,
-                submitted_unix_nano,
-                envelope,
-                problem,
-            } => {
+            FromAgent::Import(import) => {
+                let Import { id, token, attempt, failures, crashes, lost, submitted_unix_nano, envelope, problem } =
+                    import;
                 out.put_u8(5);
                 put_id(out, *id);
                 [*attempt, *failures, *crashes].into_iter().for_each(|number| out.put_u32(number));
@@ -662,17 +658,9 @@ impl FromAgent {
                 let (token, envelope) = (take.bytes()?.into(), take.bytes()?.into());
                 let lost = take_lost(&mut take)?;
                 let problem = take_option(&mut take)?;
-                FromAgent::Import {
-                    id,
-                    token,
-                    attempt,
-                    failures,
-                    crashes,
-                    lost,
-                    submitted_unix_nano,
-                    envelope,
-                    problem,
-                }
+                let import =
+                    Import { id, token, attempt, failures, crashes, lost, submitted_unix_nano, envelope, problem };
+                FromAgent::Import(import)
             }
             6 => FromAgent::Stop(take_id(&mut take)?),
             7 => FromAgent::Settled(take_id(&mut take)?),
@@ -745,7 +733,7 @@ mod tests {
             FromAgent::NotStored(TaskId(1), Refusal::new(RefusalCode::QueueRefused, "no\n(hint: yes)")),
             FromAgent::Ended(TaskId(1), b"end".to_vec()),
             FromAgent::Lost { task: TaskId(1), attempt: 2, lost: Vec::new(), why: "gone".into() },
-            FromAgent::Import {
+            FromAgent::Import(Import {
                 id: ID,
                 token: b"token".to_vec(),
                 attempt: 2,
@@ -755,7 +743,7 @@ mod tests {
                 submitted_unix_nano: 9,
                 envelope: b"e".to_vec(),
                 problem: Some("gone".into()),
-            },
+            }),
             FromAgent::Stop(ID),
             FromAgent::Settled(ID),
             FromAgent::Engine { is_reachable: true, text: "nats-server 2.9.10".into() },

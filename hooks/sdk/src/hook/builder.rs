@@ -33,7 +33,7 @@ pub const SERVICE_VARIABLE: &str = "TRACER_SERVICE";
 
 /// Log records that may wait for an exporter, unless `OTEL_BLRP_MAX_QUEUE_SIZE` says otherwise.
 const LOG_QUEUE_SIZE: usize = 65536;
-/// The same where that variable is no number.
+/// The SDK's own number of them, where that variable is no number.
 const SDK_LOG_QUEUE_SIZE: usize = 2048;
 
 /// Tracing of a process, which a hook returns. Made by [`Tracing::builder`], or from a finished [`SdkTracerProvider`].
