@@ -202,7 +202,7 @@ fn shared_report(id: ClusterTaskId, found: Found, engine: &str) -> Result<Shared
         Found::Unknown => {
             return Err(format!(
                 "the engine at `{engine}` has no task {id}: it was never put into a queue, waits at its origin for an argument, or ended too long ago\n\
-                 (hint: `tracer list tasks` on the node that submitted it shows those that are known there)"
+                 (hint: `list tasks` on the node that submitted it shows those that are known there)"
             ));
         }
         Found::Waiting { queue, attempts } => {

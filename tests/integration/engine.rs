@@ -355,7 +355,8 @@ fn a_task_is_looked_up_by_its_id_in_the_cluster_on_any_node() {
     // Its origin is gone before it ends, and a large result is still there.
     let large =
         a.tracer(&["submit", "task", "--queue", "default", "--no-wait", "misbehaving_tasks:big_result", "300000"]);
-    let large: u64 = large.success().stderr_contains("`tracer get ").stdout_text().trim().parse().unwrap();
+    let large: u64 =
+        large.success().stderr_contains("in the cluster it is task ").stdout_text().trim().parse().unwrap();
     for process in a.processes() {
         kill_if_there(process.pid, Signal::KILL);
     }
