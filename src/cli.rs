@@ -1,6 +1,7 @@
 //! The command line: one file for each subcommand, which holds its arguments, and `report`, which alone prints.
 
 mod cancel;
+mod cluster;
 mod completions;
 mod connect;
 #[cfg(test)]

@@ -71,6 +71,24 @@ pub enum EngineError {
         /// The server's version.
         version: String,
     },
+    /// The server does not answer a question, or says that it cannot.
+    Answer {
+        /// The address.
+        address: String,
+        /// The question, as its subject in JetStream's interface.
+        question: String,
+        /// Reason why there is no answer.
+        reason: String,
+    },
+    /// A stream was made for another version of tracer, or by somebody else.
+    ClusterVersion {
+        /// The stream.
+        stream: String,
+        /// Its version; none if it does not say that it is of tracer.
+        found: Option<u32>,
+        /// The version of this program.
+        own: u32,
+    },
     /// A stream or a consumer cannot be made.
     Asset {
         /// Its name.
@@ -124,6 +142,25 @@ impl fmt::Display for EngineError {
                 f,
                 "nats-server {version} at `{address}` has no JetStream, which keeps tasks and records\n\
                  (hint: start it with `-js -sd DIR`, or with `jetstream` in its configuration)"
+            ),
+            EngineError::Answer { address, question, reason } => write!(
+                f,
+                "the engine at `{address}` does not answer `{question}`: {reason}\n\
+                 (hint: see the log of nats-server; of several, most have to run)"
+            ),
+            EngineError::ClusterVersion { stream, found: Some(found), own } => write!(
+                f,
+                "the stream `{stream}` in the engine is of cluster version {found}, and this tracer is of {own}\n\
+                 (hint: {})",
+                match found > own {
+                    true => "install the version of tracer that the other nodes have",
+                    false => "stop every node, delete the streams `TRACER_default_*`, and start all with this version",
+                }
+            ),
+            EngineError::ClusterVersion { stream, found: None, .. } => write!(
+                f,
+                "the stream `{stream}` in the engine was not made by tracer, or by a version before its first release\n\
+                 (hint: delete it if nobody needs it; or give tracer an account of its own in the server's configuration)"
             ),
             EngineError::Asset { name, reason } => write!(f, "`{name}` cannot be made in the engine: {reason}"),
         }
@@ -291,6 +328,11 @@ pub(crate) fn missing_permission(address: &str, said: &str) -> EngineError {
     let missing = said.get(VIOLATION.len()..).unwrap_or(said);
     let missing = missing.replacen("Publish", "publish", 1).replacen("Subscription", "subscribe", 1);
     EngineError::Permission { address: address.into(), missing }
+}
+
+/// True for an address on this machine's loopback.
+pub(crate) fn is_on_loopback(address: &str) -> bool {
+    host_of(address).is_some_and(is_loopback)
 }
 
 /// True for an address that is reached by TLS only.

@@ -33,7 +33,9 @@ use tracer_ipc::protocol::EngineAccess;
 
 use crate::access::{self, Credentials, EngineError};
 use crate::interface::{Answer, Delivery, Entry, Handle, PutError, Request};
+use crate::survey::Survey;
 
+mod survey;
 mod values;
 
 /// Time after which a message is delivered again that nobody acknowledges.
@@ -52,6 +54,10 @@ const UNACKNOWLEDGED: i64 = 100_000;
 const AGAIN: Duration = Duration::from_secs(2);
 /// The cluster, which keeps several apart in one account.
 const CLUSTER: &str = "default";
+/// Version of all that is kept in the engine. Nodes of another one do not join.
+const CLUSTER_VERSION: u32 = 1;
+/// Beginning of the description of a stream, before its version.
+const CLUSTER_VERSION_IS: &str = "tracer, cluster version ";
 
 /// An event of the engine.
 #[derive(Debug)]
@@ -64,6 +70,8 @@ pub(crate) enum FromEngine {
     Record(ClusterTaskId, Vec<u8>),
     /// Another node has told this one something.
     Told(Vec<u8>),
+    /// The answer to a question for the cluster, under its number.
+    Surveyed(u64, Result<Survey, String>),
     /// Start of a time in which the engine can be reached, with its name and version.
     Reachable(String),
     /// Start of a time in which the engine cannot be reached, with the reason.
@@ -72,6 +80,16 @@ pub(crate) enum FromEngine {
 
 fn queue_stream(queue: &str) -> String {
     format!("TRACER_{CLUSTER}_Q_{queue}")
+}
+
+/// Returns the queue that a stream is of.
+fn queue_of_stream(stream: &str) -> Option<&str> {
+    stream.strip_prefix(&queue_stream(""))
+}
+
+/// Returns the version that the description of a stream tells.
+fn cluster_version(description: &str) -> Option<u32> {
+    description.strip_prefix(CLUSTER_VERSION_IS)?.parse().ok()
 }
 
 fn queue_subject(queue: &str, id: ClusterTaskId) -> String {
@@ -107,6 +125,9 @@ pub(crate) struct Nats {
     context: Context,
     events: UnboundedSender<FromEngine>,
     place: PlaceId,
+    address: String,
+    /// The last thing that the server has said of a missing permission.
+    violations: watch::Receiver<String>,
     /// Folder of the values of this place.
     values: PathBuf,
     /// Permits for copies of values that go on at a time.
@@ -137,8 +158,10 @@ impl Nats {
         let context = async_nats::jetstream::new(client.clone());
         let (made, made_events) = (client.clone(), events.clone());
         let access = access.clone();
+        let own_address = address.clone();
+        let (violated, violations) = watch::channel(String::new());
+        let told_of = violations.clone();
         tokio::spawn(async move {
-            let (violated, violations) = watch::channel(String::new());
             let mut is_told = String::new();
             let mut set_up: Option<tokio::task::JoinHandle<()>> = None;
             while let Some(event) = states.recv().await {
@@ -146,7 +169,7 @@ impl Nats {
                     Event::Connected => {
                         is_told.clear();
                         let of_set_up = (made.clone(), queues.clone(), access.address.clone());
-                        let work = set_up_and_watch(of_set_up, place, violations.clone(), made_events.clone());
+                        let work = set_up_and_watch(of_set_up, place, told_of.clone(), made_events.clone());
                         set_up.replace(tokio::spawn(work)).into_iter().for_each(|before| before.abort());
                     }
                     Event::Disconnected | Event::Closed => {
@@ -177,7 +200,8 @@ impl Nats {
                 let _ = of_told.send(FromEngine::Told(message.payload.to_vec()));
             }
         });
-        Ok(Nats { client, context, events, place, values, copies: Semaphore::new(values::COPIES) })
+        let copies = Semaphore::new(values::COPIES);
+        Ok(Nats { client, context, events, place, address: own_address, violations, values, copies })
     }
 
     /// Carries a request out, beside others.
@@ -266,18 +290,8 @@ impl Nats {
         }
     }
 
-    /// Reads the last message of a subject, from whoever leads the stream.
     async fn last(&self, stream: String, subject: String) -> Result<Option<Entry>, ()> {
-        let stream = self.context.get_stream_no_info(stream).await.map_err(drop)?;
-        match stream.get_last_raw_message_by_subject(&subject).await {
-            Ok(message) => Ok(Some(Entry {
-                revision: message.sequence,
-                stamp_ns: u64::try_from(message.time.unix_timestamp_nanos()).unwrap_or(0),
-                value: message.payload.to_vec(),
-            })),
-            Err(error) if error.kind() == LastRawMessageErrorKind::NoMessageFound => Ok(None),
-            Err(_) => Err(()),
-        }
+        last(&self.context, stream, subject).await
     }
 
     /// Looks into every queue of the cluster.
@@ -285,7 +299,7 @@ impl Nats {
         let mut streams = self.context.stream_names();
         while let Some(name) = streams.next().await {
             let name = name.map_err(drop)?;
-            let Some(queue) = name.strip_prefix(&queue_stream("")) else { continue };
+            let Some(queue) = queue_of_stream(&name) else { continue };
             if self.last(queue_stream(queue), queue_subject(queue, id)).await?.is_some() {
                 return Ok(Some(queue.into()));
             }
@@ -316,6 +330,20 @@ impl Nats {
             let _ = self.events.send(FromEngine::Delivered(delivery));
         }
         Answer::Pulled
+    }
+}
+
+/// Reads the last message of a subject, from whoever leads the stream.
+async fn last(context: &Context, stream: String, subject: String) -> Result<Option<Entry>, ()> {
+    let stream = context.get_stream_no_info(stream).await.map_err(drop)?;
+    match stream.get_last_raw_message_by_subject(&subject).await {
+        Ok(message) => Ok(Some(Entry {
+            revision: message.sequence,
+            stamp_ns: u64::try_from(message.time.unix_timestamp_nanos()).unwrap_or(0),
+            value: message.payload.to_vec(),
+        })),
+        Err(error) if error.kind() == LastRawMessageErrorKind::NoMessageFound => Ok(None),
+        Err(_) => Err(()),
     }
 }
 
@@ -466,16 +494,24 @@ async fn make_assets(client: &Client, context: &Context, queues: &[String], addr
     Ok(())
 }
 
+/// Makes a stream unless it is there, and of this version.
 async fn make_stream(
     client: &Client,
     context: &Context,
     config: StreamConfig,
     address: &str,
 ) -> Result<(), EngineError> {
+    let config = StreamConfig { description: Some(format!("{CLUSTER_VERSION_IS}{CLUSTER_VERSION}")), ..config };
     let name = config.name.clone();
     let no_jetstream = || EngineError::NoJetStream { address: address.into(), version: client.server_info().version };
     match context.get_stream(&name).await {
-        Ok(_) => return Ok(()),
+        Ok(stream) => {
+            let found = stream.cached_info().config.description.as_deref().and_then(cluster_version);
+            return match found {
+                Some(CLUSTER_VERSION) => Ok(()),
+                found => Err(EngineError::ClusterVersion { stream: name, found, own: CLUSTER_VERSION }),
+            };
+        }
         Err(error) => match error.kind() {
             // It is not there, or the account has no JetStream, which the answer to the next request tells apart.
             GetStreamErrorKind::JetStream(error) if error.code() == 503 => return Err(no_jetstream()),

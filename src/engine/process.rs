@@ -142,9 +142,9 @@ async fn serve(
         tokio::select! {
             message = from_head.recv() => {
                 let Some(message) = message else { return Ok(()) };
-                on_head(&mut agent, message?, now_ns())?;
+                on_head(&mut agent, &nats, message?, now_ns())?;
                 while let Ok(message) = from_head.try_recv() {
-                    on_head(&mut agent, message?, now_ns())?;
+                    on_head(&mut agent, &nats, message?, now_ns())?;
                 }
             }
             event = from_engine.recv() => {
@@ -288,7 +288,7 @@ fn lost_elsewhere(past: &PastAttempt) -> LostElsewhere {
     LostElsewhere { attempt: past.number, node_id, since_unix_nano: unix_nano, until_unix_nano: past.until_unix_nano }
 }
 
-fn on_head(agent: &mut Agent, message: ToAgent, now_ns: u64) -> Result<(), AgentError> {
+fn on_head(agent: &mut Agent, nats: &Arc<Nats>, message: ToAgent, now_ns: u64) -> Result<(), AgentError> {
     match message {
         ToAgent::Node { .. } => return Err(AgentError::Protocol(WireError::UnknownValue("second node"))),
         ToAgent::Share {
@@ -321,6 +321,7 @@ fn on_head(agent: &mut Agent, message: ToAgent, now_ns: u64) -> Result<(), Agent
         ToAgent::Stopping => agent.on_stopping(),
         ToAgent::Taken(task) => agent.on_taken(task),
         ToAgent::Find { number, id } => agent.on_find(number, id),
+        ToAgent::Survey(number) => nats.survey_for(number),
     }
     Ok(())
 }
@@ -331,6 +332,10 @@ fn on_engine(agent: &mut Agent, out: &mut Out, event: FromEngine, now_ns: u64) {
         FromEngine::Delivered(delivery) => agent.on_delivered(delivery, now_unix_nano()),
         FromEngine::Record(id, record) => agent.on_record(id, &record),
         FromEngine::Told(told) => agent.on_told(&told),
+        FromEngine::Surveyed(number, survey) => {
+            let cluster = survey.map(|survey| Box::new(survey.report()));
+            out.put_message(&FromAgent::Surveyed { number, cluster });
+        }
         FromEngine::Reachable(text) => {
             out.why.clear();
             out.put_message(&FromAgent::Engine { is_reachable: true, text });
