@@ -80,6 +80,13 @@ pub enum EngineError {
         /// Reason why there is no answer.
         reason: String,
     },
+    /// The monitoring page of a server cannot be read.
+    Monitor {
+        /// Its address.
+        url: String,
+        /// Reason why not.
+        reason: String,
+    },
     /// A stream was made for another version of tracer, or by somebody else.
     ClusterVersion {
         /// The stream.
@@ -88,6 +95,15 @@ pub enum EngineError {
         found: Option<u32>,
         /// The version of this program.
         own: u32,
+    },
+    /// Another living node has the name that this one would have.
+    NameTaken {
+        /// The address.
+        address: String,
+        /// The name.
+        node_id: String,
+        /// The place of the other one.
+        place: String,
     },
     /// A stream or a consumer cannot be made.
     Asset {
@@ -133,10 +149,20 @@ impl fmt::Display for EngineError {
                  (hint: see whether its configuration has their user, and was loaded since: `nats-server --signal reload`)",
                 path.display()
             ),
+            EngineError::Permission { address, missing } if is_of_making(missing) => write!(
+                f,
+                "the credentials for the engine at `{address}` do not permit to {missing}\n\
+                 (hint: have what is missing made with other ones: `tracer engine init --address {address} --credentials admin.nk --queue NAME`)"
+            ),
             EngineError::Permission { address, missing } => write!(
                 f,
                 "the credentials for the engine at `{address}` do not permit to {missing}\n\
                  (hint: give their user this permission in the server's configuration, or use other credentials)"
+            ),
+            EngineError::NameTaken { address, node_id, place } => write!(
+                f,
+                "another living node of the engine at `{address}` has the name `{node_id}`: the one with the place {place}\n\
+                 (hint: remove `place.id` in this place's folder, and it gets another name; tasks that it has in queues are then those of a lost node)"
             ),
             EngineError::NoJetStream { address, version } => write!(
                 f,
@@ -147,6 +173,11 @@ impl fmt::Display for EngineError {
                 f,
                 "the engine at `{address}` does not answer `{question}`: {reason}\n\
                  (hint: see the log of nats-server; of several, most have to run)"
+            ),
+            EngineError::Monitor { url, reason } => write!(
+                f,
+                "the monitoring page at `{url}` cannot be read: {reason}\n\
+                 (hint: it is where `http` in the server's configuration says, and mostly for its own machine alone)"
             ),
             EngineError::ClusterVersion { stream, found: Some(found), own } => write!(
                 f,
@@ -168,6 +199,11 @@ impl fmt::Display for EngineError {
 }
 
 impl std::error::Error for EngineError {}
+
+/// True for a permission that whoever makes streams needs.
+fn is_of_making(missing: &str) -> bool {
+    missing.contains("$JS.API.STREAM.CREATE.") || (missing.contains("$JS.API.CONSUMER.") && missing.contains("_Q_"))
+}
 
 /// Credentials, as their file has them.
 #[derive(Clone, PartialEq, Eq)]
@@ -353,7 +389,7 @@ fn host_of(address: &str) -> Option<&str> {
     })
 }
 
-fn is_loopback(host: &str) -> bool {
+pub(crate) fn is_loopback(host: &str) -> bool {
     host == "localhost" || host.parse::<IpAddr>().is_ok_and(|ip| ip.is_loopback())
 }
 

@@ -23,11 +23,16 @@
 #[cfg(feature = "nats")]
 pub mod access;
 pub mod agent;
+#[cfg(feature = "nats")]
+pub mod doctor;
 pub mod interface;
 pub mod message;
 #[cfg(feature = "nats")]
 mod nats;
 #[cfg(feature = "nats")]
 pub mod process;
+#[cfg(feature = "nats")]
+pub use nats::{config, roles};
 pub mod record;
+pub mod server_version;
 pub mod survey;

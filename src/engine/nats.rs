@@ -18,25 +18,35 @@ use async_nats::jetstream::consumer::{self, AckPolicy, DeliverPolicy, PullConsum
 use async_nats::jetstream::context::{
     Context, CreateStreamErrorKind, GetStreamErrorKind, PublishError, PublishErrorKind,
 };
+use async_nats::jetstream::ErrorCode;
 use async_nats::jetstream::message::PublishMessage;
 use async_nats::jetstream::stream::{
     Config as StreamConfig, DiscardPolicy, LastRawMessageErrorKind, RetentionPolicy, StorageType,
 };
 use async_nats::{Client, ClientError, ConnectOptions, Event, ServerError};
 use futures_util::StreamExt;
+use nkeys::KeyPair;
 use tokio::sync::Semaphore;
 use tokio::sync::mpsc::UnboundedSender;
 use tokio::sync::watch::{self, error::RecvError};
 use tracer_core::causes::with_causes;
+use tracer_core::clock::now_unix_nano;
 use tracer_core::{ClusterTaskId, PlaceId};
 use tracer_ipc::protocol::EngineAccess;
 
 use crate::access::{self, Credentials, EngineError};
+use crate::doctor::{self, Finding};
 use crate::interface::{Answer, Delivery, Entry, Handle, PutError, Request};
 use crate::survey::Survey;
+use roles::Role;
 
+pub mod config;
+mod examine;
+pub mod roles;
 mod survey;
 mod values;
+
+pub(crate) use examine::examine;
 
 /// Time after which a message is delivered again that nobody acknowledges.
 pub(crate) const ACK_WAIT: Duration = Duration::from_secs(10);
@@ -433,7 +443,11 @@ fn options(access: &EngineAccess) -> Result<ConnectOptions, EngineError> {
     }
     match access::read(access)? {
         None => Ok(options),
-        Some(Credentials::Seed(seed)) => Ok(options.nkey(seed)),
+        Some(Credentials::Seed(seed)) => {
+            let key = KeyPair::from_seed(&seed).map_err(|error| access::bad_credentials(access, &error.to_string()))?;
+            // No other user is permitted to hear what this one is answered.
+            Ok(options.custom_inbox_prefix(roles::inbox_prefix(&key.public_key())).nkey(seed))
+        }
         Some(Credentials::File(text)) => {
             options.credentials(&text).map_err(|error| access::bad_credentials(access, &error.to_string()))
         }
@@ -447,12 +461,30 @@ async fn set_up(
     address: &str,
 ) -> Result<consumer::push::Messages, EngineError> {
     let context = async_nats::jetstream::new(client.clone());
-    make_assets(client, &context, queues, address).await?;
+    make_assets(client, &context, queues, address, None).await?;
     watch(client, &context, place).await
 }
 
-/// Makes streams and consumers that are not there.
-async fn make_assets(client: &Client, context: &Context, queues: &[String], address: &str) -> Result<(), EngineError> {
+/// What became of a stream that is to be there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Made {
+    /// It was made.
+    New,
+    /// It was there, and has another number of copies now.
+    Changed,
+    /// It was there as it is to be.
+    Kept,
+}
+
+/// Makes streams and consumers that are not there, and returns the streams. With a number of copies, all of them have it from now on; without, new ones have
+/// as many as the records.
+async fn make_assets(
+    client: &Client,
+    context: &Context,
+    queues: &[String],
+    address: &str,
+    copies: Option<usize>,
+) -> Result<Vec<(String, Made)>, EngineError> {
     let records = StreamConfig {
         name: record_stream(),
         subjects: vec![format!("tracer.{CLUSTER}.record.>")],
@@ -460,11 +492,13 @@ async fn make_assets(client: &Client, context: &Context, queues: &[String], addr
         max_age: RECORDS_KEPT,
         storage: StorageType::File,
         discard: DiscardPolicy::Old,
-        num_replicas: 1,
         ..StreamConfig::default()
     };
-    make_stream(client, context, records, address).await?;
-    make_stream(client, context, values::stream(), address).await?;
+    let name = records.name.clone();
+    let (made, of_records) = make_stream(client, context, records, address, (copies, 1)).await?;
+    let mut all = vec![(name, made)];
+    let (made, _) = make_stream(client, context, values::stream(), address, (copies, of_records)).await?;
+    all.push((values::stream_name(), made));
     for queue in queues {
         let of_queue = StreamConfig {
             name: queue_stream(queue),
@@ -474,10 +508,10 @@ async fn make_assets(client: &Client, context: &Context, queues: &[String], addr
             max_bytes: QUEUE_BYTES,
             max_messages_per_subject: 1,
             storage: StorageType::File,
-            num_replicas: 1,
             ..StreamConfig::default()
         };
-        make_stream(client, context, of_queue, address).await?;
+        let (made, _) = make_stream(client, context, of_queue, address, (copies, of_records)).await?;
+        all.push((queue_stream(queue), made));
         let asset = |reason: String| EngineError::Asset { name: format!("{}/w", queue_stream(queue)), reason };
         let stream = context.get_stream_no_info(queue_stream(queue)).await;
         let stream = stream.map_err(|error| asset(error.to_string()))?;
@@ -491,29 +525,44 @@ async fn make_assets(client: &Client, context: &Context, queues: &[String], addr
         };
         stream.get_or_create_consumer("w", config).await.map_err(|error| asset(with_causes(&error)))?;
     }
-    Ok(())
+    Ok(all)
 }
 
-/// Makes a stream unless it is there, and of this version.
+/// Makes a stream unless it is there and of this version, and returns the number of its copies: the wanted one, or of a new one the other.
 async fn make_stream(
     client: &Client,
     context: &Context,
     config: StreamConfig,
     address: &str,
-) -> Result<(), EngineError> {
-    let config = StreamConfig { description: Some(format!("{CLUSTER_VERSION_IS}{CLUSTER_VERSION}")), ..config };
+    (wanted, of_new): (Option<usize>, usize),
+) -> Result<(Made, usize), EngineError> {
+    let num_replicas = wanted.unwrap_or(of_new);
+    let description = Some(format!("{CLUSTER_VERSION_IS}{CLUSTER_VERSION}"));
+    let config = StreamConfig { description, num_replicas, ..config };
     let name = config.name.clone();
     let no_jetstream = || EngineError::NoJetStream { address: address.into(), version: client.server_info().version };
     match context.get_stream(&name).await {
         Ok(stream) => {
-            let found = stream.cached_info().config.description.as_deref().and_then(cluster_version);
-            return match found {
-                Some(CLUSTER_VERSION) => Ok(()),
-                found => Err(EngineError::ClusterVersion { stream: name, found, own: CLUSTER_VERSION }),
+            let there = &stream.cached_info().config;
+            let found = there.description.as_deref().and_then(cluster_version);
+            if found != Some(CLUSTER_VERSION) {
+                return Err(EngineError::ClusterVersion { stream: name, found, own: CLUSTER_VERSION });
+            }
+            if wanted.is_none_or(|wanted| wanted == there.num_replicas) {
+                return Ok((Made::Kept, there.num_replicas));
+            }
+            let changed = context.update_stream(config).await;
+            return match changed {
+                Ok(_) => Ok((Made::Changed, num_replicas)),
+                Err(error) => Err(EngineError::Asset { name, reason: with_causes(&error) }),
             };
         }
         Err(error) => match error.kind() {
             // It is not there, or the account has no JetStream, which the answer to the next request tells apart.
+            GetStreamErrorKind::JetStream(error) if error.error_code() == ErrorCode::CLUSTER_NOT_AVAILABLE => {
+                let (question, reason) = (format!("STREAM.INFO.{name}"), error.to_string());
+                return Err(EngineError::Answer { address: address.into(), question, reason });
+            }
             GetStreamErrorKind::JetStream(error) if error.code() == 503 => return Err(no_jetstream()),
             GetStreamErrorKind::JetStream(_) => {}
             _ if with_causes(&error).contains("does not exist") || with_causes(&error).contains("no responders") => {
@@ -522,7 +571,7 @@ async fn make_stream(
             _ => return Err(EngineError::Asset { name, reason: with_causes(&error) }),
         },
     }
-    context.create_stream(config).await.map(drop).map_err(|error| match error.kind() {
+    context.create_stream(config).await.map(|_| (Made::New, num_replicas)).map_err(|error| match error.kind() {
         CreateStreamErrorKind::JetStreamUnavailable => no_jetstream(),
         _ => EngineError::Asset { name, reason: with_causes(&error) },
     })
@@ -533,6 +582,8 @@ async fn watch(client: &Client, context: &Context, place: PlaceId) -> Result<con
     let asset = |reason: String| EngineError::Asset { name: record_stream(), reason };
     let stream = context.get_stream_no_info(record_stream()).await.map_err(|error| asset(error.to_string()))?;
     let config = consumer::push::Config {
+        // With a name the question has the filter in its subject, where a permission can be about it.
+        name: Some(format!("{place}-{}", now_unix_nano())),
         deliver_subject: client.new_inbox(),
         deliver_policy: DeliverPolicy::New,
         ack_policy: AckPolicy::None,
@@ -543,21 +594,86 @@ async fn watch(client: &Client, context: &Context, place: PlaceId) -> Result<con
     consumer.messages().await.map_err(|error| asset(error.to_string()))
 }
 
-/// Tries an engine out, as `tracer start` does before it says that it has started: connects, and makes what is missing. Returns the name and version.
-pub(crate) async fn try_out(access: &EngineAccess, queues: &[String]) -> Result<String, EngineError> {
-    let (violated, violations) = watch::channel(String::new());
-    let options = options(access)?.event_callback(move |event| {
-        if let Event::ServerError(ServerError::Other(said)) = event {
-            let _ = violated.send(said);
+/// Tries an engine out, as `tracer start` does before it says that it has started: connects, and makes what is missing. Returns what is not as it should be.
+pub(crate) async fn try_out(
+    access: &EngineAccess,
+    queues: &[String],
+    node: Option<(PlaceId, &str)>,
+) -> Result<Vec<Finding>, EngineError> {
+    let connected = Connected::to(access).await?;
+    let Connected { client, context, address, .. } = &connected;
+    connected.unless_violated(make_assets(client, context, queues, address, None)).await?;
+    let role = if queues.is_empty() { Role::Submitter } else { Role::Node };
+    if let Some(missing) = connected.missing(role).await?.into_iter().next() {
+        return Err(EngineError::Permission { address: address.clone(), missing });
+    }
+    // Credentials that permit no survey are enough for a node.
+    let Ok(survey) = connected.unless_violated(survey::survey(client, context, address)).await else {
+        return Ok(Vec::new());
+    };
+    match node.and_then(|(place, node_id)| survey.other_of_name(place, node_id)) {
+        Some(other) => {
+            let (node_id, place) = (other.heartbeat.node_id.clone(), other.place.to_string());
+            Err(EngineError::NameTaken { address: address.clone(), node_id, place })
         }
-        async {}
-    });
-    let address = &access.address;
-    let connected = options.connect(address).await;
-    let client = connected.map_err(|error| access::not_connected(access, &with_causes(&error)))?;
-    let context = async_nats::jetstream::new(client.clone());
-    unless_violated(make_assets(&client, &context, queues, address), violations, address).await?;
-    Ok(format!("nats-server {}", client.server_info().version))
+        None => Ok(doctor::of_servers(&survey)),
+    }
+}
+
+/// Makes the streams of a cluster and of these queues, each with so many copies: three where there are several servers unless said.
+pub(crate) async fn init(
+    access: &EngineAccess,
+    queues: &[String],
+    copies: Option<usize>,
+) -> Result<(usize, Vec<(String, Made)>), EngineError> {
+    let connected = Connected::to(access).await?;
+    let Connected { client, context, address, .. } = &connected;
+    let copies = copies.unwrap_or(if client.server_info().cluster.is_some() { 3 } else { 1 });
+    let made = connected.unless_violated(make_assets(client, context, queues, address, Some(copies))).await?;
+    Ok((copies, made))
+}
+
+/// A connection of a command, which ends when it cannot be had.
+struct Connected {
+    client: Client,
+    context: Context,
+    address: String,
+    /// All that the server has said of missing permissions.
+    violations: watch::Receiver<Vec<String>>,
+}
+
+impl Connected {
+    async fn to(access: &EngineAccess) -> Result<Connected, EngineError> {
+        let (violated, violations) = watch::channel(Vec::new());
+        let options = options(access)?.event_callback(move |event| {
+            if let Event::ServerError(ServerError::Other(said)) = event
+                && access::is_missing_permission(&said)
+            {
+                violated.send_modify(|all: &mut Vec<String>| all.push(said));
+            }
+            async {}
+        });
+        let address = access.address.clone();
+        let connected = options.connect(&address).await;
+        let client = connected.map_err(|error| access::not_connected(access, &with_causes(&error)))?;
+        let context = async_nats::jetstream::new(client.clone());
+        Ok(Connected { client, context, address, violations })
+    }
+
+    /// Carries something out, and does not wait for the answer to a request for which a permission is missing: there is none.
+    async fn unless_violated<T>(&self, work: impl Future<Output = Result<T, EngineError>>) -> Result<T, EngineError> {
+        let mut violations = self.violations.clone();
+        violations.mark_unchanged();
+        let first = async {
+            violations.changed().await?;
+            Ok::<_, RecvError>(violations.borrow().last().cloned().unwrap_or_default())
+        };
+        tokio::select! {
+            biased;
+            done = work => done,
+            Ok(said) = first => Err(access::missing_permission(&self.address, &said)),
+        }
+    }
 }
 
 #[cfg(test)]

@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tracer_core::clock::now_unix_nano;
+use tracer_core::PlaceId;
 use tracer_core::codec::WireError;
 use tracer_core::task::{Refusal, RefusalCode};
 use tracer_ipc::protocol::frame::{FRAME_LIMIT, FrameBuffer, put_frame};
@@ -18,12 +19,14 @@ use tracer_ipc::session::socket_path;
 use tracer_ipc::stored;
 
 use crate::agent::{Agent, Effect, Import, NotStored, Settings, Sharing, ToHead, Token};
+use crate::doctor::{Examination, Finding};
 use crate::interface::PutError;
 use crate::message::{TaskMessage, set_aside};
-use crate::nats::{self, ACK_WAIT, FromEngine, Nats};
+use crate::nats::{self, roles, ACK_WAIT, FromEngine, Nats};
 use crate::record::{Claim, End, Holder, Mark, PastAttempt, Terms};
 
 pub use crate::access::EngineError;
+pub use crate::nats::Made;
 
 /// Interval of heartbeats, and of saying that messages are held.
 const KEEP: Duration = Duration::from_secs(3);
@@ -58,10 +61,30 @@ fn runtime() -> io::Result<tokio::runtime::Runtime> {
     tokio::runtime::Builder::new_current_thread().enable_io().enable_time().build()
 }
 
-/// Tries an engine out in this process, which ends soon after. Returns the engine's name and version.
-pub fn try_out(access: &EngineAccess, queues: &[String]) -> Result<String, AgentError> {
+/// Tries an engine out in this process, which ends soon after, for a node of this place and name. Returns what is not as it should be.
+pub fn try_out(
+    access: &EngineAccess,
+    queues: &[String],
+    node: Option<(PlaceId, &str)>,
+) -> Result<Vec<Finding>, AgentError> {
     let runtime = runtime().map_err(AgentError::Runtime)?;
-    runtime.block_on(nats::try_out(access, queues)).map_err(AgentError::Engine)
+    runtime.block_on(nats::try_out(access, queues, node)).map_err(AgentError::Engine)
+}
+
+/// Makes the streams of a cluster and of these queues, and returns them with the number of their copies: three where there are several servers unless said.
+pub fn init(
+    access: &EngineAccess,
+    queues: &[String],
+    copies: Option<usize>,
+) -> Result<(usize, Vec<(String, Made)>), AgentError> {
+    let runtime = runtime().map_err(AgentError::Runtime)?;
+    runtime.block_on(nats::init(access, queues, copies)).map_err(AgentError::Engine)
+}
+
+/// Examines an engine for somebody of this role, and returns what is wrong with it. `monitors` are addresses of the monitoring pages of its servers.
+pub fn examine(access: &EngineAccess, role: roles::Role, monitors: &[String]) -> Result<Examination, AgentError> {
+    let runtime = runtime().map_err(AgentError::Runtime)?;
+    runtime.block_on(nats::examine(access, role, monitors)).map_err(AgentError::Engine)
 }
 
 /// Runs the agent of a session's head until that is gone.

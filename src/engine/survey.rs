@@ -81,6 +81,11 @@ impl Survey {
         self.beats.iter().filter(|beat| self.is_alive(beat))
     }
 
+    /// Returns a living node of another place that has this name.
+    pub fn other_of_name(&self, place: PlaceId, node_id: &str) -> Option<&Beat> {
+        self.living().find(|beat| beat.place != place && beat.heartbeat.node_id == node_id)
+    }
+
     /// Returns the number of servers that have a copy of each record; 0 while there are no records.
     pub fn replicas(&self) -> usize {
         self.streams.iter().filter(|stream| stream.queue.is_none()).map(|stream| stream.replicas).min().unwrap_or(0)

@@ -163,6 +163,9 @@ impl AgentLink {
             imports,
             pid: self.pid(),
             restarts: self.restarts,
+            credentials: self.engine.access.credentials.clone(),
+            authority: self.engine.access.authority.clone(),
+            is_insecure: self.engine.access.is_insecure,
             cluster: None,
         }
     }

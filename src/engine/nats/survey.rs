@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use async_nats::Client;
 use async_nats::connection::State;
+use async_nats::jetstream::ErrorCode;
 use async_nats::jetstream::context::Context;
 use async_nats::jetstream::response::Response;
 use futures_util::StreamExt;
@@ -166,7 +167,7 @@ pub(super) async fn survey(client: &Client, context: &Context, address: &str) ->
 }
 
 /// Asks JetStream's interface something.
-async fn ask<T: serde::de::DeserializeOwned>(
+pub(super) async fn ask<T: serde::de::DeserializeOwned>(
     context: &Context,
     subject: &str,
     question: &serde_json::Value,
@@ -182,7 +183,7 @@ async fn ask<T: serde::de::DeserializeOwned>(
         }
         Ok(Err(error)) => Err(failed(with_causes(&error))),
         Ok(Ok(Response::Ok(answer))) => Ok(answer),
-        Ok(Ok(Response::Err { error })) if error.code() == 503 => {
+        Ok(Ok(Response::Err { error })) if error.code() == 503 && error.error_code() != ErrorCode::CLUSTER_NOT_AVAILABLE => {
             Err(EngineError::NoJetStream { address: address.into(), version: version.into() })
         }
         Ok(Ok(Response::Err { error })) => Err(failed(error.to_string())),

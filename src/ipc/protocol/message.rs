@@ -450,6 +450,15 @@ pub struct EngineReport {
     pub pid: Option<u32>,
     /// Number of times that it has ended and was started again.
     pub restarts: u64,
+    /// File with the credentials that the head shows, if it has any.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub credentials: Option<PathBuf>,
+    /// File with the authorities that may have signed the certificate of the engine, if one was named.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub authority: Option<PathBuf>,
+    /// True if the engine may be on another machine without TLS.
+    #[serde(default)]
+    pub is_insecure: bool,
     /// All nodes and queues of the engine. `tracer status` adds them; none if the engine cannot be asked.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cluster: Option<Box<super::ClusterReport>>,
