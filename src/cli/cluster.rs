@@ -33,6 +33,9 @@ pub(super) fn render(cluster: &ClusterReport) -> String {
             }),
         ));
     }
+    if !cluster.unanswered.is_empty() {
+        text.push_str(&format!("without {}, whose servers do not answer\n", cluster.unanswered.join(", ")));
+    }
     text.push_str(&format!("\n{}\n", engine_line(cluster)));
     text
 }
@@ -111,6 +114,7 @@ mod tests {
             nodes: vec![node("a", true), node("b", false)],
             queues: vec![queue("default", vec!["a".into()]), queue("gpu", Vec::new())],
             unread_nodes: 1,
+            unanswered: vec!["TRACER_default_Q_c".into()],
         }
     }
 
@@ -129,6 +133,7 @@ mod tests {
                 "QUEUE WAITING RUNNING SERVED BY",
                 "default 3 1 a",
                 "gpu 3 1 nobody",
+                "without TRACER_default_Q_c, whose servers do not answer",
                 "",
                 "nats-server 2.9.10 at nats://127.0.0.1, 3 copies of each record",
             ]

@@ -120,6 +120,14 @@ pub fn examine(access: &EngineAccess, survey: &Survey, seen: &Seen) -> Vec<Findi
             format!("use those of a user with the role {}, as `tracer engine config --roles` writes it", seen.role),
         ));
     }
+    for stream in &survey.unanswered {
+        findings.push(Finding::new(
+            Severity::Error,
+            "unanswered",
+            format!("the stream `{stream}` does not answer: most of the servers that have a copy are needed"),
+            "start those that do not run, and see in their logs whether they have found each other",
+        ));
+    }
     for stream in &survey.streams {
         let (stream, found, own) = (stream.name.clone(), stream.cluster_version, seen.cluster_version);
         if found != Some(own) {
@@ -290,6 +298,7 @@ mod tests {
             streams: vec![stream],
             beats: vec![beat(1, "host-a", NOW_NS, &["default"])],
             unread_beats: 0,
+            unanswered: Vec::new(),
             now_ns: NOW_NS,
         }
     }
@@ -329,7 +338,7 @@ mod tests {
     #[test]
     fn queues_names_limits_permissions_and_versions_are_found() {
         let mut survey = survey("nats://127.0.0.1", "2.15.1", false, 1);
-        let mut of = |change: &dyn Fn(&mut Survey), seen: &Seen| {
+        let of = |change: &dyn Fn(&mut Survey), seen: &Seen| {
             let mut changed = survey.clone();
             change(&mut changed);
             codes(&changed, seen)
@@ -342,6 +351,7 @@ mod tests {
         let silent = |survey: &mut Survey| survey.beats.push(beat(2, "host-a", 0, &[]));
         assert_eq!(of(&silent, &seen()), [""; 0], "the other one is gone");
         assert_eq!(of(&|survey| survey.unread_beats = 1, &seen()), ["other_version"]);
+        assert_eq!(of(&|survey| survey.unanswered.push("Q".into()), &seen()), ["unanswered"]);
         assert_eq!(of(&|survey| survey.server.max_payload = 65_536, &seen()), ["max_payload"]);
         assert_eq!(of(&|survey| survey.streams[0].cluster_version = Some(2), &seen()), ["cluster_version"]);
         assert_eq!(of(&|survey| survey.streams[0].cluster_version = None, &seen()), ["cluster_version"]);

@@ -92,6 +92,11 @@ fn queue_stream(queue: &str) -> String {
     format!("TRACER_{CLUSTER}_Q_{queue}")
 }
 
+/// True for a stream of this cluster, by its name.
+fn is_of_cluster(stream: &str) -> bool {
+    stream.starts_with(&format!("TRACER_{CLUSTER}_"))
+}
+
 /// Returns the queue that a stream is of.
 fn queue_of_stream(stream: &str) -> Option<&str> {
     stream.strip_prefix(&queue_stream(""))
@@ -565,9 +570,7 @@ async fn make_stream(
             }
             GetStreamErrorKind::JetStream(error) if error.code() == 503 => return Err(no_jetstream()),
             GetStreamErrorKind::JetStream(_) => {}
-            _ if with_causes(&error).contains("does not exist") || with_causes(&error).contains("no responders") => {
-                return Err(no_jetstream());
-            }
+            _ if is_without_jetstream(&with_causes(&error)) => return Err(no_jetstream()),
             _ => return Err(EngineError::Asset { name, reason: with_causes(&error) }),
         },
     }
@@ -575,6 +578,11 @@ async fn make_stream(
         CreateStreamErrorKind::JetStreamUnavailable => no_jetstream(),
         _ => EngineError::Asset { name, reason: with_causes(&error) },
     })
+}
+
+/// True for what the client says of a question to JetStream that nobody takes.
+fn is_without_jetstream(said: &str) -> bool {
+    said.contains("does not exist") || said.contains("no responders")
 }
 
 /// Watches the records of a place's tasks from now on.

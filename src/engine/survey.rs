@@ -17,6 +17,8 @@ pub struct Survey {
     pub server: ServerSeen,
     /// The streams of the account that are of this cluster.
     pub streams: Vec<StreamSeen>,
+    /// Names of streams whose servers do not answer.
+    pub unanswered: Vec<String>,
     /// Heartbeats of the nodes.
     pub beats: Vec<Beat>,
     /// Number of heartbeats that cannot be read here.
@@ -148,6 +150,7 @@ impl Survey {
             nodes,
             queues: self.queues(),
             unread_nodes: self.unread_beats,
+            unanswered: self.unanswered.clone(),
         }
     }
 }
@@ -194,6 +197,7 @@ pub(crate) mod tests {
                 beat(3, "b", now_ns + 5, &["a", "gone"]),
             ],
             unread_beats: 1,
+            unanswered: vec!["c".into()],
             now_ns,
         };
         let report = survey.report();
@@ -205,5 +209,6 @@ pub(crate) mod tests {
         assert_eq!(report.queues[0].served_by, ["b", "c"]);
         assert_eq!((report.queues[0].max_bytes, report.queues[1].served_by.len()), (Some(20_000), 0));
         assert_eq!((report.replicas, report.unread_nodes, &*report.version), (3, 1, "2.9.10"));
+        assert_eq!(report.unanswered, ["c"]);
     }
 }

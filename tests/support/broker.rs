@@ -56,9 +56,10 @@ impl Broker {
     }
 
     fn start_at(host: IpAddr, configuration: &str, jetstream: bool) -> Option<Broker> {
-        let broker = Broker::unstarted(free_port())?;
-        let (is_tls, configuration) = (configuration.contains("tls {"), configuration.to_owned());
-        let mut broker = Broker { host, is_tls, configuration, ..broker };
+        let mut broker = Broker::unstarted(free_port())?;
+        broker.host = host;
+        broker.is_tls = configuration.contains("tls {");
+        broker.configuration = configuration.to_owned();
         broker.run(jetstream);
         Some(broker)
     }
@@ -143,7 +144,7 @@ impl Broker {
         let key = nkeys::KeyPair::from_seed(seed).expect("a seed");
         let signature = key.sign(info["nonce"].as_str().expect("it asks for nkeys").as_bytes()).expect("it signs");
         let (nkey, sig) = (key.public_key(), base64_url(&signature));
-        let connect = json!({ "nkey": nkey, "sig": sig, "verbose": false, "headers": true, "protocol": 1 });
+        let connect = json!({ "nkey": nkey, "sig": sig, "verbose": false, "pedantic": false, "headers": true });
         let mut client = SignedIn { lines };
         client.write(&format!("CONNECT {connect}\r\n"));
         client.refusal().map_or(client, |refusal| panic!("it is not let in: {refusal}"))

@@ -16,7 +16,10 @@ use tracer_core::PlaceId;
 use tracer_core::causes::with_causes;
 use tracer_core::clock::now_unix_nano;
 
-use super::{CLUSTER, FromEngine, Nats, REQUEST_LIMIT, cluster_version, last, queue_of_stream, record_stream, unless_violated};
+use super::{
+    CLUSTER, FromEngine, Nats, REQUEST_LIMIT, cluster_version, is_of_cluster, is_without_jetstream, last, queue_of_stream,
+    record_stream, unless_violated,
+};
 use crate::access::{self, EngineError};
 use crate::message::Heartbeat;
 use crate::survey::{Beat, ServerSeen, StreamSeen, Survey};
@@ -31,6 +34,9 @@ struct StreamList {
     total: usize,
     #[serde(default)]
     streams: Option<Vec<StreamInfo>>,
+    /// Names of those whose servers do not answer.
+    #[serde(default)]
+    missing: Option<Vec<String>>,
     /// Time of the server's clock; since 2.10.
     ts: Option<Stamp>,
 }
@@ -103,13 +109,15 @@ pub(super) async fn survey(client: &Client, context: &Context, address: &str) ->
         is_clustered: info.cluster.is_some(),
         max_payload: info.max_payload,
     };
-    let (mut streams, mut told_ns, mut last_ns) = (Vec::new(), None, None);
+    let (mut streams, mut unanswered, mut told_ns, mut last_ns) = (Vec::new(), Vec::new(), None, None);
     let mut offset = 0;
     loop {
         let question = json!({ "offset": offset, "subject": format!("tracer.{CLUSTER}.>") });
         let list: StreamList = ask(context, "STREAM.LIST", &question, address, &server.version).await?;
         told_ns = list.ts.as_ref().and_then(Stamp::unix_nano).or(told_ns);
         let page = list.streams.unwrap_or_default();
+        // Of every account's and subject's.
+        unanswered.extend(list.missing.unwrap_or_default().into_iter().filter(|name| is_of_cluster(name)));
         offset += page.len();
         let is_last = page.is_empty() || offset >= list.total;
         for StreamInfo { config, state } in page {
@@ -131,6 +139,8 @@ pub(super) async fn survey(client: &Client, context: &Context, address: &str) ->
             break;
         }
     }
+    // Records and values first.
+    streams.sort_by(|a, b| (&a.queue, &a.name).cmp(&(&b.queue, &b.name)));
     for stream in streams.iter_mut().filter(|stream| stream.queue.is_some()) {
         let subject = format!("CONSUMER.INFO.{}.w", stream.name);
         let consumer: Result<ConsumerInfo, _> = ask(context, &subject, &json!(null), address, &server.version).await;
@@ -163,7 +173,7 @@ pub(super) async fn survey(client: &Client, context: &Context, address: &str) ->
         None if access::is_on_loopback(address) => own_ns,
         None => last_ns.unwrap_or(0).max(own_ns.saturating_sub(CLOCK_DIFFERENCE_NS)),
     };
-    Ok(Survey { server, streams, beats, unread_beats, now_ns })
+    Ok(Survey { server, streams, unanswered, beats, unread_beats, now_ns })
 }
 
 /// Asks JetStream's interface something.
@@ -178,7 +188,7 @@ pub(super) async fn ask<T: serde::de::DeserializeOwned>(
     let failed = |reason: String| EngineError::Answer { address: address.into(), question: subject.into(), reason };
     match asked {
         Err(_) => Err(failed("it does not answer".into())),
-        Ok(Err(error)) if with_causes(&error).contains("no responders") => {
+        Ok(Err(error)) if is_without_jetstream(&with_causes(&error)) => {
             Err(EngineError::NoJetStream { address: address.into(), version: version.into() })
         }
         Ok(Err(error)) => Err(failed(with_causes(&error))),

@@ -19,6 +19,8 @@ pub struct ClusterReport {
     pub queues: Vec<QueueReport>,
     /// Number of nodes whose heartbeats cannot be read here: they are of another version.
     pub unread_nodes: usize,
+    /// Streams whose servers do not answer, so that nothing is known of what is in them.
+    pub unanswered: Vec<String>,
 }
 
 /// A node, as its heartbeats tell of it.

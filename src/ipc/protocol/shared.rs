@@ -713,6 +713,7 @@ mod tests {
             nodes: Vec::new(),
             queues: Vec::new(),
             unread_nodes: 2,
+            unanswered: Vec::new(),
         }
     }
 
