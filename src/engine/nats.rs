@@ -60,6 +60,8 @@ const RECORDS_KEPT: Duration = Duration::from_secs(7 * 24 * 3600);
 const QUEUE_BYTES: i64 = 1 << 30;
 /// The most messages of a queue that are delivered and not acknowledged: more than all nodes have slots.
 const UNACKNOWLEDGED: i64 = 100_000;
+/// Tries to make a consumer, each as long as a request may take.
+const LEADER_TRIES: usize = 4;
 /// Pause before an engine that is there and not ready is tried again.
 const AGAIN: Duration = Duration::from_secs(2);
 /// The cluster, which keeps several apart in one account.
@@ -528,7 +530,15 @@ async fn make_assets(
             max_ack_pending: UNACKNOWLEDGED,
             ..consumer::pull::Config::default()
         };
-        stream.get_or_create_consumer("w", config).await.map_err(|error| asset(with_causes(&error)))?;
+        let mut tries = 0;
+        while let Err(error) = stream.get_or_create_consumer("w", config.clone()).await {
+            tries += 1;
+            let reason = with_causes(&error);
+            // Servers that have got copies of the stream choose first who leads.
+            if tries == LEADER_TRIES || !reason.contains("timed out") {
+                return Err(asset(reason));
+            }
+        }
     }
     Ok(all)
 }
