@@ -158,7 +158,10 @@ impl AgentArgs {
             let node = self.place.zip(self.node_id.as_deref());
             let findings = tracer_engine::process::try_out(&access, &self.queues, node);
             for finding in findings.map_err(|error| failed(error.into()))? {
-                report::text(&format!("{}\n", serde_json::json!(format!("{}\n(hint: {})", finding.text, finding.hint))));
+                report::text(&format!(
+                    "{}\n",
+                    serde_json::json!(format!("{}\n(hint: {})", finding.text, finding.hint))
+                ));
             }
             return Ok(exit::OK);
         }

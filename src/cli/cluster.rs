@@ -28,9 +28,10 @@ pub(super) fn render(cluster: &ClusterReport) -> String {
         text.push('\n');
         text.push_str(&report::table(
             ["QUEUE", "WAITING", "RUNNING", "SERVED BY"],
-            cluster.queues.iter().map(|queue| {
-                [queue.name.clone(), queue.waiting.to_string(), queue.held.to_string(), served_by(queue)]
-            }),
+            cluster
+                .queues
+                .iter()
+                .map(|queue| [queue.name.clone(), queue.waiting.to_string(), queue.held.to_string(), served_by(queue)]),
         ));
     }
     if !cluster.unanswered.is_empty() {

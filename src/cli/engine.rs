@@ -125,7 +125,9 @@ fn parse_servers(text: &str) -> Result<usize, String> {
     match text {
         "1" => Ok(1),
         "3" => Ok(3),
-        _ => Err(format!("expected 1 or 3, found `{text}`: of an even number one more has to be there than of one less")),
+        _ => {
+            Err(format!("expected 1 or 3, found `{text}`: of an even number one more has to be there than of one less"))
+        }
     }
 }
 
@@ -231,7 +233,9 @@ impl ConfigArgs {
         // Not what is there already: the seeds of those who use it would be of no use any more.
         builder.mode(0o700).create(folder).map_err(|error| {
             let hint = match error.kind() {
-                io::ErrorKind::AlreadyExists => "name another folder, or remove this one: its credentials are of no use then",
+                io::ErrorKind::AlreadyExists => {
+                    "name another folder, or remove this one: its credentials are of no use then"
+                }
                 _ => "name a folder that can be made",
             };
             CommandError::new(exit::FAILED, format!("`{}` cannot be made: {error}\n(hint: {hint})", folder.display()))
@@ -277,7 +281,9 @@ fn next(folder: &Path, servers: &Servers, configurations: &[Configuration], user
     let address = &configurations[0].address;
     let mut lines = vec!["Next".to_owned()];
     lines.extend(
-        configurations.iter().map(|server| format!("  nats-server -c {}", file(&format!("{}.conf", server.server_name)))),
+        configurations
+            .iter()
+            .map(|server| format!("  nats-server -c {}", file(&format!("{}.conf", server.server_name)))),
     );
     lines.push(format!("  tracer engine init --address {address}{ca}{} --queue default", of_role(Role::Admin)));
     lines.push(format!("  tracer start --address {address}{ca}{} --queue default", of_role(Role::Node)));
@@ -299,14 +305,11 @@ impl InitArgs {
             Made::Changed => "changed",
             Made::Kept => "kept",
         };
-        let streams: Vec<_> =
-            made.iter().map(|(name, made)| json!({ "name": name, "is": word(made) })).collect();
+        let streams: Vec<_> = made.iter().map(|(name, made)| json!({ "name": name, "is": word(made) })).collect();
         let report = json!({ "address": access.address, "replicas": copies, "streams": streams });
         report::value(self.format.format, &report, |_| {
-            let mut text = report::table(
-                ["STREAM", "WAS"],
-                made.iter().map(|(name, made)| [name.clone(), word(made).to_owned()]),
-            );
+            let mut text =
+                report::table(["STREAM", "WAS"], made.iter().map(|(name, made)| [name.clone(), word(made).to_owned()]));
             let each = if copies == 1 { "one copy".to_owned() } else { format!("{copies} copies") };
             text.push_str(&format!("\n{each} of each, at {}\n", access.address));
             text

@@ -433,11 +433,7 @@ fn try_engine(engine: &config::Engine, place: &Path) -> Result<Vec<String>, Comm
         let node_id = place_file::node_id(&server::host_name(), id);
         command.args(["--place", &id.to_string(), "--node-id", &node_id]);
     }
-    let tried = command
-        .args(queues)
-        .env("NO_COLOR", "1")
-        .stdin(Stdio::null())
-        .output()?;
+    let tried = command.args(queues).env("NO_COLOR", "1").stdin(Stdio::null()).output()?;
     if tried.status.success() {
         let lines = String::from_utf8_lossy(&tried.stdout);
         let warnings: Vec<String> = lines.lines().filter_map(|line| serde_json::from_str(line).ok()).collect();

@@ -158,7 +158,8 @@ pub fn of_servers(survey: &Survey) -> Vec<Finding> {
     let mut found = |severity, code, text, hint: String| findings.push(Finding::new(severity, code, text, hint));
     let known = version_of(survey);
     if known.is_some_and(|known| known < ServerVersion::OLDEST) {
-        let text = format!("nats-server {version} is older than {}, and lacks what tracer needs", ServerVersion::OLDEST);
+        let text =
+            format!("nats-server {version} is older than {}, and lacks what tracer needs", ServerVersion::OLDEST);
         found(Severity::Error, "old_server", text, "install a current nats-server".into());
     }
     let copies = survey.streams.iter().map(|stream| stream.replicas).max().unwrap_or(0);
@@ -170,7 +171,8 @@ pub fn of_servers(survey: &Survey) -> Vec<Finding> {
         let hint = format!("install nats-server {safe} or newer on each of them, one after the other");
         found(Severity::Warning, "unsafe_replicas", text, hint);
     }
-    let single: Vec<_> = survey.streams.iter().filter(|stream| stream.replicas < 2).map(|stream| &*stream.name).collect();
+    let single: Vec<_> =
+        survey.streams.iter().filter(|stream| stream.replicas < 2).map(|stream| &*stream.name).collect();
     if let (Some(first), true) = (single.first(), is_shared(survey)) {
         let others = match single.len() - 1 {
             0 => String::new(),
@@ -199,7 +201,12 @@ pub fn of_servers(survey: &Survey) -> Vec<Finding> {
             "the server takes messages of at most {found_size}, but tracer sends some of {}",
             Size(LARGEST_MESSAGE as u64)
         );
-        found(Severity::Error, "max_payload", text, "`max_payload: 1MB` in its configuration, which is the default".into());
+        found(
+            Severity::Error,
+            "max_payload",
+            text,
+            "`max_payload: 1MB` in its configuration, which is the default".into(),
+        );
     }
     findings
 }
@@ -265,7 +272,10 @@ fn of_nodes(survey: &Survey) -> Vec<Finding> {
             findings.push(Finding::new(
                 Severity::Error,
                 "name_taken",
-                format!("two living nodes have the name `{name}`: those with the places {} and {}", beat.place, other.place),
+                format!(
+                    "two living nodes have the name `{name}`: those with the places {} and {}",
+                    beat.place, other.place
+                ),
                 "stop one of them, remove `place.id` in its folder, and start it again: it gets another name",
             ));
         }

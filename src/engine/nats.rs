@@ -14,11 +14,11 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use async_nats::jetstream::ErrorCode;
 use async_nats::jetstream::consumer::{self, AckPolicy, DeliverPolicy, PullConsumer, PushConsumer};
 use async_nats::jetstream::context::{
     Context, CreateStreamErrorKind, GetStreamErrorKind, PublishError, PublishErrorKind,
 };
-use async_nats::jetstream::ErrorCode;
 use async_nats::jetstream::message::PublishMessage;
 use async_nats::jetstream::stream::{
     Config as StreamConfig, DiscardPolicy, LastRawMessageErrorKind, RetentionPolicy, StorageType,

@@ -9,8 +9,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
-use tracer_core::clock::now_unix_nano;
 use tracer_core::PlaceId;
+use tracer_core::clock::now_unix_nano;
 use tracer_core::codec::WireError;
 use tracer_core::task::{Refusal, RefusalCode};
 use tracer_ipc::protocol::frame::{FRAME_LIMIT, FrameBuffer, put_frame};
@@ -22,7 +22,7 @@ use crate::agent::{Agent, Effect, Import, NotStored, Settings, Sharing, ToHead, 
 use crate::doctor::{Examination, Finding};
 use crate::interface::PutError;
 use crate::message::{TaskMessage, set_aside};
-use crate::nats::{self, roles, ACK_WAIT, FromEngine, Nats};
+use crate::nats::{self, ACK_WAIT, FromEngine, Nats, roles};
 use crate::record::{Claim, End, Holder, Mark, PastAttempt, Terms};
 
 pub use crate::access::EngineError;

@@ -13,7 +13,9 @@ use super::process::{AgentCommand, FrontProcess, describe_exit};
 use super::reactor::Effects;
 use crate::config::Engine;
 use crate::protocol::frame::put_frame;
-use crate::protocol::{ClusterReport, EngineReport, Found, Reply, SharedEnd, SharedReport, TaskState, ToAgent, kind, put_reply};
+use crate::protocol::{
+    ClusterReport, EngineReport, Found, Reply, SharedEnd, SharedReport, TaskState, ToAgent, kind, put_reply,
+};
 use crate::task::{Failure, Outcome};
 use crate::value::JsonText;
 
@@ -308,11 +310,9 @@ impl HeadIo {
     /// Has the agent look for the nodes and queues of the engine. The answer comes later, unless nobody can be asked.
     pub(super) fn find_cluster(&mut self, connection: u64, query: u64) -> Option<Reply> {
         let Some(agent) = &mut self.agent else {
-            return Some(Reply::Cluster(Err(
-                "this head has joined no engine, so it knows of no other nodes\n\
+            return Some(Reply::Cluster(Err("this head has joined no engine, so it knows of no other nodes\n\
                  (hint: start it with `tracer start --address nats://127.0.0.1:4222`)"
-                    .into(),
-            )));
+                .into())));
         };
         let is_asked = agent.ask(Question::Cluster, (connection, query));
         (!is_asked).then(|| agent.cluster_reply(Err(agent.state.1.clone())))

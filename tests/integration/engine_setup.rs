@@ -61,7 +61,17 @@ fn each_role_may_do_what_it_is_for_and_nothing_else_on_a_real_server() {
     let address = broker.address();
     let init = |role: &str| {
         let credentials = credentials(&commands, role);
-        commands.tracer(&["engine", "init", "--address", &address, &credentials, "--queue", "default", "--format", "json"])
+        commands.tracer(&[
+            "engine",
+            "init",
+            "--address",
+            &address,
+            &credentials,
+            "--queue",
+            "default",
+            "--format",
+            "json",
+        ])
     };
     for role in ["submitter", "node", "viewer"] {
         init(role)
@@ -147,7 +157,11 @@ fn each_role_may_do_what_it_is_for_and_nothing_else_on_a_real_server() {
         flags.iter().fold(builder.arg(credentials(&commands, role)), |builder, flag| builder.arg(flag))
     };
     let refused = |role: &str, flags: &[&str], missing: &str| {
-        joins(role, 1, flags).try_start().1.status(1).stderr_contains(&format!("do not permit to publish to \"{missing}"));
+        joins(role, 1, flags)
+            .try_start()
+            .1
+            .status(1)
+            .stderr_contains(&format!("do not permit to publish to \"{missing}"));
     };
     refused("submitter", &["--queue=default"], "$JS.API.CONSUMER.MSG.NEXT.*.w\"");
     refused("viewer", &[], "tracer.default.q.>\"");
@@ -176,15 +190,20 @@ fn each_role_may_do_what_it_is_for_and_nothing_else_on_a_real_server() {
 fn files_of_a_configuration_are_for_their_owner_and_nothing_is_written_over() {
     let commands = commands();
     let config = |flags: &[&str]| commands.tracer(&[&["engine", "config"], flags].concat());
-    let written = config(&["--roles", "--output", "nats", "--format", "json", "--server-version", "2.12.3"]).success().json();
-    let files: Vec<_> = written["files"].as_array().unwrap().iter().map(|file| file["path"].as_str().unwrap()).collect();
+    let written =
+        config(&["--roles", "--output", "nats", "--format", "json", "--server-version", "2.12.3"]).success().json();
+    let files: Vec<_> =
+        written["files"].as_array().unwrap().iter().map(|file| file["path"].as_str().unwrap()).collect();
     assert_eq!(files.len(), 5);
     for file in files {
         assert_eq!(fs::metadata(file).unwrap().permissions().mode() & 0o777, 0o600, "{file}");
     }
     assert_eq!(fs::metadata(commands.file("nats")).unwrap().permissions().mode() & 0o777, 0o700);
     let before = seed(&commands, "admin");
-    config(&["--roles", "--output", "nats"]).status(1).stderr_contains("cannot be made").stderr_contains("(hint: name another");
+    config(&["--roles", "--output", "nats"])
+        .status(1)
+        .stderr_contains("cannot be made")
+        .stderr_contains("(hint: name another");
     assert_eq!(seed(&commands, "admin"), before);
 
     let text = config(&["--server-version", "2.9.10"]).success();
@@ -197,7 +216,9 @@ fn files_of_a_configuration_are_for_their_owner_and_nothing_is_written_over() {
     config(&["--servers", "2"]).status(2).stderr_contains("expected 1 or 3");
     config(&["--servers", "3"]).status(2).stderr_contains("(hint: `--output DIR`)");
     config(&["--host", "10.0.0.5"]).status(2).stderr_contains("(hint: `--tls DIR --roles --output DIR`");
-    config(&["--host", "a", "--host", "b", "--servers", "3"]).status(2).stderr_contains("expected 3 of --host, found 2");
+    config(&["--host", "a", "--host", "b", "--servers", "3"])
+        .status(2)
+        .stderr_contains("expected 3 of --host, found 2");
     config(&["--roles"]).status(2).stderr_contains("--output");
 }
 
@@ -225,7 +246,8 @@ fn three_servers_with_tls_keep_three_copies_and_go_on_without_one_of_them() {
     // Servers that have just started have to find each other first.
     wait_until("the servers take streams", || init(&["--replicas=1"]).output.status.success().then_some(()));
     let [ca_flag, viewer] = access("viewer");
-    let examined = |flags: &[&str]| doctor(&commands, &others[0], &[&[&*ca_flag, &viewer, "--format=json"], flags].concat());
+    let examined =
+        |flags: &[&str]| doctor(&commands, &others[0], &[&[&*ca_flag, &viewer, "--format=json"], flags].concat());
     let alone = examined(&[]);
     assert!(findings(&alone).contains(&"no_replicas".to_owned()), "{alone:?}");
     alone.status(6).stdout_contains("tracer engine init --address ");
@@ -234,8 +256,11 @@ fn three_servers_with_tls_keep_three_copies_and_go_on_without_one_of_them() {
     assert_eq!(changed["replicas"], 3, "as many as there are servers");
     assert!(changed["streams"].as_array().unwrap().iter().all(|row| row["is"] == "changed"), "{changed}");
     let copies = |run: &Run| run.json()["cluster"]["replicas"].clone();
-    // Those that were made last have to be found first.
-    let run = wait_until("every stream answers", || Some(examined(&[])).filter(|run| copies(run) == 3));
+    // The servers of a stream choose first who leads.
+    let run = wait_until("every stream answers", || {
+        let run = examined(&[]);
+        (copies(&run) == 3 && run.json()["cluster"]["unanswered"] == json!([])).then_some(run)
+    });
     let version = run.json()["cluster"]["version"].as_str().expect("a text").to_owned();
     let is_old = version.starts_with("2.9.");
     let expected = if is_old { vec!["unsafe_replicas", "no_sync"] } else { vec![] };
@@ -279,7 +304,11 @@ fn wrong_engines_are_found_and_each_is_told_with_what_mends_it() {
     let told = |run: Run, code: i32, parts: &[&str]| {
         parts.iter().fold(run.status(code).stdout_contains("(hint: "), |run, part| run.stdout_contains(part));
     };
-    told(at(&format!("nats://127.0.0.1:{}", free_port()), &[]), 1, &["error: no engine can be reached", "nats-server -a"]);
+    told(
+        at(&format!("nats://127.0.0.1:{}", free_port()), &[]),
+        1,
+        &["error: no engine can be reached", "nats-server -a"],
+    );
     told(at("nats://10.0.0.5", &[]), 1, &["error: the address `nats://10.0.0.5` is on another machine", "`tls://`"]);
     let Some(bare) = Broker::start_without_jetstream() else { return };
     told(at(&bare.address(), &[]), 1, &["has no JetStream"]);
@@ -331,7 +360,11 @@ fn wrong_engines_are_found_and_each_is_told_with_what_mends_it() {
         assert_eq!(made["error"], Value::Null, "{made}");
     };
     stream("tracer, cluster version 2");
-    told(at(&address, &[]), 1, &["`TRACER_default_RECORD` in the engine is of cluster version 2, and this tracer is of 1"]);
+    told(
+        at(&address, &[]),
+        1,
+        &["`TRACER_default_RECORD` in the engine is of cluster version 2, and this tracer is of 1"],
+    );
     let joins = || Cluster::builder().workers(0).arg("--address").arg(&address).try_start().1;
     joins().status(1).stderr_contains("is of cluster version 2").stderr_contains("(hint: install the version");
     stream("somebody else's");
@@ -358,7 +391,8 @@ fn an_engine_beyond_loopback_without_copies_or_encryption_is_warned_of() {
     let found = findings(&run);
     assert!(["no_replicas", "plain_nats"].iter().all(|code| found.iter().any(|found| found == code)), "{found:?}");
     run.status(6);
-    let node = Cluster::builder().arg("--address").arg(broker.address()).arg("--insecure-engine").arg("--queue=default");
+    let node =
+        Cluster::builder().arg("--address").arg(broker.address()).arg("--insecure-engine").arg("--queue=default");
     let (_cluster, started) = node.arg(credentials(&commands, "node")).try_start();
     started.success().stderr_contains("warning: `TRACER_default_RECORD` and 2 other streams have one copy");
 }

@@ -88,7 +88,8 @@ impl Servers {
         };
         let host = &self.hosts[at];
         // A name may be one of several addresses of the machine.
-        let listens = if access::is_loopback(host) || host.parse::<std::net::IpAddr>().is_ok() { host } else { "0.0.0.0" };
+        let listens =
+            if access::is_loopback(host) || host.parse::<std::net::IpAddr>().is_ok() { host } else { "0.0.0.0" };
         let on_port = |host: &str, port: u16| match host.contains(':') {
             true => format!("[{host}]:{port}"),
             false => format!("{host}:{port}"),

@@ -44,7 +44,8 @@ impl Role {
     pub fn may_publish(self) -> Vec<Permission> {
         let (records, values) = (record_stream(), values::stream_name());
         let nobody = queue_stream("-");
-        let api = |subject: &str, probe: &str| Permission::of(&format!("$JS.API.{subject}"), &format!("$JS.API.{probe}"));
+        let api =
+            |subject: &str, probe: &str| Permission::of(&format!("$JS.API.{subject}"), &format!("$JS.API.{probe}"));
         let reads = vec![
             api("INFO", "INFO"),
             api("STREAM.NAMES", "STREAM.NAMES"),

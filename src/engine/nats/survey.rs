@@ -17,8 +17,8 @@ use tracer_core::causes::with_causes;
 use tracer_core::clock::now_unix_nano;
 
 use super::{
-    CLUSTER, FromEngine, Nats, REQUEST_LIMIT, cluster_version, is_of_cluster, is_without_jetstream, last, queue_of_stream,
-    record_stream, unless_violated,
+    CLUSTER, FromEngine, Nats, REQUEST_LIMIT, cluster_version, is_of_cluster, is_without_jetstream, last,
+    queue_of_stream, record_stream, unless_violated,
 };
 use crate::access::{self, EngineError};
 use crate::message::Heartbeat;
@@ -193,7 +193,9 @@ pub(super) async fn ask<T: serde::de::DeserializeOwned>(
         }
         Ok(Err(error)) => Err(failed(with_causes(&error))),
         Ok(Ok(Response::Ok(answer))) => Ok(answer),
-        Ok(Ok(Response::Err { error })) if error.code() == 503 && error.error_code() != ErrorCode::CLUSTER_NOT_AVAILABLE => {
+        Ok(Ok(Response::Err { error }))
+            if error.code() == 503 && error.error_code() != ErrorCode::CLUSTER_NOT_AVAILABLE =>
+        {
             Err(EngineError::NoJetStream { address: address.into(), version: version.into() })
         }
         Ok(Ok(Response::Err { error })) => Err(failed(error.to_string())),
