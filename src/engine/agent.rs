@@ -422,6 +422,7 @@ impl Agent {
             let beat = Heartbeat {
                 life: self.settings.own.life,
                 node_id: self.settings.node_id.clone(),
+                version: tracer_ipc::VERSION.into(),
                 free: u32::try_from(self.room()).unwrap_or(u32::MAX),
                 slots: u32::try_from(self.slots).unwrap_or(u32::MAX),
                 queues: self.settings.queues.iter().map(|(queue, _)| queue.clone()).collect(),

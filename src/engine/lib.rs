@@ -9,6 +9,7 @@
 //! | [`message`] | bytes that other nodes read: messages of queues, heartbeats |
 //! | [`interface`] | what is asked of an engine |
 //! | [`agent`] | what the agent decides |
+//! | [`survey`] | what an engine tells of a cluster: nodes, queues, and who serves them |
 //! | `access` | which ways to an engine are taken, and the files that they need |
 //! | `process`, `nats` | the process, and the engine NATS JetStream, with the feature of that name |
 //!
@@ -22,10 +23,16 @@
 #[cfg(feature = "nats")]
 pub mod access;
 pub mod agent;
+#[cfg(feature = "nats")]
+pub mod doctor;
 pub mod interface;
 pub mod message;
 #[cfg(feature = "nats")]
 mod nats;
 #[cfg(feature = "nats")]
 pub mod process;
+#[cfg(feature = "nats")]
+pub use nats::{config, roles};
 pub mod record;
+pub mod server_version;
+pub mod survey;

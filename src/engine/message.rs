@@ -151,6 +151,8 @@ pub struct Heartbeat {
     pub life: u64,
     /// Its name, as spans have it.
     pub node_id: String,
+    /// Its version of tracer.
+    pub version: String,
     /// Slots that are free.
     pub free: u32,
     /// Slots that there are.
@@ -165,6 +167,7 @@ impl Heartbeat {
         let mut out = vec![VERSION];
         out.put_u64(self.life);
         out.put_str(&self.node_id);
+        out.put_str(&self.version);
         out.put_u32(self.free);
         out.put_u32(self.slots);
         out.put_u32(self.queues.len() as u32);
@@ -175,11 +178,11 @@ impl Heartbeat {
     /// Takes a heartbeat apart.
     pub fn decode(bytes: &[u8]) -> Result<Heartbeat, WireError> {
         let mut take = begin(bytes)?;
-        let (life, node_id) = (take.u64()?, take.str()?.to_owned());
+        let (life, node_id, version) = (take.u64()?, take.str()?.to_owned(), take.str()?.to_owned());
         let (free, slots) = (take.u32()?, take.u32()?);
         let queues = (0..take.u32()?).map(|_| Ok(take.str()?.to_owned())).collect::<Result<_, WireError>>()?;
         take.finish()?;
-        Ok(Heartbeat { life, node_id, free, slots, queues })
+        Ok(Heartbeat { life, node_id, version, free, slots, queues })
     }
 }
 
@@ -242,7 +245,7 @@ mod tests {
         assert_eq!(TaskMessage::decode(&message.encode()), Ok(message));
         assert!(TaskMessage::decode(&message.encode()[1..]).is_err());
         let queues = vec!["default".into(), "gpu".into()];
-        let beat = Heartbeat { life: 7, node_id: "a".into(), free: 1, slots: 2, queues };
+        let beat = Heartbeat { life: 7, node_id: "a".into(), version: "0.1.0".into(), free: 1, slots: 2, queues };
         assert_eq!(Heartbeat::decode(&beat.encode()), Ok(beat));
         let id = ClusterTaskId { place: PlaceId(1), task: TaskId(2) };
         for told in [Told::Stop(id), Told::DoYouRun(id), Told::NeedsValues(id)] {

@@ -14,6 +14,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use async_nats::jetstream::ErrorCode;
 use async_nats::jetstream::consumer::{self, AckPolicy, DeliverPolicy, PullConsumer, PushConsumer};
 use async_nats::jetstream::context::{
     Context, CreateStreamErrorKind, GetStreamErrorKind, PublishError, PublishErrorKind,
@@ -24,17 +25,28 @@ use async_nats::jetstream::stream::{
 };
 use async_nats::{Client, ClientError, ConnectOptions, Event, ServerError};
 use futures_util::StreamExt;
+use nkeys::KeyPair;
 use tokio::sync::Semaphore;
 use tokio::sync::mpsc::UnboundedSender;
 use tokio::sync::watch::{self, error::RecvError};
 use tracer_core::causes::with_causes;
+use tracer_core::clock::now_unix_nano;
 use tracer_core::{ClusterTaskId, PlaceId};
 use tracer_ipc::protocol::EngineAccess;
 
 use crate::access::{self, Credentials, EngineError};
+use crate::doctor::{self, Finding};
 use crate::interface::{Answer, Delivery, Entry, Handle, PutError, Request};
+use crate::survey::Survey;
+use roles::Role;
 
+pub mod config;
+mod examine;
+pub mod roles;
+mod survey;
 mod values;
+
+pub(crate) use examine::examine;
 
 /// Time after which a message is delivered again that nobody acknowledges.
 pub(crate) const ACK_WAIT: Duration = Duration::from_secs(10);
@@ -48,10 +60,16 @@ const RECORDS_KEPT: Duration = Duration::from_secs(7 * 24 * 3600);
 const QUEUE_BYTES: i64 = 1 << 30;
 /// The most messages of a queue that are delivered and not acknowledged: more than all nodes have slots.
 const UNACKNOWLEDGED: i64 = 100_000;
+/// Tries to make a consumer, each as long as a request may take.
+const LEADER_TRIES: usize = 4;
 /// Pause before an engine that is there and not ready is tried again.
 const AGAIN: Duration = Duration::from_secs(2);
 /// The cluster, which keeps several apart in one account.
 const CLUSTER: &str = "default";
+/// Version of all that is kept in the engine. Nodes of another one do not join.
+const CLUSTER_VERSION: u32 = 1;
+/// Beginning of the description of a stream, before its version.
+const CLUSTER_VERSION_IS: &str = "tracer, cluster version ";
 
 /// An event of the engine.
 #[derive(Debug)]
@@ -64,6 +82,8 @@ pub(crate) enum FromEngine {
     Record(ClusterTaskId, Vec<u8>),
     /// Another node has told this one something.
     Told(Vec<u8>),
+    /// The answer to a question for the cluster, under its number.
+    Surveyed(u64, Result<Survey, String>),
     /// Start of a time in which the engine can be reached, with its name and version.
     Reachable(String),
     /// Start of a time in which the engine cannot be reached, with the reason.
@@ -72,6 +92,21 @@ pub(crate) enum FromEngine {
 
 fn queue_stream(queue: &str) -> String {
     format!("TRACER_{CLUSTER}_Q_{queue}")
+}
+
+/// True for a stream of this cluster, by its name.
+fn is_of_cluster(stream: &str) -> bool {
+    stream.starts_with(&format!("TRACER_{CLUSTER}_"))
+}
+
+/// Returns the queue that a stream is of.
+fn queue_of_stream(stream: &str) -> Option<&str> {
+    stream.strip_prefix(&queue_stream(""))
+}
+
+/// Returns the version that the description of a stream tells.
+fn cluster_version(description: &str) -> Option<u32> {
+    description.strip_prefix(CLUSTER_VERSION_IS)?.parse().ok()
 }
 
 fn queue_subject(queue: &str, id: ClusterTaskId) -> String {
@@ -107,6 +142,9 @@ pub(crate) struct Nats {
     context: Context,
     events: UnboundedSender<FromEngine>,
     place: PlaceId,
+    address: String,
+    /// The last thing that the server has said of a missing permission.
+    violations: watch::Receiver<String>,
     /// Folder of the values of this place.
     values: PathBuf,
     /// Permits for copies of values that go on at a time.
@@ -137,8 +175,10 @@ impl Nats {
         let context = async_nats::jetstream::new(client.clone());
         let (made, made_events) = (client.clone(), events.clone());
         let access = access.clone();
+        let own_address = address.clone();
+        let (violated, violations) = watch::channel(String::new());
+        let told_of = violations.clone();
         tokio::spawn(async move {
-            let (violated, violations) = watch::channel(String::new());
             let mut is_told = String::new();
             let mut set_up: Option<tokio::task::JoinHandle<()>> = None;
             while let Some(event) = states.recv().await {
@@ -146,7 +186,7 @@ impl Nats {
                     Event::Connected => {
                         is_told.clear();
                         let of_set_up = (made.clone(), queues.clone(), access.address.clone());
-                        let work = set_up_and_watch(of_set_up, place, violations.clone(), made_events.clone());
+                        let work = set_up_and_watch(of_set_up, place, told_of.clone(), made_events.clone());
                         set_up.replace(tokio::spawn(work)).into_iter().for_each(|before| before.abort());
                     }
                     Event::Disconnected | Event::Closed => {
@@ -177,7 +217,8 @@ impl Nats {
                 let _ = of_told.send(FromEngine::Told(message.payload.to_vec()));
             }
         });
-        Ok(Nats { client, context, events, place, values, copies: Semaphore::new(values::COPIES) })
+        let copies = Semaphore::new(values::COPIES);
+        Ok(Nats { client, context, events, place, address: own_address, violations, values, copies })
     }
 
     /// Carries a request out, beside others.
@@ -266,18 +307,8 @@ impl Nats {
         }
     }
 
-    /// Reads the last message of a subject, from whoever leads the stream.
     async fn last(&self, stream: String, subject: String) -> Result<Option<Entry>, ()> {
-        let stream = self.context.get_stream_no_info(stream).await.map_err(drop)?;
-        match stream.get_last_raw_message_by_subject(&subject).await {
-            Ok(message) => Ok(Some(Entry {
-                revision: message.sequence,
-                stamp_ns: u64::try_from(message.time.unix_timestamp_nanos()).unwrap_or(0),
-                value: message.payload.to_vec(),
-            })),
-            Err(error) if error.kind() == LastRawMessageErrorKind::NoMessageFound => Ok(None),
-            Err(_) => Err(()),
-        }
+        last(&self.context, stream, subject).await
     }
 
     /// Looks into every queue of the cluster.
@@ -285,7 +316,7 @@ impl Nats {
         let mut streams = self.context.stream_names();
         while let Some(name) = streams.next().await {
             let name = name.map_err(drop)?;
-            let Some(queue) = name.strip_prefix(&queue_stream("")) else { continue };
+            let Some(queue) = queue_of_stream(&name) else { continue };
             if self.last(queue_stream(queue), queue_subject(queue, id)).await?.is_some() {
                 return Ok(Some(queue.into()));
             }
@@ -316,6 +347,20 @@ impl Nats {
             let _ = self.events.send(FromEngine::Delivered(delivery));
         }
         Answer::Pulled
+    }
+}
+
+/// Reads the last message of a subject, from whoever leads the stream.
+async fn last(context: &Context, stream: String, subject: String) -> Result<Option<Entry>, ()> {
+    let stream = context.get_stream_no_info(stream).await.map_err(drop)?;
+    match stream.get_last_raw_message_by_subject(&subject).await {
+        Ok(message) => Ok(Some(Entry {
+            revision: message.sequence,
+            stamp_ns: u64::try_from(message.time.unix_timestamp_nanos()).unwrap_or(0),
+            value: message.payload.to_vec(),
+        })),
+        Err(error) if error.kind() == LastRawMessageErrorKind::NoMessageFound => Ok(None),
+        Err(_) => Err(()),
     }
 }
 
@@ -405,7 +450,11 @@ fn options(access: &EngineAccess) -> Result<ConnectOptions, EngineError> {
     }
     match access::read(access)? {
         None => Ok(options),
-        Some(Credentials::Seed(seed)) => Ok(options.nkey(seed)),
+        Some(Credentials::Seed(seed)) => {
+            let key = KeyPair::from_seed(&seed).map_err(|error| access::bad_credentials(access, &error.to_string()))?;
+            // No other user is permitted to hear what this one is answered.
+            Ok(options.custom_inbox_prefix(roles::inbox_prefix(&key.public_key())).nkey(seed))
+        }
         Some(Credentials::File(text)) => {
             options.credentials(&text).map_err(|error| access::bad_credentials(access, &error.to_string()))
         }
@@ -419,12 +468,30 @@ async fn set_up(
     address: &str,
 ) -> Result<consumer::push::Messages, EngineError> {
     let context = async_nats::jetstream::new(client.clone());
-    make_assets(client, &context, queues, address).await?;
+    make_assets(client, &context, queues, address, None).await?;
     watch(client, &context, place).await
 }
 
-/// Makes streams and consumers that are not there.
-async fn make_assets(client: &Client, context: &Context, queues: &[String], address: &str) -> Result<(), EngineError> {
+/// What became of a stream that is to be there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Made {
+    /// It was made.
+    New,
+    /// It was there, and has another number of copies now.
+    Changed,
+    /// It was there as it is to be.
+    Kept,
+}
+
+/// Makes streams and consumers that are not there, and returns the streams. With a number of copies, all of them have it from now on; without, new ones have
+/// as many as the records.
+async fn make_assets(
+    client: &Client,
+    context: &Context,
+    queues: &[String],
+    address: &str,
+    copies: Option<usize>,
+) -> Result<Vec<(String, Made)>, EngineError> {
     let records = StreamConfig {
         name: record_stream(),
         subjects: vec![format!("tracer.{CLUSTER}.record.>")],
@@ -432,11 +499,13 @@ async fn make_assets(client: &Client, context: &Context, queues: &[String], addr
         max_age: RECORDS_KEPT,
         storage: StorageType::File,
         discard: DiscardPolicy::Old,
-        num_replicas: 1,
         ..StreamConfig::default()
     };
-    make_stream(client, context, records, address).await?;
-    make_stream(client, context, values::stream(), address).await?;
+    let name = records.name.clone();
+    let (made, of_records) = make_stream(client, context, records, address, (copies, 1)).await?;
+    let mut all = vec![(name, made)];
+    let (made, _) = make_stream(client, context, values::stream(), address, (copies, of_records)).await?;
+    all.push((values::stream_name(), made));
     for queue in queues {
         let of_queue = StreamConfig {
             name: queue_stream(queue),
@@ -446,10 +515,10 @@ async fn make_assets(client: &Client, context: &Context, queues: &[String], addr
             max_bytes: QUEUE_BYTES,
             max_messages_per_subject: 1,
             storage: StorageType::File,
-            num_replicas: 1,
             ..StreamConfig::default()
         };
-        make_stream(client, context, of_queue, address).await?;
+        let (made, _) = make_stream(client, context, of_queue, address, (copies, of_records)).await?;
+        all.push((queue_stream(queue), made));
         let asset = |reason: String| EngineError::Asset { name: format!("{}/w", queue_stream(queue)), reason };
         let stream = context.get_stream_no_info(queue_stream(queue)).await;
         let stream = stream.map_err(|error| asset(error.to_string()))?;
@@ -461,35 +530,69 @@ async fn make_assets(client: &Client, context: &Context, queues: &[String], addr
             max_ack_pending: UNACKNOWLEDGED,
             ..consumer::pull::Config::default()
         };
-        stream.get_or_create_consumer("w", config).await.map_err(|error| asset(with_causes(&error)))?;
+        let mut tries = 0;
+        while let Err(error) = stream.get_or_create_consumer("w", config.clone()).await {
+            tries += 1;
+            let reason = with_causes(&error);
+            // Servers that have got copies of the stream choose first who leads.
+            if tries == LEADER_TRIES || !reason.contains("timed out") {
+                return Err(asset(reason));
+            }
+        }
     }
-    Ok(())
+    Ok(all)
 }
 
+/// Makes a stream unless it is there and of this version, and returns the number of its copies: the wanted one, or of a new one the other.
 async fn make_stream(
     client: &Client,
     context: &Context,
     config: StreamConfig,
     address: &str,
-) -> Result<(), EngineError> {
+    (wanted, of_new): (Option<usize>, usize),
+) -> Result<(Made, usize), EngineError> {
+    let num_replicas = wanted.unwrap_or(of_new);
+    let description = Some(format!("{CLUSTER_VERSION_IS}{CLUSTER_VERSION}"));
+    let config = StreamConfig { description, num_replicas, ..config };
     let name = config.name.clone();
     let no_jetstream = || EngineError::NoJetStream { address: address.into(), version: client.server_info().version };
     match context.get_stream(&name).await {
-        Ok(_) => return Ok(()),
+        Ok(stream) => {
+            let there = &stream.cached_info().config;
+            let found = there.description.as_deref().and_then(cluster_version);
+            if found != Some(CLUSTER_VERSION) {
+                return Err(EngineError::ClusterVersion { stream: name, found, own: CLUSTER_VERSION });
+            }
+            if wanted.is_none_or(|wanted| wanted == there.num_replicas) {
+                return Ok((Made::Kept, there.num_replicas));
+            }
+            let changed = context.update_stream(config).await;
+            return match changed {
+                Ok(_) => Ok((Made::Changed, num_replicas)),
+                Err(error) => Err(EngineError::Asset { name, reason: with_causes(&error) }),
+            };
+        }
         Err(error) => match error.kind() {
             // It is not there, or the account has no JetStream, which the answer to the next request tells apart.
+            GetStreamErrorKind::JetStream(error) if error.error_code() == ErrorCode::CLUSTER_NOT_AVAILABLE => {
+                let (question, reason) = (format!("STREAM.INFO.{name}"), error.to_string());
+                return Err(EngineError::Answer { address: address.into(), question, reason });
+            }
             GetStreamErrorKind::JetStream(error) if error.code() == 503 => return Err(no_jetstream()),
             GetStreamErrorKind::JetStream(_) => {}
-            _ if with_causes(&error).contains("does not exist") || with_causes(&error).contains("no responders") => {
-                return Err(no_jetstream());
-            }
+            _ if is_without_jetstream(&with_causes(&error)) => return Err(no_jetstream()),
             _ => return Err(EngineError::Asset { name, reason: with_causes(&error) }),
         },
     }
-    context.create_stream(config).await.map(drop).map_err(|error| match error.kind() {
+    context.create_stream(config).await.map(|_| (Made::New, num_replicas)).map_err(|error| match error.kind() {
         CreateStreamErrorKind::JetStreamUnavailable => no_jetstream(),
         _ => EngineError::Asset { name, reason: with_causes(&error) },
     })
+}
+
+/// True for what the client says of a question to JetStream that nobody takes.
+fn is_without_jetstream(said: &str) -> bool {
+    said.contains("does not exist") || said.contains("no responders")
 }
 
 /// Watches the records of a place's tasks from now on.
@@ -497,6 +600,8 @@ async fn watch(client: &Client, context: &Context, place: PlaceId) -> Result<con
     let asset = |reason: String| EngineError::Asset { name: record_stream(), reason };
     let stream = context.get_stream_no_info(record_stream()).await.map_err(|error| asset(error.to_string()))?;
     let config = consumer::push::Config {
+        // With a name the question has the filter in its subject, where a permission can be about it.
+        name: Some(format!("{place}-{}", now_unix_nano())),
         deliver_subject: client.new_inbox(),
         deliver_policy: DeliverPolicy::New,
         ack_policy: AckPolicy::None,
@@ -507,21 +612,86 @@ async fn watch(client: &Client, context: &Context, place: PlaceId) -> Result<con
     consumer.messages().await.map_err(|error| asset(error.to_string()))
 }
 
-/// Tries an engine out, as `tracer start` does before it says that it has started: connects, and makes what is missing. Returns the name and version.
-pub(crate) async fn try_out(access: &EngineAccess, queues: &[String]) -> Result<String, EngineError> {
-    let (violated, violations) = watch::channel(String::new());
-    let options = options(access)?.event_callback(move |event| {
-        if let Event::ServerError(ServerError::Other(said)) = event {
-            let _ = violated.send(said);
+/// Tries an engine out, as `tracer start` does before it says that it has started: connects, and makes what is missing. Returns what is not as it should be.
+pub(crate) async fn try_out(
+    access: &EngineAccess,
+    queues: &[String],
+    node: Option<(PlaceId, &str)>,
+) -> Result<Vec<Finding>, EngineError> {
+    let connected = Connected::to(access).await?;
+    let Connected { client, context, address, .. } = &connected;
+    connected.unless_violated(make_assets(client, context, queues, address, None)).await?;
+    let role = if queues.is_empty() { Role::Submitter } else { Role::Node };
+    if let Some(missing) = connected.missing(role).await?.into_iter().next() {
+        return Err(EngineError::Permission { address: address.clone(), missing });
+    }
+    // Credentials that permit no survey are enough for a node.
+    let Ok(survey) = connected.unless_violated(survey::survey(client, context, address)).await else {
+        return Ok(Vec::new());
+    };
+    match node.and_then(|(place, node_id)| survey.other_of_name(place, node_id)) {
+        Some(other) => {
+            let (node_id, place) = (other.heartbeat.node_id.clone(), other.place.to_string());
+            Err(EngineError::NameTaken { address: address.clone(), node_id, place })
         }
-        async {}
-    });
-    let address = &access.address;
-    let connected = options.connect(address).await;
-    let client = connected.map_err(|error| access::not_connected(access, &with_causes(&error)))?;
-    let context = async_nats::jetstream::new(client.clone());
-    unless_violated(make_assets(&client, &context, queues, address), violations, address).await?;
-    Ok(format!("nats-server {}", client.server_info().version))
+        None => Ok(doctor::of_servers(&survey)),
+    }
+}
+
+/// Makes the streams of a cluster and of these queues, each with so many copies: three where there are several servers unless said.
+pub(crate) async fn init(
+    access: &EngineAccess,
+    queues: &[String],
+    copies: Option<usize>,
+) -> Result<(usize, Vec<(String, Made)>), EngineError> {
+    let connected = Connected::to(access).await?;
+    let Connected { client, context, address, .. } = &connected;
+    let copies = copies.unwrap_or(if client.server_info().cluster.is_some() { 3 } else { 1 });
+    let made = connected.unless_violated(make_assets(client, context, queues, address, Some(copies))).await?;
+    Ok((copies, made))
+}
+
+/// A connection of a command, which ends when it cannot be had.
+struct Connected {
+    client: Client,
+    context: Context,
+    address: String,
+    /// All that the server has said of missing permissions.
+    violations: watch::Receiver<Vec<String>>,
+}
+
+impl Connected {
+    async fn to(access: &EngineAccess) -> Result<Connected, EngineError> {
+        let (violated, violations) = watch::channel(Vec::new());
+        let options = options(access)?.event_callback(move |event| {
+            if let Event::ServerError(ServerError::Other(said)) = event
+                && access::is_missing_permission(&said)
+            {
+                violated.send_modify(|all: &mut Vec<String>| all.push(said));
+            }
+            async {}
+        });
+        let address = access.address.clone();
+        let connected = options.connect(&address).await;
+        let client = connected.map_err(|error| access::not_connected(access, &with_causes(&error)))?;
+        let context = async_nats::jetstream::new(client.clone());
+        Ok(Connected { client, context, address, violations })
+    }
+
+    /// Carries something out, and does not wait for the answer to a request for which a permission is missing: there is none.
+    async fn unless_violated<T>(&self, work: impl Future<Output = Result<T, EngineError>>) -> Result<T, EngineError> {
+        let mut violations = self.violations.clone();
+        violations.mark_unchanged();
+        let first = async {
+            violations.changed().await?;
+            Ok::<_, RecvError>(violations.borrow().last().cloned().unwrap_or_default())
+        };
+        tokio::select! {
+            biased;
+            done = work => done,
+            Ok(said) = first => Err(access::missing_permission(&self.address, &said)),
+        }
+    }
 }
 
 #[cfg(test)]

@@ -9,6 +9,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
+use tracer_core::PlaceId;
 use tracer_core::clock::now_unix_nano;
 use tracer_core::codec::WireError;
 use tracer_core::task::{Refusal, RefusalCode};
@@ -18,12 +19,14 @@ use tracer_ipc::session::socket_path;
 use tracer_ipc::stored;
 
 use crate::agent::{Agent, Effect, Import, NotStored, Settings, Sharing, ToHead, Token};
+use crate::doctor::{Examination, Finding};
 use crate::interface::PutError;
 use crate::message::{TaskMessage, set_aside};
-use crate::nats::{self, ACK_WAIT, FromEngine, Nats};
+use crate::nats::{self, ACK_WAIT, FromEngine, Nats, roles};
 use crate::record::{Claim, End, Holder, Mark, PastAttempt, Terms};
 
 pub use crate::access::EngineError;
+pub use crate::nats::Made;
 
 /// Interval of heartbeats, and of saying that messages are held.
 const KEEP: Duration = Duration::from_secs(3);
@@ -58,10 +61,30 @@ fn runtime() -> io::Result<tokio::runtime::Runtime> {
     tokio::runtime::Builder::new_current_thread().enable_io().enable_time().build()
 }
 
-/// Tries an engine out in this process, which ends soon after. Returns the engine's name and version.
-pub fn try_out(access: &EngineAccess, queues: &[String]) -> Result<String, AgentError> {
+/// Tries an engine out in this process, which ends soon after, for a node of this place and name. Returns what is not as it should be.
+pub fn try_out(
+    access: &EngineAccess,
+    queues: &[String],
+    node: Option<(PlaceId, &str)>,
+) -> Result<Vec<Finding>, AgentError> {
     let runtime = runtime().map_err(AgentError::Runtime)?;
-    runtime.block_on(nats::try_out(access, queues)).map_err(AgentError::Engine)
+    runtime.block_on(nats::try_out(access, queues, node)).map_err(AgentError::Engine)
+}
+
+/// Makes the streams of a cluster and of these queues, and returns them with the number of their copies: three where there are several servers unless said.
+pub fn init(
+    access: &EngineAccess,
+    queues: &[String],
+    copies: Option<usize>,
+) -> Result<(usize, Vec<(String, Made)>), AgentError> {
+    let runtime = runtime().map_err(AgentError::Runtime)?;
+    runtime.block_on(nats::init(access, queues, copies)).map_err(AgentError::Engine)
+}
+
+/// Examines an engine for somebody of this role, and returns what is wrong with it. `monitors` are addresses of the monitoring pages of its servers.
+pub fn examine(access: &EngineAccess, role: roles::Role, monitors: &[String]) -> Result<Examination, AgentError> {
+    let runtime = runtime().map_err(AgentError::Runtime)?;
+    runtime.block_on(nats::examine(access, role, monitors)).map_err(AgentError::Engine)
 }
 
 /// Runs the agent of a session's head until that is gone.
@@ -142,9 +165,9 @@ async fn serve(
         tokio::select! {
             message = from_head.recv() => {
                 let Some(message) = message else { return Ok(()) };
-                on_head(&mut agent, message?, now_ns())?;
+                on_head(&mut agent, &nats, message?, now_ns())?;
                 while let Ok(message) = from_head.try_recv() {
-                    on_head(&mut agent, message?, now_ns())?;
+                    on_head(&mut agent, &nats, message?, now_ns())?;
                 }
             }
             event = from_engine.recv() => {
@@ -288,7 +311,7 @@ fn lost_elsewhere(past: &PastAttempt) -> LostElsewhere {
     LostElsewhere { attempt: past.number, node_id, since_unix_nano: unix_nano, until_unix_nano: past.until_unix_nano }
 }
 
-fn on_head(agent: &mut Agent, message: ToAgent, now_ns: u64) -> Result<(), AgentError> {
+fn on_head(agent: &mut Agent, nats: &Arc<Nats>, message: ToAgent, now_ns: u64) -> Result<(), AgentError> {
     match message {
         ToAgent::Node { .. } => return Err(AgentError::Protocol(WireError::UnknownValue("second node"))),
         ToAgent::Share {
@@ -321,6 +344,7 @@ fn on_head(agent: &mut Agent, message: ToAgent, now_ns: u64) -> Result<(), Agent
         ToAgent::Stopping => agent.on_stopping(),
         ToAgent::Taken(task) => agent.on_taken(task),
         ToAgent::Find { number, id } => agent.on_find(number, id),
+        ToAgent::Survey(number) => nats.survey_for(number),
     }
     Ok(())
 }
@@ -331,6 +355,10 @@ fn on_engine(agent: &mut Agent, out: &mut Out, event: FromEngine, now_ns: u64) {
         FromEngine::Delivered(delivery) => agent.on_delivered(delivery, now_unix_nano()),
         FromEngine::Record(id, record) => agent.on_record(id, &record),
         FromEngine::Told(told) => agent.on_told(&told),
+        FromEngine::Surveyed(number, survey) => {
+            let cluster = survey.map(|survey| Box::new(survey.report()));
+            out.put_message(&FromAgent::Surveyed { number, cluster });
+        }
         FromEngine::Reachable(text) => {
             out.why.clear();
             out.put_message(&FromAgent::Engine { is_reachable: true, text });

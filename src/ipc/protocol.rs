@@ -8,6 +8,7 @@
 //! and touches nothing else. The peer is always a process of the same user (the socket is private), so the checks
 //! guard against mistakes and other versions, not against the user.
 
+mod cluster;
 mod explanation;
 pub mod frame;
 mod message;
@@ -18,6 +19,7 @@ mod tracing_settings;
 
 pub use tracer_core::codec as wire;
 
+pub use cluster::{ClusterReport, NodeReport, QueueReport};
 pub use explanation::{BlockedTask, Cycle, Explanation, Holder, OtherTask, Reason, RunningTask, WaitsFor};
 pub use message::*;
 pub use metrics::{JournalCounts, METRICS_VERSION, Metrics};

@@ -17,6 +17,7 @@ mod deaths;
 mod delivery;
 mod engine;
 mod engine_access;
+mod engine_setup;
 mod escapes;
 mod explain;
 mod fairness;

@@ -39,6 +39,31 @@ pub enum Reason {
         /// True if the engine has said that it has it.
         is_stored: bool,
     },
+    /// These nodes serve the queue that it is in.
+    ServedBy {
+        /// The queue.
+        queue: String,
+        /// Their names.
+        nodes: Vec<String>,
+        /// Number of messages of the queue that no node has.
+        waiting: u64,
+    },
+    /// No living node serves the queue that it is in.
+    UnservedQueue {
+        /// The queue.
+        queue: String,
+        /// Address of the engine.
+        address: String,
+    },
+    /// A node has taken it from its queue.
+    RunsOn {
+        /// The node.
+        node_id: String,
+        /// Number of the attempt.
+        attempt: u32,
+        /// Time at which that node took it, in nanoseconds since the Unix epoch by that node's clock.
+        since_unix_nano: u64,
+    },
     /// Too little of a resource is free.
     LacksResource {
         /// The resource's name.
@@ -271,6 +296,21 @@ impl fmt::Display for Reason {
             }
             Reason::InQueue { queue, is_stored: false } => {
                 write!(f, "it waits for the engine to take it into the queue `{queue}`")
+            }
+            Reason::ServedBy { queue, nodes, waiting } => {
+                write!(f, "the queue `{queue}` is served by {}, and ", nodes.join(", "))?;
+                match waiting {
+                    1 => f.write_str("1 message waits in it"),
+                    waiting => write!(f, "{waiting} messages wait in it"),
+                }
+            }
+            Reason::UnservedQueue { queue, address } => write!(
+                f,
+                "no living node serves the queue `{queue}`\n(hint: `tracer start --address {address} --queue {queue}`)"
+            ),
+            Reason::RunsOn { node_id, attempt, since_unix_nano } => {
+                let ran = Elapsed::from_nanos(now_unix_nano().saturating_sub(*since_unix_nano));
+                write!(f, "node `{node_id}` runs attempt {attempt} of it, which it took {ran} ago")
             }
             Reason::BehindAlike { tasks: 1 } => f.write_str("1 task that asks for the same is before it in the queue"),
             Reason::BehindAlike { tasks } => {

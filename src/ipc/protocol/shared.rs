@@ -10,7 +10,8 @@ use tracer_core::codec::{Put, Take, WireError};
 use tracer_core::task::{AttemptReport, Outcome, Refusal, TaskId};
 use tracer_core::{ClusterTaskId, PlaceId};
 
-use super::message::{put_attempts, take_attempts};
+use super::cluster::ClusterReport;
+use super::message::{put_attempts, take_attempts, take_value};
 
 /// The SHA-256 of a value.
 pub type Digest = [u8; 32];
@@ -241,6 +242,8 @@ pub enum ToAgent {
         /// The task.
         id: ClusterTaskId,
     },
+    /// Somebody asks for the nodes and queues of the engine: the number of the question, which comes back.
+    Survey(u64),
 }
 
 /// Knowledge that the engine has of a task.
@@ -399,6 +402,13 @@ pub enum FromAgent {
         /// State of the task.
         found: Found,
     },
+    /// The answer to [`ToAgent::Survey`].
+    Surveyed {
+        /// Number of the question.
+        number: u64,
+        /// The engine with all that share it; or why it cannot be asked, as a clause.
+        cluster: Result<Box<ClusterReport>, String>,
+    },
 }
 
 fn put_id(out: &mut Vec<u8>, id: ClusterTaskId) {
@@ -518,6 +528,10 @@ impl ToAgent {
                 out.put_u64(*number);
                 put_id(out, *id);
             }
+            ToAgent::Survey(number) => {
+                out.put_u8(13);
+                out.put_u64(*number);
+            }
         }
     }
 
@@ -567,6 +581,7 @@ impl ToAgent {
             10 => ToAgent::StoodIn { id: take_id(&mut take)?, attempt: take.u32()? },
             11 => ToAgent::Taken(TaskId(take.u64()?)),
             12 => ToAgent::Find { number: take.u64()?, id: take_id(&mut take)? },
+            13 => ToAgent::Survey(take.u64()?),
             _ => return Err(WireError::UnknownValue("message to an agent")),
         };
         take.finish()?;
@@ -633,6 +648,11 @@ impl FromAgent {
                 out.put_u64(*number);
                 found.put(out);
             }
+            FromAgent::Surveyed { number, cluster } => {
+                out.put_u8(11);
+                out.put_u64(*number);
+                out.put_bytes(&rmp_serde::to_vec_named(cluster).expect("a report is plain data"));
+            }
         }
     }
 
@@ -667,6 +687,7 @@ impl FromAgent {
             8 => FromAgent::Engine { is_reachable: flag(&mut take)?, text: take.str()?.into() },
             9 => FromAgent::Log(take.str()?.into()),
             10 => FromAgent::Found { number: take.u64()?, found: Found::take(&mut take)? },
+            11 => FromAgent::Surveyed { number: take.u64()?, cluster: take_value(take.bytes()?)? },
             _ => return Err(WireError::UnknownValue("message of an agent")),
         };
         take.finish()?;
@@ -682,6 +703,19 @@ mod tests {
     use super::*;
 
     const ID: ClusterTaskId = ClusterTaskId { place: PlaceId(1), task: TaskId(2) };
+
+    fn cluster() -> ClusterReport {
+        ClusterReport {
+            address: "nats://127.0.0.1".into(),
+            engine: "nats-server".into(),
+            version: "2.9.10".into(),
+            replicas: 1,
+            nodes: Vec::new(),
+            queues: Vec::new(),
+            unread_nodes: 2,
+            unanswered: Vec::new(),
+        }
+    }
 
     #[test]
     fn what_is_told_either_way_survives_the_wire() {
@@ -721,6 +755,7 @@ mod tests {
             ToAgent::StoodIn { id: ID, attempt: 3 },
             ToAgent::Taken(TaskId(4)),
             ToAgent::Find { number: 8, id: ID },
+            ToAgent::Survey(9),
         ];
         for message in to_agent {
             let mut body = Vec::new();
@@ -748,6 +783,8 @@ mod tests {
             FromAgent::Settled(ID),
             FromAgent::Engine { is_reachable: true, text: "nats-server 2.9.10".into() },
             FromAgent::Log("line".into()),
+            FromAgent::Surveyed { number: 9, cluster: Err("it is away".into()) },
+            FromAgent::Surveyed { number: 9, cluster: Ok(Box::new(cluster())) },
         ];
         let found = [
             Found::Unreachable,
