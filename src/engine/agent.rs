@@ -21,7 +21,7 @@ use tracer_core::task::{Outcome, TaskId};
 use tracer_core::{ClusterTaskId, PlaceId, Stored};
 use tracer_ipc::protocol::{Digest, Found, SharedEnd};
 
-use crate::interface::{Answer, Delivery, Handle, PutError, Request, ValueError, ValueKey, ValueSource};
+use crate::interface::{Answer, Delivery, Handle, PutError, Request, Tier, ValueError, ValueKey, ValueSource};
 use crate::message::{Heartbeat, TaskMessage, Told, value_of, with_files, without_value};
 use crate::record::{Claim, End, Event, Holder, Mark, Record, Refusal, Sight, Terms, change};
 
@@ -29,6 +29,8 @@ use crate::record::{Claim, End, Event, Holder, Mark, Record, Refusal, Sight, Ter
 const LOOK_AGAIN: u64 = 4;
 /// Tasks that are looked at in one interval of heartbeats.
 const LOOKS: usize = 64;
+/// Turn of a queue, counted from the last one before, in which its second part is taken from first: every fourth.
+const SECOND_FIRST: u32 = 4;
 /// Tries to get a value, one in each interval of heartbeats, before it counts as lost.
 const TRIES: u32 = 10;
 
@@ -56,6 +58,8 @@ pub struct Settings {
 pub struct Sharing {
     /// The queue.
     pub queue: String,
+    /// The part of it.
+    pub tier: Tier,
     /// Its [message](TaskMessage), without the digests of its values.
     pub message: Vec<u8>,
     /// Arguments that are to go into the engine, in the order of the envelope's inputs.
@@ -164,6 +168,7 @@ pub enum NotStored {
 #[derive(Debug)]
 struct Share {
     queue: String,
+    tier: Tier,
     message: Vec<u8>,
     terms: Terms,
     /// Its large arguments, each with its digest once the engine has it.
@@ -244,6 +249,17 @@ struct Change {
     sight: Option<Sight>,
 }
 
+/// Pulls from a queue.
+#[derive(Debug, Default)]
+struct Pulling {
+    /// Those that go on, each with whether it waits.
+    going: Vec<(Tier, bool)>,
+    /// True if one part was looked into, and had less than there was room for.
+    has_looked: bool,
+    /// Number of the turn, of those of which the last begins with the second part.
+    turn: u32,
+}
+
 #[derive(Clone, Debug)]
 struct Known {
     revision: Option<u64>,
@@ -269,7 +285,7 @@ enum Asked {
     Read(ClusterTaskId),
     Swap(ClusterTaskId, Option<Record>),
     Sight(ClusterTaskId),
-    Pull(String),
+    Pull(String, Tier, bool),
     /// A large argument of a share, by its place among them.
     PutArgument(TaskId, usize),
     /// A large argument of a claim.
@@ -299,8 +315,8 @@ pub struct Agent {
     /// Requests on the way.
     asked: BTreeMap<u64, Asked>,
     next_request: u64,
-    /// Queues from which a pull is going on.
-    pulling: BTreeSet<String>,
+    /// Pulls that go on, by queue.
+    pulling: BTreeMap<String, Pulling>,
     /// Free slots of the head, and imports that it had been told of when it said so.
     free: usize,
     slots: usize,
@@ -329,7 +345,7 @@ impl Agent {
             with_values: BTreeSet::new(),
             asked: BTreeMap::new(),
             next_request: 0,
-            pulling: BTreeSet::new(),
+            pulling: BTreeMap::new(),
             free: 0,
             slots: 0,
             told_then: 0,
@@ -381,8 +397,8 @@ impl Agent {
     pub fn on_reachable(&mut self, now_ns: u64) {
         self.is_reachable = true;
         self.next_beat_ns = now_ns;
-        self.pulling.clear();
-        self.asked.retain(|_, asked| !matches!(asked, Asked::Pull(_)));
+        self.pulling.values_mut().for_each(|pulling| pulling.going.clear());
+        self.asked.retain(|_, asked| !matches!(asked, Asked::Pull(..)));
         for task in self.shares.keys().copied().collect::<Vec<_>>() {
             if let Some(share) = self.shares.get_mut(&task) {
                 // What has happened to it meanwhile was told to nobody.
@@ -452,13 +468,14 @@ impl Agent {
 
     /// Takes a task that the head has accepted for a queue.
     pub fn on_share(&mut self, task: TaskId, sharing: Sharing, now_ns: u64) {
-        let Sharing { queue, message, values, is_new, is_stored } = sharing;
+        let Sharing { queue, tier, message, values, is_new, is_stored } = sharing;
         let Ok(TaskMessage { terms, .. }) = TaskMessage::decode(&message) else {
             let reason = "its message cannot be read".into();
             return self.tell(ToHead::NotStored(task, NotStored::Put(PutError::Refused(reason))));
         };
         let share = Share {
             queue,
+            tier,
             message,
             terms,
             values: values.into_iter().map(|value| (value, None)).collect(),
@@ -544,8 +561,8 @@ impl Agent {
         let digests: Vec<u8> = share.values.iter().flat_map(|(_, digest)| digest.unwrap_or_default()).collect();
         // Nothing stands behind the envelope yet.
         let message = [&share.message[..], &digests].concat();
-        let queue = share.queue.clone();
-        self.ask(Asked::Put(task), Request::Put { queue, id, message });
+        let (queue, tier) = (share.queue.clone(), share.tier);
+        self.ask(Asked::Put(task), Request::Put { queue, tier, id, message });
     }
 
     fn on_argument_put(&mut self, task: TaskId, at: usize, answer: Answer) {
@@ -802,9 +819,49 @@ impl Agent {
         }
         for (queue, _) in self.settings.queues.clone() {
             let count = self.room_of(&queue);
-            if count > 0 && self.pulling.insert(queue.clone()) {
-                self.ask(Asked::Pull(queue.clone()), Request::Pull { queue, count });
+            if count > 0 {
+                self.pull_from(queue, count);
             }
+        }
+    }
+
+    /// Goes on with the turn of a queue: what is there in one part and then in the other, and where there was less than there is room for, what comes within
+    /// a while. A part that is pulled from since before has nothing that waits.
+    fn pull_from(&mut self, queue: String, count: usize) {
+        let pulling = self.pulling.entry(queue.clone()).or_default();
+        if pulling.going.iter().any(|(_, waits)| !waits) {
+            return;
+        }
+        let is_asked = |tier: Tier| pulling.going.iter().any(|(going, _)| *going == tier);
+        let asked: Vec<_> = match (is_asked(Tier::First), is_asked(Tier::Second), pulling.has_looked) {
+            (true, true, _) => Vec::new(),
+            (true, false, _) => vec![(Tier::Second, true)],
+            (false, true, _) => vec![(Tier::First, true)],
+            (false, false, true) => vec![(Tier::First, true), (Tier::Second, true)],
+            (false, false, false) => {
+                pulling.turn = pulling.turn % SECOND_FIRST + 1;
+                vec![(if pulling.turn == SECOND_FIRST { Tier::Second } else { Tier::First }, false)]
+            }
+        };
+        pulling.has_looked = false;
+        pulling.going.extend(&asked);
+        for (tier, waits) in asked {
+            self.ask(
+                Asked::Pull(queue.clone(), tier, waits),
+                Request::Pull { queue: queue.clone(), tier, count, waits },
+            );
+        }
+    }
+
+    fn on_pulled(&mut self, queue: String, tier: Tier, waits: bool, answer: &Answer) {
+        let pulling = self.pulling.entry(queue).or_default();
+        pulling.going.retain(|going| *going != (tier, waits));
+        // What cannot be reached is not asked again at once.
+        if *answer != Answer::Unreachable {
+            pulling.has_looked = !waits;
+            self.pull();
+            // If there is no room left, the next turn begins anew.
+            self.pulling.values_mut().for_each(|pulling| pulling.has_looked = false);
         }
     }
 
@@ -1419,13 +1476,7 @@ impl Agent {
             Asked::FindMessage(number, attempts) => self.on_message_found(number, attempts, answer),
             Asked::FindValue(number, end, bytes) => self.on_value_found(number, *end, bytes, answer),
             Asked::GetResult(task, key) => self.on_result_got(task, &key, answer),
-            Asked::Pull(queue) => {
-                self.pulling.remove(&queue);
-                // What cannot be reached is not asked again at once.
-                if answer != Answer::Unreachable {
-                    self.pull();
-                }
-            }
+            Asked::Pull(queue, tier, waits) => self.on_pulled(queue, tier, waits, &answer),
         }
     }
 }

@@ -38,6 +38,7 @@ impl Random {
 #[derive(Clone, Debug)]
 struct Message {
     id: ClusterTaskId,
+    tier: Tier,
     bytes: Vec<u8>,
     /// Time at which it is delivered again, if it was delivered.
     again_ns: Option<u64>,
@@ -123,17 +124,21 @@ impl Engine {
         let kept = &mut self.kept;
         let mut delivered = Vec::new();
         let answer = match request {
-            Request::Put { id, message, .. } => {
-                if !kept.messages.iter().any(|message| message.id == id && !message.is_done) {
-                    kept.messages.push(Message { id, bytes: message, again_ns: None, deliveries: 0, is_done: false });
+            Request::Put { id, tier, message, .. } => {
+                let is_there = |there: &Message| (there.id, there.tier) == (id, tier) && !there.is_done;
+                if !kept.messages.iter().any(is_there) {
+                    let (again_ns, deliveries, is_done) = (None, 0, false);
+                    kept.messages.push(Message { id, tier, bytes: message, again_ns, deliveries, is_done });
                 }
                 Some(Answer::Put(Ok(())))
             }
             Request::Has { id, .. } => {
                 Some(Answer::Has(kept.messages.iter().any(|message| message.id == id && !message.is_done)))
             }
-            Request::Pull { queue, count } => {
-                let due = |message: &Message| !message.is_done && message.again_ns.is_none_or(|again| again <= now_ns);
+            Request::Pull { queue, tier, count, .. } => {
+                let due = |message: &Message| {
+                    !message.is_done && message.tier == tier && message.again_ns.is_none_or(|again| again <= now_ns)
+                };
                 for (number, message) in
                     kept.messages.iter_mut().enumerate().filter(|(_, message)| due(message)).take(count)
                 {
@@ -246,6 +251,7 @@ struct Head {
 
 #[derive(Clone, Debug)]
 struct Accepted {
+    tier: Tier,
     message: Vec<u8>,
     values: Vec<ValueSource>,
     is_stored: bool,
@@ -352,8 +358,8 @@ impl World {
         node.head.imports_seen = 0;
         for (task, accepted) in &node.head.accepted {
             if accepted.end.is_none() && !accepted.was_refused && !accepted.is_lost {
-                let Accepted { message, values, is_stored, .. } = accepted.clone();
-                let sharing = Sharing { queue: QUEUE.into(), message, values, is_new: false, is_stored };
+                let Accepted { tier, message, values, is_stored, .. } = accepted.clone();
+                let sharing = Sharing { queue: QUEUE.into(), tier, message, values, is_new: false, is_stored };
                 agent.on_share(*task, sharing, now_ns);
                 if accepted.is_withdrawn {
                     agent.on_withdraw(*task, b"cancelled".to_vec(), true);
@@ -501,7 +507,9 @@ impl World {
         if at_most_once {
             self.at_most_once.insert(ClusterTaskId { place: node.place, task });
         }
+        let tier = if self.random.chance(50) { Tier::First } else { Tier::Second };
         let accepted = Accepted {
+            tier,
             message: message.clone(),
             values: values.clone(),
             is_stored: false,
@@ -512,7 +520,7 @@ impl World {
         };
         node.head.accepted.insert(task, accepted);
         if let Some(agent) = &mut node.agent {
-            let sharing = Sharing { queue: QUEUE.into(), message, values, is_new: true, is_stored: false };
+            let sharing = Sharing { queue: QUEUE.into(), tier, message, values, is_new: true, is_stored: false };
             agent.on_share(task, sharing, now_ns);
         }
         self.take_effects(at);
@@ -871,7 +879,14 @@ fn message() -> Vec<u8> {
 }
 
 fn sharing() -> Sharing {
-    Sharing { queue: QUEUE.into(), message: message(), values: Vec::new(), is_new: true, is_stored: false }
+    Sharing {
+        queue: QUEUE.into(),
+        tier: Tier::First,
+        message: message(),
+        values: Vec::new(),
+        is_new: true,
+        is_stored: false,
+    }
 }
 
 /// Returns an envelope as it travels, with an argument in a file and others that were set aside.
@@ -1118,17 +1133,77 @@ fn what_never_left_is_refused_when_the_engine_is_away_for_too_long_and_what_may_
     assert_eq!(agent.take_effects(), [refused]);
 }
 
+/// Returns the pulls that are asked for: number, queue, part, count, and whether it waits.
+fn pulls(agent: &mut Agent) -> Vec<(u64, String, Tier, usize, bool)> {
+    let of_pull = |effect| match effect {
+        Effect::Ask(number, Request::Pull { queue, tier, count, waits }) => Some((number, queue, tier, count, waits)),
+        _ => None,
+    };
+    agent.take_effects().into_iter().filter_map(of_pull).collect()
+}
+
 #[test]
 fn a_node_asks_for_as_many_tasks_as_it_has_free_slots() {
     let mut agent = agent();
     agent.on_free(4, 3, 0);
-    let effects = agent.take_effects();
-    let [Effect::Ask(_, Request::Pull { count: 3, .. })] = effects[..] else { panic!("{effects:?}") };
+    let asked = pulls(&mut agent);
+    let [(number, _, Tier::First, 3, false)] = asked[..] else { panic!("{asked:?}") };
     agent.on_free(4, 2, 0);
-    assert_eq!(agent.take_effects(), [], "one pull at a time");
+    assert_eq!(pulls(&mut agent), [], "one after another");
+    agent.on_answer(number, Answer::Pulled);
+    let asked = pulls(&mut agent);
+    assert!(matches!(asked[..], [(_, _, Tier::First, 2, true), (_, _, Tier::Second, 2, true)]), "{asked:?}");
     agent.on_stopping();
     agent.on_free(4, 4, 0);
     assert_eq!(agent.take_effects(), []);
+}
+
+/// Has tasks of both parts wait without end, and returns from which of them a node takes with one slot.
+fn taken_in_turn(takes: usize) -> String {
+    let mut agent = agent();
+    let (mut taken, mut told) = (String::new(), 0);
+    while taken.len() < takes {
+        agent.on_free(1, 1, told);
+        for (number, queue, tier, count, _) in pulls(&mut agent) {
+            assert_eq!(count, 1);
+            told += 1;
+            let id = ClusterTaskId { place: PlaceId(2), task: TaskId(told) };
+            let handle = Handle(told.to_string());
+            agent.on_delivered(Delivery { queue, handle, id, message: message(), is_again: false }, 0);
+            let claim = agent.take_effects().into_iter().find_map(|effect| match effect {
+                Effect::Ask(number, Request::Swap { .. }) => Some(number),
+                _ => None,
+            });
+            agent.on_answer(claim.expect("there is room for it"), Answer::Swapped(Some(told)));
+            agent.on_answer(number, Answer::Pulled);
+            taken.push(if tier == Tier::First { '1' } else { '2' });
+        }
+        agent.take_effects();
+    }
+    taken
+}
+
+#[test]
+fn single_tasks_are_taken_before_those_of_large_jobs_which_get_every_fourth_turn() {
+    assert_eq!(taken_in_turn(12), "111211121112");
+}
+
+#[test]
+fn a_part_that_had_less_than_there_was_room_for_does_not_keep_the_other_waiting() {
+    let mut agent = agent();
+    agent.on_free(2, 2, 0);
+    let asked = pulls(&mut agent);
+    let [(number, ref queue, Tier::First, 2, false)] = asked[..] else { panic!("{asked:?}") };
+    let id = ClusterTaskId { place: PlaceId(2), task: TaskId(1) };
+    let handle = Handle("1".into());
+    agent.on_delivered(Delivery { queue: queue.clone(), handle, id, message: message(), is_again: false }, 0);
+    agent.on_answer(number, Answer::Pulled);
+    let asked = pulls(&mut agent);
+    assert!(matches!(asked[..], [(_, _, Tier::First, 1, true), (_, _, Tier::Second, 1, true)]), "{asked:?}");
+    // The second part is empty too after a while; the first one is still pulled from.
+    agent.on_answer(asked[1].0, Answer::Pulled);
+    let asked = pulls(&mut agent);
+    assert!(matches!(asked[..], [(_, _, Tier::Second, 1, true)]), "{asked:?}");
 }
 
 #[test]
@@ -1150,14 +1225,8 @@ fn of_a_queue_no_more_tasks_run_at_a_time_than_the_node_was_told() {
     agent.on_reachable(0);
     agent.take_effects();
     agent.on_free(4, 4, 0);
-    let counts = |effects: Vec<Effect>| -> Vec<(String, usize)> {
-        let of_pull = |effect| match effect {
-            Effect::Ask(_, Request::Pull { queue, count }) => Some((queue, count)),
-            _ => None,
-        };
-        effects.into_iter().filter_map(of_pull).collect()
-    };
-    assert_eq!(counts(agent.take_effects()), [("a".to_owned(), 1), ("b".to_owned(), 4)]);
+    let counts: Vec<_> = pulls(&mut agent).into_iter().map(|(_, queue, _, count, _)| (queue, count)).collect();
+    assert_eq!(counts, [("a".to_owned(), 1), ("b".to_owned(), 4)]);
     let id = ClusterTaskId { place: PlaceId(2), task: TaskId(1) };
     let delivery = |number: &str, id| Delivery {
         queue: "a".into(),

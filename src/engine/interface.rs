@@ -13,6 +13,15 @@ use tracer_ipc::protocol::Digest;
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Handle(pub String);
 
+/// A part of a queue. Nodes take from the first before the second, so that a single task does not wait for all of a large job.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Tier {
+    /// Single tasks.
+    First,
+    /// Tasks of jobs that have many.
+    Second,
+}
+
 /// The message of a task, as a queue has delivered it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Delivery {
@@ -79,24 +88,30 @@ pub enum Request {
     Put {
         /// The queue.
         queue: String,
+        /// The part of it.
+        tier: Tier,
         /// The task.
         id: ClusterTaskId,
         /// Its message.
         message: Vec<u8>,
     },
-    /// Say whether a queue has the message of a task. Answered by [`Answer::Has`].
+    /// Say whether a queue, in any part of it, has the message of a task. Answered by [`Answer::Has`].
     Has {
         /// The queue.
         queue: String,
         /// The task.
         id: ClusterTaskId,
     },
-    /// Deliver up to so many messages of a queue, as they come, for a while. Answered by [`Answer::Pulled`] when no more will come of it.
+    /// Deliver up to so many messages of a queue. Answered by [`Answer::Pulled`] when no more will come of it.
     Pull {
         /// The queue.
         queue: String,
+        /// The part of it.
+        tier: Tier,
         /// The most messages.
         count: usize,
+        /// True if those count too that come within a while; else only those that are there.
+        waits: bool,
     },
     /// Say that the holder of a message goes on with it. Not answered.
     Keep(Handle),

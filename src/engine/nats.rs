@@ -2,7 +2,7 @@
 //!
 //! | asset | kind | holds |
 //! |---|---|---|
-//! | `TRACER_default_Q_<queue>` | work queue stream with the durable pull consumer `w` | messages, each under the subject of its task |
+//! | `TRACER_default_Q_<queue>`, `TRACER_default_Q2_<queue>` | work queue stream for each tier, with the durable pull consumer `w` | messages, each under the subject of its task |
 //! | `TRACER_default_RECORD` | stream with one message for each subject | records under `task.<place>.<task>`, heartbeats under `node.<place>` |
 //! | `TRACER_default_VALUE` | stream, read with direct gets | large values in pieces, under `<place>.<task>.<attempt>.<digest>` |
 //! | `tracer.default.to.<place>` | subject without storage | what nodes tell each other |
@@ -10,10 +10,12 @@
 //! Compare-and-swap is a publication that expects the last sequence of its subject. A stream for each queue has one consumer without a filter: filters over
 //! many subjects are slow. No message has a `Nats-Msg-Id`: its window would swallow a second publication of a message that was lost.
 
+use std::collections::HashMap;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use async_nats::jetstream::consumer::pull::Batch;
 use async_nats::jetstream::consumer::{self, AckPolicy, DeliverPolicy, PullConsumer, PushConsumer};
 use async_nats::jetstream::context::{
     Context, CreateStreamErrorKind, GetStreamErrorKind, PublishError, PublishErrorKind,
@@ -24,15 +26,15 @@ use async_nats::jetstream::stream::{
 };
 use async_nats::{Client, ClientError, ConnectOptions, Event, ServerError};
 use futures_util::StreamExt;
-use tokio::sync::Semaphore;
 use tokio::sync::mpsc::UnboundedSender;
 use tokio::sync::watch::{self, error::RecvError};
+use tokio::sync::{Mutex, Semaphore};
 use tracer_core::causes::with_causes;
 use tracer_core::{ClusterTaskId, PlaceId};
 use tracer_ipc::protocol::EngineAccess;
 
 use crate::access::{self, Credentials, EngineError};
-use crate::interface::{Answer, Delivery, Entry, Handle, PutError, Request};
+use crate::interface::{Answer, Delivery, Entry, Handle, PutError, Request, Tier};
 
 mod values;
 
@@ -70,12 +72,25 @@ pub(crate) enum FromEngine {
     Unreachable(String),
 }
 
-fn queue_stream(queue: &str) -> String {
-    format!("TRACER_{CLUSTER}_Q_{queue}")
+/// The parts of a queue, each of which is a stream.
+const TIERS: [Tier; 2] = [Tier::First, Tier::Second];
+
+fn queue_stream(queue: &str, tier: Tier) -> String {
+    match tier {
+        Tier::First => format!("TRACER_{CLUSTER}_Q_{queue}"),
+        Tier::Second => format!("TRACER_{CLUSTER}_Q2_{queue}"),
+    }
 }
 
-fn queue_subject(queue: &str, id: ClusterTaskId) -> String {
-    format!("tracer.{CLUSTER}.q.{queue}.{id}")
+fn queue_subjects(queue: &str, tier: Tier) -> String {
+    match tier {
+        Tier::First => format!("tracer.{CLUSTER}.q.{queue}."),
+        Tier::Second => format!("tracer.{CLUSTER}.q2.{queue}."),
+    }
+}
+
+fn queue_subject(queue: &str, tier: Tier, id: ClusterTaskId) -> String {
+    format!("{}{id}", queue_subjects(queue, tier))
 }
 
 fn record_stream() -> String {
@@ -111,6 +126,8 @@ pub(crate) struct Nats {
     values: PathBuf,
     /// Permits for copies of values that go on at a time.
     copies: Semaphore,
+    /// Consumers that were pulled from, by the names of their streams.
+    consumers: Mutex<HashMap<String, PullConsumer>>,
 }
 
 impl Nats {
@@ -177,7 +194,15 @@ impl Nats {
                 let _ = of_told.send(FromEngine::Told(message.payload.to_vec()));
             }
         });
-        Ok(Nats { client, context, events, place, values, copies: Semaphore::new(values::COPIES) })
+        Ok(Nats {
+            client,
+            context,
+            events,
+            place,
+            values,
+            copies: Semaphore::new(values::COPIES),
+            consumers: Mutex::default(),
+        })
     }
 
     /// Carries a request out, beside others.
@@ -192,12 +217,12 @@ impl Nats {
 
     async fn answer(&self, request: Request) -> Option<Answer> {
         match request {
-            Request::Put { queue, id, message } => Some(self.put(&queue, id, message).await),
+            Request::Put { queue, tier, id, message } => Some(self.put((&queue, tier), id, message).await),
             Request::Has { queue, id } => {
-                let found = self.last(queue_stream(&queue), queue_subject(&queue, id)).await;
-                Some(found.map_or(Answer::Unreachable, |entry| Answer::Has(entry.is_some())))
+                let found = self.find_in_queue(&queue, id).await;
+                Some(found.map_or(Answer::Unreachable, |message| Answer::Has(message.is_some())))
             }
-            Request::Pull { queue, count } => Some(self.pull(&queue, count).await),
+            Request::Pull { queue, tier, count, waits } => Some(self.pull((&queue, tier), count, waits).await),
             Request::Keep(handle) => self.acknowledge(handle, "+WPI").await,
             Request::GiveBack(handle) => self.acknowledge(handle, "-NAK").await,
             Request::Done(handle) => self.acknowledge(handle, "+ACK").await,
@@ -240,9 +265,9 @@ impl Nats {
         None
     }
 
-    async fn put(&self, queue: &str, id: ClusterTaskId, message: Vec<u8>) -> Answer {
+    async fn put(&self, (queue, tier): (&str, Tier), id: ClusterTaskId, message: Vec<u8>) -> Answer {
         let publication = PublishMessage::build().payload(message.into()).expected_last_subject_sequence(0);
-        let sent = self.context.send_publish(queue_subject(queue, id), publication).await;
+        let sent = self.context.send_publish(queue_subject(queue, tier, id), publication).await;
         let acknowledged = match sent {
             Ok(acknowledged) => acknowledged.await,
             Err(error) => Err(error),
@@ -285,22 +310,44 @@ impl Nats {
         let mut streams = self.context.stream_names();
         while let Some(name) = streams.next().await {
             let name = name.map_err(drop)?;
-            let Some(queue) = name.strip_prefix(&queue_stream("")) else { continue };
-            if self.last(queue_stream(queue), queue_subject(queue, id)).await?.is_some() {
+            let Some(queue) = name.strip_prefix(&queue_stream("", Tier::First)) else { continue };
+            if self.find_in_queue(queue, id).await?.is_some() {
                 return Ok(Some(queue.into()));
             }
         }
         Ok(None)
     }
 
-    async fn pull(&self, queue: &str, count: usize) -> Answer {
+    /// Reads the message of a task, whichever part of a queue has it.
+    async fn find_in_queue(&self, queue: &str, id: ClusterTaskId) -> Result<Option<Entry>, ()> {
+        for tier in TIERS {
+            let found = self.last(queue_stream(queue, tier), queue_subject(queue, tier, id)).await?;
+            if found.is_some() {
+                return Ok(found);
+            }
+        }
+        Ok(None)
+    }
+
+    async fn pull(&self, of: (&str, Tier), count: usize, waits: bool) -> Answer {
         let batch = async {
-            let stream = self.context.get_stream_no_info(queue_stream(queue)).await.ok()?;
-            let consumer: PullConsumer = stream.get_consumer("w").await.ok()?;
-            // Without heartbeats of the server: after one, this client's batch sleeps through the messages that come.
-            consumer.batch().max_messages(count).expires(PULL_EXPIRES).messages().await.ok()
+            let consumer = self.consumer(of).await?;
+            Some(if waits {
+                // Without heartbeats of the server: after one, this client's batch sleeps through the messages that come.
+                consumer.batch().max_messages(count).expires(PULL_EXPIRES).messages().await.ok()?
+            } else {
+                consumer.fetch().max_messages(count).messages().await.ok()?
+            })
         };
-        let Some(mut batch) = batch.await else { return Answer::Unreachable };
+        let Some(batch) = batch.await else { return Answer::Unreachable };
+        if waits {
+            return self.deliver(of.0, batch).await;
+        }
+        tokio::time::timeout(REQUEST_LIMIT, self.deliver(of.0, batch)).await.unwrap_or(Answer::Unreachable)
+    }
+
+    /// Hands on what a pull brings.
+    async fn deliver(&self, queue: &str, mut batch: Batch) -> Answer {
         while let Some(message) = batch.next().await {
             let Ok(message) = message else { return Answer::Unreachable };
             let is_again = message.info().map_or(true, |info| info.delivered > 1);
@@ -316,6 +363,19 @@ impl Nats {
             let _ = self.events.send(FromEngine::Delivered(delivery));
         }
         Answer::Pulled
+    }
+
+    /// Returns the consumer of a part of a queue, which is looked up once.
+    async fn consumer(&self, (queue, tier): (&str, Tier)) -> Option<PullConsumer> {
+        let name = queue_stream(queue, tier);
+        let mut consumers = self.consumers.lock().await;
+        if let Some(consumer) = consumers.get(&name) {
+            return Some(consumer.clone());
+        }
+        let stream = self.context.get_stream_no_info(&name).await.ok()?;
+        let consumer: PullConsumer = stream.get_consumer("w").await.ok()?;
+        consumers.insert(name, consumer.clone());
+        Some(consumer)
     }
 }
 
@@ -437,10 +497,11 @@ async fn make_assets(client: &Client, context: &Context, queues: &[String], addr
     };
     make_stream(client, context, records, address).await?;
     make_stream(client, context, values::stream(), address).await?;
-    for queue in queues {
+    for (queue, tier) in queues.iter().flat_map(|queue| TIERS.map(|tier| (queue, tier))) {
+        let name = queue_stream(queue, tier);
         let of_queue = StreamConfig {
-            name: queue_stream(queue),
-            subjects: vec![format!("tracer.{CLUSTER}.q.{queue}.*")],
+            name: name.clone(),
+            subjects: vec![format!("{}*", queue_subjects(queue, tier))],
             retention: RetentionPolicy::WorkQueue,
             discard: DiscardPolicy::New,
             max_bytes: QUEUE_BYTES,
@@ -450,8 +511,8 @@ async fn make_assets(client: &Client, context: &Context, queues: &[String], addr
             ..StreamConfig::default()
         };
         make_stream(client, context, of_queue, address).await?;
-        let asset = |reason: String| EngineError::Asset { name: format!("{}/w", queue_stream(queue)), reason };
-        let stream = context.get_stream_no_info(queue_stream(queue)).await;
+        let asset = |reason: String| EngineError::Asset { name: format!("{name}/w"), reason };
+        let stream = context.get_stream_no_info(&name).await;
         let stream = stream.map_err(|error| asset(error.to_string()))?;
         let config = consumer::pull::Config {
             durable_name: Some("w".into()),
@@ -535,6 +596,8 @@ mod tests {
         let id = ClusterTaskId { place: PlaceId(0x1234_5678_9abc_def0), task: TaskId(1042) };
         assert_eq!(task_of_record(&record_subject(id)), Some(id));
         assert_eq!(task_of_record("tracer.default.record.node.x"), None);
-        assert_eq!(queue_subject("q", id).rsplit('.').next().map(str::parse), Some(Ok(id)));
+        for tier in TIERS {
+            assert_eq!(queue_subject("q", tier, id).rsplit('.').next().map(str::parse), Some(Ok(id)));
+        }
     }
 }

@@ -18,7 +18,7 @@ use tracer_ipc::session::socket_path;
 use tracer_ipc::stored;
 
 use crate::agent::{Agent, Effect, Import, NotStored, Settings, Sharing, ToHead, Token};
-use crate::interface::PutError;
+use crate::interface::{PutError, Tier};
 use crate::message::{TaskMessage, set_aside};
 use crate::nats::{self, ACK_WAIT, FromEngine, Nats};
 use crate::record::{Claim, End, Holder, Mark, PastAttempt, Terms};
@@ -294,6 +294,7 @@ fn on_head(agent: &mut Agent, message: ToAgent, now_ns: u64) -> Result<(), Agent
         ToAgent::Share {
             task,
             queue,
+            is_of_many,
             submitted_unix_nano,
             at_most_once,
             crash_limit,
@@ -305,7 +306,8 @@ fn on_head(agent: &mut Agent, message: ToAgent, now_ns: u64) -> Result<(), Agent
             let terms = Terms { at_most_once, crash_limit };
             let (envelope, values) = set_aside(&envelope, large).map_err(AgentError::Protocol)?;
             let message = TaskMessage { submitted_unix_nano, terms, envelope: &envelope, digests: &[] }.encode();
-            agent.on_share(task, Sharing { queue, message, values, is_new, is_stored }, now_ns);
+            let tier = if is_of_many { Tier::Second } else { Tier::First };
+            agent.on_share(task, Sharing { queue, tier, message, values, is_new, is_stored }, now_ns);
         }
         ToAgent::Withdraw { task, stops, end } => agent.on_withdraw(task, end, stops),
         ToAgent::Free { slots, free, imports } => agent.on_free(slots as usize, free as usize, imports),

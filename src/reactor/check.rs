@@ -116,6 +116,8 @@ fn check_shared(state: &State) -> Result<(), String> {
     let ensure = |holds: bool, what: String| if holds { Ok(()) } else { Err(what) };
     let (open, shared) = (state.shared.open.len(), state.tally.shared());
     ensure(open == shared, format!("{open} tasks are known to be shared, {shared} counted"))?;
+    let of_jobs: usize = state.shared.of_job.values().sum();
+    ensure(of_jobs == open, format!("{open} tasks are shared, and {of_jobs} by their jobs"))?;
     for id in state.shared.open.keys() {
         let is_shared = state.tasks.get(*id).is_some_and(|task| matches!(task.progress(), Progress::Shared));
         ensure(is_shared, format!("task {id} is said to be shared, and is not"))?;

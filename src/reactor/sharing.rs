@@ -147,10 +147,10 @@ pub fn on_shared_lost(
 }
 
 fn end(state: &mut State, effects: &mut impl Effects, id: TaskId, attempt: u32, ended: TaskEnd) {
-    if state.shared.open.remove(&id).is_none() {
+    let Some(task) = state.tasks.get_mut(id) else { return };
+    if !state.shared.close(id, task.job) {
         return;
     }
-    let Some(task) = state.tasks.get_mut(id) else { return };
     task.attempt = attempt;
     task.advance(id, Event::LetGo, &mut state.tally);
     lifecycle::end_task(state, effects, id, ended);

@@ -98,6 +98,33 @@ fn a_task_of_a_queue_is_journaled_handed_over_and_acknowledged_when_the_engine_h
 }
 
 #[test]
+fn tasks_of_a_job_that_has_many_in_queues_are_told_apart() {
+    let mut story = joined(1);
+    let of_many = |story: &Story| -> Vec<bool> {
+        let is_of_many = |message: &ToAgent| match message {
+            ToAgent::Share { is_of_many, .. } => Some(*is_of_many),
+            _ => None,
+        };
+        story.effects.to_agent.iter().filter_map(is_of_many).collect()
+    };
+    submit(&mut story, &vec![of_queue(NEVER_AGAIN); 16]);
+    story.schedule();
+    assert_eq!(of_many(&story), [false; 16]);
+    story.effects.to_agent.clear();
+    submit(&mut story, &[of_queue(NEVER_AGAIN)]);
+    story.schedule();
+    assert_eq!(of_many(&story), [true]);
+    story.effects.to_agent.clear();
+    for task in 1..=16 {
+        let end = end_of(Outcome::Returned(vec![1]));
+        on_shared_ended(&mut story.state, &mut story.effects, TaskId(task), &end, story.now);
+    }
+    submit(&mut story, &[of_queue(NEVER_AGAIN)]);
+    story.schedule();
+    assert_eq!(of_many(&story), [false], "they have ended");
+}
+
+#[test]
 fn what_the_engine_does_not_take_is_refused_and_its_driver_hears_no_end_beside_that() {
     let mut story = joined(1);
     submit(&mut story, &[of_queue(NEVER_AGAIN)]);

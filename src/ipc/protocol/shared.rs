@@ -154,6 +154,8 @@ pub enum ToAgent {
         task: TaskId,
         /// The queue.
         queue: String,
+        /// True if its job has many tasks in queues: others come before it.
+        is_of_many: bool,
         /// Time at which it was accepted, in nanoseconds since the Unix epoch.
         submitted_unix_nano: u64,
         /// True if it must not be started twice.
@@ -447,6 +449,7 @@ impl ToAgent {
             ToAgent::Share {
                 task,
                 queue,
+                is_of_many,
                 submitted_unix_nano,
                 at_most_once,
                 crash_limit,
@@ -457,7 +460,7 @@ impl ToAgent {
             } => {
                 out.put_u8(2);
                 [task.0, *submitted_unix_nano].into_iter().for_each(|number| out.put_u64(number));
-                [*at_most_once, *is_new, *is_stored].into_iter().for_each(|flag| out.put_u8(flag.into()));
+                [*is_of_many, *at_most_once, *is_new, *is_stored].into_iter().for_each(|flag| out.put_u8(flag.into()));
                 out.put_u32(*crash_limit);
                 out.put_str(queue);
                 out.put_bytes(envelope);
@@ -535,7 +538,8 @@ impl ToAgent {
             }
             2 => {
                 let (task, submitted_unix_nano) = (TaskId(take.u64()?), take.u64()?);
-                let (at_most_once, is_new, is_stored) = (flag(&mut take)?, flag(&mut take)?, flag(&mut take)?);
+                let (is_of_many, at_most_once) = (flag(&mut take)?, flag(&mut take)?);
+                let (is_new, is_stored) = (flag(&mut take)?, flag(&mut take)?);
                 let (crash_limit, queue) = (take.u32()?, take.str()?.to_owned());
                 let envelope = take.bytes()?.into();
                 let large = (0..take.u32()?).map(|_| Ok((take.u32()?, take.bytes()?.into())));
@@ -543,6 +547,7 @@ impl ToAgent {
                 ToAgent::Share {
                     task,
                     queue,
+                    is_of_many,
                     submitted_unix_nano,
                     at_most_once,
                     crash_limit,
@@ -703,6 +708,7 @@ mod tests {
             ToAgent::Share {
                 task: TaskId(1),
                 queue: "default".into(),
+                is_of_many: true,
                 submitted_unix_nano: 2,
                 at_most_once: true,
                 crash_limit: 3,

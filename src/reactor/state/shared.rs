@@ -18,6 +18,8 @@ pub(crate) struct SharedTasks {
     pub to_share: Vec<TaskId>,
     /// Tasks that are [shared](crate::state::Progress::Shared), those included that are to be handed over.
     pub open: BTreeMap<TaskId, Open>,
+    /// Number of those, by their jobs.
+    pub of_job: BTreeMap<JobId, usize>,
     /// Tasks with ids below this one may have been put into a queue by an agent of a head before this one; none if there was no such head.
     pub new_from: Option<TaskId>,
     /// Tasks of other nodes that this head runs, or whose end the agent has not settled.
@@ -26,6 +28,27 @@ pub(crate) struct SharedTasks {
     pub imports_by_id: BTreeMap<ClusterTaskId, TaskId>,
     /// Number of imports that have come from the agent that there is.
     pub imports_seen: u64,
+}
+
+impl SharedTasks {
+    /// Notes that a task of a job is for a queue.
+    pub(crate) fn open(&mut self, id: TaskId, job: JobId) {
+        self.open.insert(id, Open::default());
+        *self.of_job.entry(job).or_default() += 1;
+        self.to_share.push(id);
+    }
+
+    /// Forgets a task of a job. False if it is not known.
+    pub(crate) fn close(&mut self, id: TaskId, job: JobId) -> bool {
+        let is_known = self.open.remove(&id).is_some();
+        if is_known && let Some(count) = self.of_job.get_mut(&job) {
+            *count -= 1;
+            if *count == 0 {
+                self.of_job.remove(&job);
+            }
+        }
+        is_known
+    }
 }
 
 /// A task of this head that the engine has or is to have.
