@@ -3,7 +3,7 @@
 //! | asset | kind | holds |
 //! |---|---|---|
 //! | `TRACER_default_Q_<queue>`, `TRACER_default_Q2_<queue>` | work queue stream for each tier, with the durable pull consumer `w` | messages, each under the subject of its task |
-//! | `TRACER_default_RECORD` | stream with one message for each subject | records under `task.<place>.<task>`, heartbeats under `node.<place>` |
+//! | `TRACER_default_RECORD` | stream with one message for each subject | records under `task.<place>.<task>` and `bundle.<place>.<task>`, heartbeats under `node.<place>` |
 //! | `TRACER_default_VALUE` | stream, read with direct gets | large values in pieces, under `<place>.<task>.<attempt>.<digest>` |
 //! | `tracer.default.to.<place>` | subject without storage | what nodes tell each other |
 //!
@@ -30,11 +30,14 @@ use tokio::sync::mpsc::UnboundedSender;
 use tokio::sync::watch::{self, error::RecvError};
 use tokio::sync::{Mutex, Semaphore};
 use tracer_core::causes::with_causes;
+use tracer_core::task::TaskId;
 use tracer_core::{ClusterTaskId, PlaceId};
 use tracer_ipc::protocol::EngineAccess;
 
 use crate::access::{self, Credentials, EngineError};
-use crate::interface::{Answer, Delivery, Entry, Handle, PutError, Request, Tier};
+use crate::bundle::BUNDLE_LIMIT;
+use crate::interface::{Answer, Delivery, Entry, Handle, PutError, RecordKey, Request, Tier};
+use crate::message::BundleMessage;
 
 mod values;
 
@@ -62,8 +65,8 @@ pub(crate) enum FromEngine {
     Answer(u64, Answer),
     /// A message that a pull has brought.
     Delivered(Delivery),
-    /// The record of a task of this node has changed.
-    Record(ClusterTaskId, Vec<u8>),
+    /// A record of tasks of this node has changed.
+    Record(RecordKey, Vec<u8>),
     /// Another node has told this one something.
     Told(Vec<u8>),
     /// Start of a time in which the engine can be reached, with its name and version.
@@ -97,8 +100,12 @@ fn record_stream() -> String {
     format!("TRACER_{CLUSTER}_RECORD")
 }
 
-fn record_subject(id: ClusterTaskId) -> String {
-    format!("tracer.{CLUSTER}.record.task.{}.{}", id.place, id.task)
+fn record_subject(key: RecordKey) -> String {
+    let (kind, id) = match key {
+        RecordKey::Task(id) => ("task", id),
+        RecordKey::Bundle(id) => ("bundle", id),
+    };
+    format!("tracer.{CLUSTER}.record.{kind}.{}.{}", id.place, id.task)
 }
 
 fn node_subject(place: PlaceId) -> String {
@@ -109,11 +116,16 @@ fn told_subject(place: PlaceId) -> String {
     format!("tracer.{CLUSTER}.to.{place}")
 }
 
-/// Returns the task of the subject of a record.
-fn task_of_record(subject: &str) -> Option<ClusterTaskId> {
+/// Returns the key of the subject of a record.
+fn key_of_record(subject: &str) -> Option<RecordKey> {
     let mut tokens = subject.rsplit('.');
-    let (task, place) = (tokens.next()?, tokens.next()?);
-    format!("{place}-{task}").parse().ok()
+    let (task, place, kind) = (tokens.next()?, tokens.next()?, tokens.next()?);
+    let id = format!("{place}-{task}").parse().ok()?;
+    match kind {
+        "task" => Some(RecordKey::Task(id)),
+        "bundle" => Some(RecordKey::Bundle(id)),
+        _ => None,
+    }
 }
 
 /// A connection to the engine.
@@ -226,11 +238,11 @@ impl Nats {
             Request::Keep(handle) => self.acknowledge(handle, "+WPI").await,
             Request::GiveBack(handle) => self.acknowledge(handle, "-NAK").await,
             Request::Done(handle) => self.acknowledge(handle, "+ACK").await,
-            Request::Read(id) => {
-                let entry = self.last(record_stream(), record_subject(id)).await;
+            Request::Read(key) => {
+                let entry = self.last(record_stream(), record_subject(key)).await;
                 Some(entry.map_or(Answer::Unreachable, Answer::Record))
             }
-            Request::Swap { id, revision, record } => Some(self.swap(record_subject(id), revision, record).await),
+            Request::Swap { key, revision, record } => Some(self.swap(record_subject(key), revision, record).await),
             Request::Beat(beat) => {
                 // The next one comes in some seconds.
                 if let Ok(acknowledged) = self.context.publish(node_subject(self.place), beat.into()).await {
@@ -310,12 +322,26 @@ impl Nats {
         let mut streams = self.context.stream_names();
         while let Some(name) = streams.next().await {
             let name = name.map_err(drop)?;
-            let Some(queue) = name.strip_prefix(&queue_stream("", Tier::First)) else { continue };
-            if self.find_in_queue(queue, id).await?.is_some() {
+            if let Some(queue) = name.strip_prefix(&queue_stream("", Tier::First))
+                && (self.find_in_queue(queue, id).await?.is_some() || self.find_in_bundle(queue, id).await?)
+            {
                 return Ok(Some(queue.into()));
             }
         }
         Ok(None)
+    }
+
+    /// Returns whether a queue has the message of a bundle with this task.
+    async fn find_in_bundle(&self, queue: &str, id: ClusterTaskId) -> Result<bool, ()> {
+        let (stream, tier) = (queue_stream(queue, Tier::Second), Tier::Second);
+        for place in 1..u64::from(BUNDLE_LIMIT).min(id.task.0) {
+            let first = ClusterTaskId { task: TaskId(id.task.0 - place), ..id };
+            let found = self.last(stream.clone(), queue_subject(queue, tier, first)).await?;
+            if found.is_some_and(|entry| BundleMessage::has(&entry.value, place as u32)) {
+                return Ok(true);
+            }
+        }
+        Ok(false)
     }
 
     /// Reads the message of a task, whichever part of a queue has it.
@@ -410,8 +436,8 @@ async fn set_up_and_watch(
                 let version = client.server_info().version;
                 let _ = events.send(FromEngine::Reachable(format!("nats-server {version}")));
                 while let Some(Ok(message)) = records.next().await {
-                    if let Some(id) = task_of_record(&message.subject) {
-                        let _ = events.send(FromEngine::Record(id, message.payload.to_vec()));
+                    if let Some(key) = key_of_record(&message.subject) {
+                        let _ = events.send(FromEngine::Record(key, message.payload.to_vec()));
                     }
                 }
                 let _ = events.send(FromEngine::Unreachable("its records cannot be watched any more".into()));
@@ -561,7 +587,7 @@ async fn watch(client: &Client, context: &Context, place: PlaceId) -> Result<con
         deliver_subject: client.new_inbox(),
         deliver_policy: DeliverPolicy::New,
         ack_policy: AckPolicy::None,
-        filter_subject: format!("tracer.{CLUSTER}.record.task.{place}.*"),
+        filter_subject: format!("tracer.{CLUSTER}.record.*.{place}.*"),
         ..consumer::push::Config::default()
     };
     let consumer: PushConsumer = stream.create_consumer(config).await.map_err(|error| asset(with_causes(&error)))?;
@@ -587,15 +613,15 @@ pub(crate) async fn try_out(access: &EngineAccess, queues: &[String]) -> Result<
 
 #[cfg(test)]
 mod tests {
-    use tracer_core::task::TaskId;
-
     use super::*;
 
     #[test]
     fn a_record_is_found_under_its_task() {
         let id = ClusterTaskId { place: PlaceId(0x1234_5678_9abc_def0), task: TaskId(1042) };
-        assert_eq!(task_of_record(&record_subject(id)), Some(id));
-        assert_eq!(task_of_record("tracer.default.record.node.x"), None);
+        for key in [RecordKey::Task(id), RecordKey::Bundle(id)] {
+            assert_eq!(key_of_record(&record_subject(key)), Some(key));
+        }
+        assert_eq!(key_of_record("tracer.default.record.node.x"), None);
         for tier in TIERS {
             assert_eq!(queue_subject("q", tier, id).rsplit('.').next().map(str::parse), Some(Ok(id)));
         }
