@@ -18,7 +18,7 @@ use crate::{
 };
 
 /// Limit on the arguments in the message of a task, encoded, in bytes.
-const ARGUMENTS_LIMIT: usize = 256 << 10;
+pub(crate) const ARGUMENTS_LIMIT: usize = 256 << 10;
 
 /// Says why a task cannot go into the queue that it names, if so.
 pub(crate) fn check(state: &State, envelope: &Envelope<'_>) -> Result<(), Refusal> {
