@@ -998,9 +998,19 @@ impl Agent {
     /// Returns for how many messages of a queue there is room.
     fn room_of(&self, queue: &str) -> usize {
         let most = self.settings.queues.iter().find(|(name, _)| name == queue).map_or(0, |(_, slots)| *slots);
-        let alone = self.held.values().filter(|held| held.bundle.is_none() && held.queue == queue).count();
-        let bundles = self.bundles.values().filter(|bundle| bundle.queue == queue).count();
-        self.room().min(most.saturating_sub(alone + bundles))
+        if most >= self.slots {
+            return self.room();
+        }
+        // The tasks of one bundle take as many slots as the queue may.
+        match self.bundles.values().any(|bundle| bundle.queue == queue) {
+            true => 0,
+            false => self.room().min(most.saturating_sub(self.alone(queue))),
+        }
+    }
+
+    /// Returns the number of tasks of a queue that this node has and that came by themselves.
+    fn alone(&self, queue: &str) -> usize {
+        self.held.values().filter(|held| held.bundle.is_none() && held.queue == queue).count()
     }
 
     /// Takes a message that a pull has brought. The time is in nanoseconds since the Unix epoch.
@@ -1138,7 +1148,7 @@ impl Agent {
         // What the head was not told of yet is for others.
         let fetching = |(id, held): (&ClusterTaskId, &Held)| Some((*id, held.fetch.as_ref()?.claim.attempt));
         let fetching: Vec<_> = self.held.iter().filter_map(fetching).collect();
-        for (id, attempt) in fetching {
+        for (id, attempt) in fetching.into_iter().chain(self.waiting_in_bundles()) {
             self.on_import_given_back(id, attempt, false);
         }
     }
@@ -1444,8 +1454,10 @@ impl Agent {
         let mut held = self.held.remove(&id)?;
         let files = held.fetch.take().map(|fetch| fetch.files).unwrap_or_default();
         self.effects.extend(files.into_iter().map(Effect::RemoveFile));
-        if let Some(first) = held.bundle {
-            self.remove_from_bundle(first, id, is_let_go);
+        match held.bundle {
+            Some(first) => self.remove_from_bundle(first, id, is_let_go),
+            // The queue may have had no room beside it.
+            None => self.pull(),
         }
         Some(held)
     }
@@ -1514,7 +1526,10 @@ impl Agent {
     /// Hands a task to the head that this node has claimed, once its large arguments are here.
     fn import(&mut self, id: ClusterTaskId, claim: Claim) {
         let max = self.settings.max_value;
-        let Some(held) = self.held.get_mut(&id).filter(|held| held.attempt.is_none()) else { return };
+        if self.held.get(&id).is_none_or(|held| held.attempt.is_some()) || self.puts_off(id, &claim) {
+            return;
+        }
+        let Some(held) = self.held.get_mut(&id) else { return };
         if let Some(fetch) = &mut held.fetch {
             fetch.claim = claim;
             return;

@@ -52,6 +52,8 @@ pub(super) struct HeldBundle {
     message: Option<Vec<u8>>,
     /// Places of tasks that this node claims or runs.
     open: BTreeSet<u32>,
+    /// Places of those that the head is not to have yet, because its queue takes no more slots, with their claims.
+    waiting: BTreeMap<u32, Claim>,
     /// Places of tasks that are another node's, or may be.
     let_go: BTreeSet<u32>,
     /// Tasks of which all that is left is to bring their end about, and the bytes of their outcomes.
@@ -392,9 +394,17 @@ impl Agent {
         };
         bundle.is_imported = true;
         let (queue, handle, terms, count) = (&bundle.queue, &bundle.handle, bundle.terms, bundle.count);
+        let most = self.settings.queues.iter().find(|(name, _)| name == queue).map_or(0, |(_, most)| *most);
         for BundledTask { place, submitted_unix_nano, envelope } in message.tasks {
             let id = member(first, place);
             bundle.open.insert(place);
+            if most < self.slots {
+                let of_task = TaskMessage { submitted_unix_nano, terms, envelope, digests: &[] };
+                let message = Some(of_task.encode());
+                self.held.insert(id, Held { bundle: Some(first), message, ..Held::new(queue, handle, terms) });
+                bundle.waiting.insert(place, claim.clone());
+                continue;
+            }
             let held = Held { bundle: Some(first), attempt: Some(claim.attempt), ..Held::new(queue, handle, terms) };
             self.held.insert(id, held);
             let of_task = TaskMessage { submitted_unix_nano, terms, envelope, digests: &[] };
@@ -408,7 +418,55 @@ impl Agent {
             self.effects.push(super::Effect::Tell(ToHead::Import(import)));
         }
         self.has_new_bundle = true;
+        self.import_waiting(first);
         self.consider_settling(first);
+    }
+
+    /// Hands as many of the tasks of a bundle to the head as its queue takes slots.
+    fn import_waiting(&mut self, first: ClusterTaskId) {
+        loop {
+            let Some(bundle) = self.bundles.get(&first).filter(|bundle| !bundle.waiting.is_empty()) else { return };
+            if self.is_stopping || !self.takes_more(&bundle.queue) {
+                return;
+            }
+            let waiting = self.bundles.get_mut(&first).and_then(|bundle| bundle.waiting.pop_first());
+            let Some((place, claim)) = waiting else { return };
+            self.import(member(first, place), claim);
+        }
+    }
+
+    /// Returns whether a queue may have one more slot of this node.
+    fn takes_more(&self, queue: &str) -> bool {
+        let most = self.settings.queues.iter().find(|(name, _)| name == queue).map_or(0, |(_, most)| *most);
+        let is_over = |event: &Event| matches!(event, Event::Outcome { .. } | Event::GivenBack { .. });
+        let runs = |id: &ClusterTaskId| {
+            let is_here = self.held.get(id).is_some_and(|held| held.attempt.is_some());
+            is_here && !self.changes.get(id).is_some_and(|change| change.todo.iter().any(is_over))
+        };
+        let of_bundle = |(first, bundle): (&ClusterTaskId, &HeldBundle)| {
+            bundle.open.iter().filter(|place| runs(&member(*first, **place))).count()
+        };
+        let bundles = self.bundles.iter().filter(|(_, bundle)| bundle.queue == queue);
+        most >= self.slots || self.alone(queue) + bundles.map(of_bundle).sum::<usize>() < most
+    }
+
+    /// Keeps a task of a bundle from the head, if its queue takes no more slots. True if so.
+    pub(super) fn puts_off(&mut self, id: ClusterTaskId, claim: &Claim) -> bool {
+        let Some(first) = self.held.get(&id).and_then(|held| held.bundle) else { return false };
+        let is_full = self.bundles.get(&first).is_some_and(|bundle| !self.takes_more(&bundle.queue));
+        if is_full && let Some(bundle) = self.bundles.get_mut(&first) {
+            bundle.waiting.insert(place_of(first, id), claim.clone());
+        }
+        is_full
+    }
+
+    /// Returns the tasks of bundles that the head does not have yet, with the attempt that each is at.
+    pub(super) fn waiting_in_bundles(&self) -> Vec<(ClusterTaskId, u32)> {
+        let of_bundle = |(first, bundle): (&ClusterTaskId, &HeldBundle)| {
+            let of_place = |(place, claim): (&u32, &Claim)| (member(*first, *place), claim.attempt);
+            bundle.waiting.iter().map(of_place).collect::<Vec<_>>()
+        };
+        self.bundles.iter().flat_map(of_bundle).collect()
     }
 
     /// Returns the bundle of a task whose record is that of its bundle.
@@ -428,6 +486,7 @@ impl Agent {
             Event::GivenBack { .. } => bundle.over += 1,
             _ => bundle.is_hurried = true,
         }
+        self.import_waiting(first);
         self.consider_settling(first);
     }
 
@@ -492,13 +551,14 @@ impl Agent {
             self.on_shared_bundle(first, record);
         }
         let Some(bundle) = self.bundles.get_mut(&first).filter(|bundle| !bundle.is_settled) else { return };
-        (bundle.is_settled, bundle.record) = (true, record.cloned());
+        (bundle.is_settled, bundle.record, bundle.over) = (true, record.cloned(), 0);
         bundle.is_to_return |= record.is_none();
         // Those that an agent before this one did not hand over to the head are for others.
         bundle.is_to_return |= bundle.is_imported && bundle.lacks_tasks();
         for place in collected {
             let id = member(first, *place);
             bundle.open.remove(place);
+            bundle.waiting.remove(place);
             self.held.remove(&id);
             let event = self.changes.remove(&id).and_then(|mut change| change.todo.pop_front());
             bundle.is_to_return |= matches!(event, Some(Event::GivenBack { .. }));
@@ -558,9 +618,11 @@ impl Agent {
         let Some(bundle) = self.bundles.get_mut(&first) else { return };
         let place = place_of(first, id);
         bundle.open.remove(&place);
+        bundle.waiting.remove(&place);
         if is_let_go {
             bundle.let_go.insert(place);
         }
+        self.import_waiting(first);
         self.finish_bundle(first);
     }
 
@@ -853,6 +915,7 @@ impl HeldBundle {
             run_ns: u64::MAX,
             message: None,
             open: BTreeSet::new(),
+            waiting: BTreeMap::new(),
             let_go: BTreeSet::new(),
             over: 0,
             bytes: 0,
