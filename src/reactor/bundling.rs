@@ -16,18 +16,18 @@ const RUN_NS: u64 = 20_000_000;
 /// Limit on the bytes of its tasks.
 const BYTES: usize = 256 << 10;
 
-/// Returns how many of the tasks that are to be handed over next go together, of which this is the first; 1 if it goes by itself.
-pub(crate) fn count_from(state: &mut State, first: TaskId) -> u32 {
-    let Some(task) = state.tasks.get(first) else { return 1 };
+/// Returns how many of the tasks that are to be handed over next go together, of which this is the first, 1 if it goes by itself; and whether more would.
+pub(crate) fn count_from(state: &mut State, first: TaskId) -> (u32, bool) {
+    let alone = (1, false);
+    let Some(task) = state.tasks.get(first) else { return alone };
     let target = task.target;
-    let Some(run_ns) = state.targets.run_time(target).measured_ns() else { return 1 };
+    let Some(run_ns) = state.targets.run_time(target).measured_ns() else { return alone };
     let most = u32::try_from(RUN_NS / run_ns.max(1)).map_or(BUNDLE_LIMIT, |count| count.min(BUNDLE_LIMIT));
-    let (Some(task), Some(terms)) = (state.tasks.get(first), terms_of(state, first)) else { return 1 };
+    let (Some(task), Some(terms)) = (state.tasks.get(first), terms_of(state, first)) else { return alone };
     let is_like_it = |other: &Task| (other.job, other.driver, other.target) == (task.job, task.driver, task.target);
     let mut bytes = task.envelope().len();
     let mut count = 1;
-    for next in (first.0 + 1..).map(TaskId).zip(&state.shared.to_share).take(most.saturating_sub(1) as usize) {
-        let (id, waiting) = next;
+    for (id, waiting) in (first.0 + 1..).map(TaskId).zip(&state.shared.to_share).take(most.saturating_sub(1) as usize) {
         let Some(other) = state.tasks.get(id).filter(|other| id == *waiting && is_like_it(other)) else { break };
         bytes += other.envelope().len();
         if bytes > BYTES || terms_of(state, id) != Some(terms) {
@@ -35,7 +35,7 @@ pub(crate) fn count_from(state: &mut State, first: TaskId) -> u32 {
         }
         count += 1;
     }
-    count
+    (count, count < most && state.shared.to_share.len() < count as usize)
 }
 
 /// Returns what all tasks of a bundle have in common, of a task that may be in one: the queue, and how often it is started again when it is lost.

@@ -32,6 +32,9 @@ pub fn on_joined(state: &mut State, place: PlaceId, job: JobId) {
 /// Number of messages that the agent is told of before it says that the engine has them. What waits meanwhile goes together, once it is known how short it is.
 const ON_THE_WAY: usize = 64;
 
+/// Number of messages on the way beyond which short tasks wait until there are enough for a whole bundle, or one of those is there.
+const BEFORE_FULL: usize = 2;
+
 /// Notes whether the engine can be reached.
 pub fn on_reach(state: &mut State, is_reachable: bool) {
     state.shared.is_reachable = is_reachable;
@@ -70,7 +73,10 @@ pub(crate) fn hand_over(state: &mut State, effects: &mut impl Effects, now: Now)
             continue;
         }
         if state.shared.bundle_of(id).is_none() {
-            let count = bundling::count_from(state, id);
+            let (count, takes_more) = bundling::count_from(state, id);
+            if takes_more && state.shared.is_reachable && state.shared.on_the_way.len() >= BEFORE_FULL {
+                return state.shared.to_share.push_front(id);
+            }
             if count > 1 && effects.journal_bundle(id, count) {
                 state.shared.bundles.insert(id, Bundle { count, open: count });
             }

@@ -606,6 +606,27 @@ fn a_bundle_that_cannot_be_journaled_is_none() {
 }
 
 #[test]
+fn short_tasks_wait_for_a_whole_bundle_while_others_are_on_the_way() {
+    let mut story = joined(1);
+    measure(&mut story, 1_000_000);
+    on_reach(&mut story.state, true);
+    for _ in 0..2 {
+        submit(&mut story, &[of_queue(NEVER_AGAIN)]);
+        story.schedule();
+    }
+    assert_eq!(handed_over(&story), (vec![], vec![2, 3]), "nothing is on the way, or little");
+    submit(&mut story, &vec![of_queue(NEVER_AGAIN); 25]);
+    story.schedule();
+    assert_eq!(handed_over(&story).0, [(4, 20, (4..24).collect())], "five wait");
+    on_stored(&mut story.state, &mut story.effects, TaskId(2));
+    story.schedule();
+    assert_eq!(handed_over(&story).0.len(), 1);
+    on_stored(&mut story.state, &mut story.effects, TaskId(4));
+    story.schedule();
+    assert_eq!(handed_over(&story).0[1], (24, 5, (24..29).collect()));
+}
+
+#[test]
 fn what_waits_for_an_engine_that_is_there_is_handed_over_bit_by_bit_and_all_of_it_when_it_is_away() {
     let mut story = joined(1);
     on_reach(&mut story.state, true);
