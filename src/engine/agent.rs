@@ -997,7 +997,7 @@ impl Agent {
 
     /// Returns for how many messages of a queue there is room.
     fn room_of(&self, queue: &str) -> usize {
-        let most = self.settings.queues.iter().find(|(name, _)| name == queue).map_or(0, |(_, slots)| *slots);
+        let most = self.most_of(queue);
         if most >= self.slots {
             return self.room();
         }
@@ -1006,6 +1006,11 @@ impl Agent {
             true => 0,
             false => self.room().min(most.saturating_sub(self.alone(queue))),
         }
+    }
+
+    /// Returns the most slots that tasks of a queue take.
+    fn most_of(&self, queue: &str) -> usize {
+        self.settings.queues.iter().find(|(name, _)| name == queue).map_or(0, |(_, slots)| *slots)
     }
 
     /// Returns the number of tasks of a queue that this node has and that came by themselves.

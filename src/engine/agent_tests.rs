@@ -958,7 +958,7 @@ fn run(seed: u64, faults: Faults, seen: &mut Seen) {
 
 /// Seeds of a run of the gate; `TRACER_SEEDS` has another number.
 fn seeds() -> u64 {
-    std::env::var("TRACER_SEEDS").ok().and_then(|seeds| seeds.parse().ok()).unwrap_or(1_200)
+    std::env::var("TRACER_SEEDS").ok().and_then(|seeds| seeds.parse().ok()).unwrap_or(3_000)
 }
 
 #[test]

@@ -495,8 +495,11 @@ fn measure(story: &mut Story, run_ns: u64) {
     story.effects.to_agent.clear();
 }
 
-/// Returns the bundles that the agent was told of, with the tasks that are in them, and the tasks that go by themselves.
-fn handed_over(story: &Story) -> (Vec<(u64, u32, Vec<u64>)>, Vec<u64>) {
+/// A bundle that the agent was told of: its first task, the number of its tasks, and those that are in it.
+type Told = (u64, u32, Vec<u64>);
+
+/// Returns the bundles that the agent was told of, and the tasks that go by themselves.
+fn handed_over(story: &Story) -> (Vec<Told>, Vec<u64>) {
     let bundle = |message: &ToAgent| match message {
         ToAgent::ShareBundle { first, count, tasks, .. } => {
             Some((first.0, *count, tasks.iter().map(|(task, ..)| task.0).collect()))

@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use tracer_core::ClusterTaskId;
 use tracer_core::task::TaskId;
 
-use super::{Agent, Asked, Held, Import, Known, NotStored, Share, SharingBundle, ToHead, Token, sight_of};
+use super::{Agent, Asked, Effect, Held, Import, Known, NotStored, Share, SharingBundle, ToHead, Token, sight_of};
 use crate::bundle::{BUNDLE_LIMIT, BundleEvent, BundleRecord, Member, change_bundle, member, place_of};
 use crate::interface::{Answer, Delivery, Handle, RecordKey, Request, Tier};
 use crate::message::{BundleMessage, BundledTask, TaskMessage, Told};
@@ -118,14 +118,7 @@ impl Agent {
         let SharingBundle { queue, crash_limit, count, run_ns, tasks, is_new, is_stored } = sharing;
         let terms = Terms { at_most_once: false, crash_limit };
         for task in tasks.keys() {
-            let share = Share {
-                bundle: Some(first),
-                is_sent: !is_new,
-                is_stored,
-                is_old: false,
-                was_tried: !is_new,
-                ..Share::new(queue.clone(), Tier::Second, terms, now_ns)
-            };
+            let share = Share { bundle: Some(first), ..Share::new(queue.clone(), Tier::Second, terms, now_ns) };
             self.shares.insert(*task, share);
         }
         let bundle = SharedBundle {
@@ -388,17 +381,17 @@ impl Agent {
 
     /// Hands the tasks of a bundle to the head that this node has claimed.
     fn import_bundle(&mut self, first: ClusterTaskId, claim: &Claim) {
+        let is_limited = self.bundles.get(&first).is_some_and(|bundle| self.most_of(&bundle.queue) < self.slots);
         let Some(bundle) = self.bundles.get_mut(&first).filter(|bundle| !bundle.is_imported) else { return };
         let Some(message) = bundle.message.as_deref().and_then(|message| BundleMessage::decode(message).ok()) else {
             return;
         };
         bundle.is_imported = true;
         let (queue, handle, terms, count) = (&bundle.queue, &bundle.handle, bundle.terms, bundle.count);
-        let most = self.settings.queues.iter().find(|(name, _)| name == queue).map_or(0, |(_, most)| *most);
         for BundledTask { place, submitted_unix_nano, envelope } in message.tasks {
             let id = member(first, place);
             bundle.open.insert(place);
-            if most < self.slots {
+            if is_limited {
                 let of_task = TaskMessage { submitted_unix_nano, terms, envelope, digests: &[] };
                 let message = Some(of_task.encode());
                 self.held.insert(id, Held { bundle: Some(first), message, ..Held::new(queue, handle, terms) });
@@ -415,7 +408,7 @@ impl Agent {
             self.told += 1;
             let (claim, envelope) = (claim.clone(), envelope.to_vec());
             let import = Import { token, claim, submitted_unix_nano, envelope, problem };
-            self.effects.push(super::Effect::Tell(ToHead::Import(import)));
+            self.effects.push(Effect::Tell(ToHead::Import(import)));
         }
         self.has_new_bundle = true;
         self.import_waiting(first);
@@ -437,7 +430,10 @@ impl Agent {
 
     /// Returns whether a queue may have one more slot of this node.
     fn takes_more(&self, queue: &str) -> bool {
-        let most = self.settings.queues.iter().find(|(name, _)| name == queue).map_or(0, |(_, most)| *most);
+        let most = self.most_of(queue);
+        if most >= self.slots {
+            return true;
+        }
         let is_over = |event: &Event| matches!(event, Event::Outcome { .. } | Event::GivenBack { .. });
         let runs = |id: &ClusterTaskId| {
             let is_here = self.held.get(id).is_some_and(|held| held.attempt.is_some());
@@ -447,7 +443,7 @@ impl Agent {
             bundle.open.iter().filter(|place| runs(&member(*first, **place))).count()
         };
         let bundles = self.bundles.iter().filter(|(_, bundle)| bundle.queue == queue);
-        most >= self.slots || self.alone(queue) + bundles.map(of_bundle).sum::<usize>() < most
+        self.alone(queue) + bundles.map(of_bundle).sum::<usize>() < most
     }
 
     /// Keeps a task of a bundle from the head, if its queue takes no more slots. True if so.
@@ -562,7 +558,7 @@ impl Agent {
             self.held.remove(&id);
             let event = self.changes.remove(&id).and_then(|mut change| change.todo.pop_front());
             bundle.is_to_return |= matches!(event, Some(Event::GivenBack { .. }));
-            self.effects.push(super::Effect::Tell(ToHead::Settled(id)));
+            self.effects.push(Effect::Tell(ToHead::Settled(id)));
         }
         let (open, is_imported) = (bundle.open.clone(), bundle.is_imported);
         for place in open {
