@@ -6,6 +6,7 @@
 //! | | |
 //! |---|---|
 //! | [`record`] | who has a task, and how it ended: the table by which that changes |
+//! | [`bundle`] | several short tasks with one message and one record, and how that becomes a record for each |
 //! | [`message`] | bytes that other nodes read: messages of queues, heartbeats |
 //! | [`interface`] | what is asked of an engine |
 //! | [`agent`] | what the agent decides |
@@ -15,7 +16,7 @@
 //!
 //! # Which outcome counts
 //!
-//! Every task has one record, changed by compare-and-swap only, and it ends once. Messages of queues say that there is something to do; that they are
+//! Every task has one record, its own or that of its bundle, changed by compare-and-swap only, and it ends once. Messages of queues say that there is something to do; that they are
 //! delivered again, late, or after they were acknowledged changes nothing, because whoever gets one looks into the record.
 
 #![forbid(unsafe_code)]
@@ -23,6 +24,7 @@
 #[cfg(feature = "nats")]
 pub mod access;
 pub mod agent;
+pub mod bundle;
 #[cfg(feature = "nats")]
 pub mod doctor;
 pub mod interface;

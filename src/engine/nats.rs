@@ -2,19 +2,21 @@
 //!
 //! | asset | kind | holds |
 //! |---|---|---|
-//! | `TRACER_default_Q_<queue>` | work queue stream with the durable pull consumer `w` | messages, each under the subject of its task |
-//! | `TRACER_default_RECORD` | stream with one message for each subject | records under `task.<place>.<task>`, heartbeats under `node.<place>` |
+//! | `TRACER_default_Q_<queue>`, `TRACER_default_Q2_<queue>` | work queue stream for each tier, with the durable pull consumer `w` | messages, each under the subject of its task |
+//! | `TRACER_default_RECORD` | stream with one message for each subject | records under `task.<place>.<task>` and `bundle.<place>.<task>`, heartbeats under `node.<place>` |
 //! | `TRACER_default_VALUE` | stream, read with direct gets | large values in pieces, under `<place>.<task>.<attempt>.<digest>` |
 //! | `tracer.default.to.<place>` | subject without storage | what nodes tell each other |
 //!
 //! Compare-and-swap is a publication that expects the last sequence of its subject. A stream for each queue has one consumer without a filter: filters over
 //! many subjects are slow. No message has a `Nats-Msg-Id`: its window would swallow a second publication of a message that was lost.
 
+use std::collections::HashMap;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
 use async_nats::jetstream::ErrorCode;
+use async_nats::jetstream::consumer::pull::Batch;
 use async_nats::jetstream::consumer::{self, AckPolicy, DeliverPolicy, PullConsumer, PushConsumer};
 use async_nats::jetstream::context::{
     Context, CreateStreamErrorKind, GetStreamErrorKind, PublishError, PublishErrorKind,
@@ -26,17 +28,20 @@ use async_nats::jetstream::stream::{
 use async_nats::{Client, ClientError, ConnectOptions, Event, ServerError};
 use futures_util::StreamExt;
 use nkeys::KeyPair;
-use tokio::sync::Semaphore;
 use tokio::sync::mpsc::UnboundedSender;
 use tokio::sync::watch::{self, error::RecvError};
+use tokio::sync::{Mutex, Semaphore};
 use tracer_core::causes::with_causes;
 use tracer_core::clock::now_unix_nano;
+use tracer_core::task::TaskId;
 use tracer_core::{ClusterTaskId, PlaceId};
 use tracer_ipc::protocol::EngineAccess;
 
 use crate::access::{self, Credentials, EngineError};
+use crate::bundle::BUNDLE_LIMIT;
 use crate::doctor::{self, Finding};
-use crate::interface::{Answer, Delivery, Entry, Handle, PutError, Request};
+use crate::interface::{Answer, Delivery, Entry, Handle, PutError, RecordKey, Request, Tier};
+use crate::message::BundleMessage;
 use crate::survey::Survey;
 use roles::Role;
 
@@ -78,8 +83,8 @@ pub(crate) enum FromEngine {
     Answer(u64, Answer),
     /// A message that a pull has brought.
     Delivered(Delivery),
-    /// The record of a task of this node has changed.
-    Record(ClusterTaskId, Vec<u8>),
+    /// A record of tasks of this node has changed.
+    Record(RecordKey, Vec<u8>),
     /// Another node has told this one something.
     Told(Vec<u8>),
     /// The answer to a question for the cluster, under its number.
@@ -90,8 +95,14 @@ pub(crate) enum FromEngine {
     Unreachable(String),
 }
 
-fn queue_stream(queue: &str) -> String {
-    format!("TRACER_{CLUSTER}_Q_{queue}")
+/// The parts of a queue, each of which is a stream.
+const TIERS: [Tier; 2] = [Tier::First, Tier::Second];
+
+fn queue_stream(queue: &str, tier: Tier) -> String {
+    match tier {
+        Tier::First => format!("TRACER_{CLUSTER}_Q_{queue}"),
+        Tier::Second => format!("TRACER_{CLUSTER}_Q2_{queue}"),
+    }
 }
 
 /// True for a stream of this cluster, by its name.
@@ -99,9 +110,9 @@ fn is_of_cluster(stream: &str) -> bool {
     stream.starts_with(&format!("TRACER_{CLUSTER}_"))
 }
 
-/// Returns the queue that a stream is of.
+/// Returns the queue that a stream is a part of.
 fn queue_of_stream(stream: &str) -> Option<&str> {
-    stream.strip_prefix(&queue_stream(""))
+    TIERS.iter().find_map(|tier| stream.strip_prefix(&queue_stream("", *tier)))
 }
 
 /// Returns the version that the description of a stream tells.
@@ -109,16 +120,27 @@ fn cluster_version(description: &str) -> Option<u32> {
     description.strip_prefix(CLUSTER_VERSION_IS)?.parse().ok()
 }
 
-fn queue_subject(queue: &str, id: ClusterTaskId) -> String {
-    format!("tracer.{CLUSTER}.q.{queue}.{id}")
+fn queue_subjects(queue: &str, tier: Tier) -> String {
+    match tier {
+        Tier::First => format!("tracer.{CLUSTER}.q.{queue}."),
+        Tier::Second => format!("tracer.{CLUSTER}.q2.{queue}."),
+    }
+}
+
+fn queue_subject(queue: &str, tier: Tier, id: ClusterTaskId) -> String {
+    format!("{}{id}", queue_subjects(queue, tier))
 }
 
 fn record_stream() -> String {
     format!("TRACER_{CLUSTER}_RECORD")
 }
 
-fn record_subject(id: ClusterTaskId) -> String {
-    format!("tracer.{CLUSTER}.record.task.{}.{}", id.place, id.task)
+fn record_subject(key: RecordKey) -> String {
+    let (kind, id) = match key {
+        RecordKey::Task(id) => ("task", id),
+        RecordKey::Bundle(id) => ("bundle", id),
+    };
+    format!("tracer.{CLUSTER}.record.{kind}.{}.{}", id.place, id.task)
 }
 
 fn node_subject(place: PlaceId) -> String {
@@ -129,11 +151,16 @@ fn told_subject(place: PlaceId) -> String {
     format!("tracer.{CLUSTER}.to.{place}")
 }
 
-/// Returns the task of the subject of a record.
-fn task_of_record(subject: &str) -> Option<ClusterTaskId> {
+/// Returns the key of the subject of a record.
+fn key_of_record(subject: &str) -> Option<RecordKey> {
     let mut tokens = subject.rsplit('.');
-    let (task, place) = (tokens.next()?, tokens.next()?);
-    format!("{place}-{task}").parse().ok()
+    let (task, place, kind) = (tokens.next()?, tokens.next()?, tokens.next()?);
+    let id = format!("{place}-{task}").parse().ok()?;
+    match kind {
+        "task" => Some(RecordKey::Task(id)),
+        "bundle" => Some(RecordKey::Bundle(id)),
+        _ => None,
+    }
 }
 
 /// A connection to the engine.
@@ -149,6 +176,8 @@ pub(crate) struct Nats {
     values: PathBuf,
     /// Permits for copies of values that go on at a time.
     copies: Semaphore,
+    /// Consumers that were pulled from, by the names of their streams.
+    consumers: Mutex<HashMap<String, PullConsumer>>,
 }
 
 impl Nats {
@@ -217,8 +246,17 @@ impl Nats {
                 let _ = of_told.send(FromEngine::Told(message.payload.to_vec()));
             }
         });
-        let copies = Semaphore::new(values::COPIES);
-        Ok(Nats { client, context, events, place, address: own_address, violations, values, copies })
+        Ok(Nats {
+            client,
+            context,
+            events,
+            place,
+            address: own_address,
+            violations,
+            values,
+            copies: Semaphore::new(values::COPIES),
+            consumers: Mutex::default(),
+        })
     }
 
     /// Carries a request out, beside others.
@@ -233,20 +271,20 @@ impl Nats {
 
     async fn answer(&self, request: Request) -> Option<Answer> {
         match request {
-            Request::Put { queue, id, message } => Some(self.put(&queue, id, message).await),
+            Request::Put { queue, tier, id, message } => Some(self.put((&queue, tier), id, message).await),
             Request::Has { queue, id } => {
-                let found = self.last(queue_stream(&queue), queue_subject(&queue, id)).await;
-                Some(found.map_or(Answer::Unreachable, |entry| Answer::Has(entry.is_some())))
+                let found = self.find_in_queue(&queue, id).await;
+                Some(found.map_or(Answer::Unreachable, |message| Answer::Has(message.is_some())))
             }
-            Request::Pull { queue, count } => Some(self.pull(&queue, count).await),
+            Request::Pull { queue, tier, count, waits } => Some(self.pull((&queue, tier), count, waits).await),
             Request::Keep(handle) => self.acknowledge(handle, "+WPI").await,
             Request::GiveBack(handle) => self.acknowledge(handle, "-NAK").await,
             Request::Done(handle) => self.acknowledge(handle, "+ACK").await,
-            Request::Read(id) => {
-                let entry = self.last(record_stream(), record_subject(id)).await;
+            Request::Read(key) => {
+                let entry = self.last(record_stream(), record_subject(key)).await;
                 Some(entry.map_or(Answer::Unreachable, Answer::Record))
             }
-            Request::Swap { id, revision, record } => Some(self.swap(record_subject(id), revision, record).await),
+            Request::Swap { key, revision, record } => Some(self.swap(record_subject(key), revision, record).await),
             Request::Beat(beat) => {
                 // The next one comes in some seconds.
                 if let Ok(acknowledged) = self.context.publish(node_subject(self.place), beat.into()).await {
@@ -281,9 +319,9 @@ impl Nats {
         None
     }
 
-    async fn put(&self, queue: &str, id: ClusterTaskId, message: Vec<u8>) -> Answer {
+    async fn put(&self, (queue, tier): (&str, Tier), id: ClusterTaskId, message: Vec<u8>) -> Answer {
         let publication = PublishMessage::build().payload(message.into()).expected_last_subject_sequence(0);
-        let sent = self.context.send_publish(queue_subject(queue, id), publication).await;
+        let sent = self.context.send_publish(queue_subject(queue, tier, id), publication).await;
         let acknowledged = match sent {
             Ok(acknowledged) => acknowledged.await,
             Err(error) => Err(error),
@@ -316,22 +354,58 @@ impl Nats {
         let mut streams = self.context.stream_names();
         while let Some(name) = streams.next().await {
             let name = name.map_err(drop)?;
-            let Some(queue) = queue_of_stream(&name) else { continue };
-            if self.last(queue_stream(queue), queue_subject(queue, id)).await?.is_some() {
+            if let Some(queue) = name.strip_prefix(&queue_stream("", Tier::First))
+                && (self.find_in_queue(queue, id).await?.is_some() || self.find_in_bundle(queue, id).await?)
+            {
                 return Ok(Some(queue.into()));
             }
         }
         Ok(None)
     }
 
-    async fn pull(&self, queue: &str, count: usize) -> Answer {
+    /// Returns whether a queue has the message of a bundle with this task.
+    async fn find_in_bundle(&self, queue: &str, id: ClusterTaskId) -> Result<bool, ()> {
+        let (stream, tier) = (queue_stream(queue, Tier::Second), Tier::Second);
+        for place in 1..u64::from(BUNDLE_LIMIT).min(id.task.0) {
+            let first = ClusterTaskId { task: TaskId(id.task.0 - place), ..id };
+            let found = self.last(stream.clone(), queue_subject(queue, tier, first)).await?;
+            if found.is_some_and(|entry| BundleMessage::has(&entry.value, place as u32)) {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+
+    /// Reads the message of a task, whichever part of a queue has it.
+    async fn find_in_queue(&self, queue: &str, id: ClusterTaskId) -> Result<Option<Entry>, ()> {
+        for tier in TIERS {
+            let found = self.last(queue_stream(queue, tier), queue_subject(queue, tier, id)).await?;
+            if found.is_some() {
+                return Ok(found);
+            }
+        }
+        Ok(None)
+    }
+
+    async fn pull(&self, of: (&str, Tier), count: usize, waits: bool) -> Answer {
         let batch = async {
-            let stream = self.context.get_stream_no_info(queue_stream(queue)).await.ok()?;
-            let consumer: PullConsumer = stream.get_consumer("w").await.ok()?;
-            // Without heartbeats of the server: after one, this client's batch sleeps through the messages that come.
-            consumer.batch().max_messages(count).expires(PULL_EXPIRES).messages().await.ok()
+            let consumer = self.consumer(of).await?;
+            Some(if waits {
+                // Without heartbeats of the server: after one, this client's batch sleeps through the messages that come.
+                consumer.batch().max_messages(count).expires(PULL_EXPIRES).messages().await.ok()?
+            } else {
+                consumer.fetch().max_messages(count).messages().await.ok()?
+            })
         };
-        let Some(mut batch) = batch.await else { return Answer::Unreachable };
+        let Some(batch) = batch.await else { return Answer::Unreachable };
+        if waits {
+            return self.deliver(of.0, batch).await;
+        }
+        tokio::time::timeout(REQUEST_LIMIT, self.deliver(of.0, batch)).await.unwrap_or(Answer::Unreachable)
+    }
+
+    /// Hands on what a pull brings.
+    async fn deliver(&self, queue: &str, mut batch: Batch) -> Answer {
         while let Some(message) = batch.next().await {
             let Ok(message) = message else { return Answer::Unreachable };
             let is_again = message.info().map_or(true, |info| info.delivered > 1);
@@ -347,6 +421,19 @@ impl Nats {
             let _ = self.events.send(FromEngine::Delivered(delivery));
         }
         Answer::Pulled
+    }
+
+    /// Returns the consumer of a part of a queue, which is looked up once.
+    async fn consumer(&self, (queue, tier): (&str, Tier)) -> Option<PullConsumer> {
+        let name = queue_stream(queue, tier);
+        let mut consumers = self.consumers.lock().await;
+        if let Some(consumer) = consumers.get(&name) {
+            return Some(consumer.clone());
+        }
+        let stream = self.context.get_stream_no_info(&name).await.ok()?;
+        let consumer: PullConsumer = stream.get_consumer("w").await.ok()?;
+        consumers.insert(name, consumer.clone());
+        Some(consumer)
     }
 }
 
@@ -395,8 +482,8 @@ async fn set_up_and_watch(
                 let version = client.server_info().version;
                 let _ = events.send(FromEngine::Reachable(format!("nats-server {version}")));
                 while let Some(Ok(message)) = records.next().await {
-                    if let Some(id) = task_of_record(&message.subject) {
-                        let _ = events.send(FromEngine::Record(id, message.payload.to_vec()));
+                    if let Some(key) = key_of_record(&message.subject) {
+                        let _ = events.send(FromEngine::Record(key, message.payload.to_vec()));
                     }
                 }
                 let _ = events.send(FromEngine::Unreachable("its records cannot be watched any more".into()));
@@ -506,10 +593,11 @@ async fn make_assets(
     let mut all = vec![(name, made)];
     let (made, _) = make_stream(client, context, values::stream(), address, (copies, of_records)).await?;
     all.push((values::stream_name(), made));
-    for queue in queues {
+    for (queue, tier) in queues.iter().flat_map(|queue| TIERS.map(|tier| (queue, tier))) {
+        let name = queue_stream(queue, tier);
         let of_queue = StreamConfig {
-            name: queue_stream(queue),
-            subjects: vec![format!("tracer.{CLUSTER}.q.{queue}.*")],
+            name: name.clone(),
+            subjects: vec![format!("{}*", queue_subjects(queue, tier))],
             retention: RetentionPolicy::WorkQueue,
             discard: DiscardPolicy::New,
             max_bytes: QUEUE_BYTES,
@@ -518,9 +606,9 @@ async fn make_assets(
             ..StreamConfig::default()
         };
         let (made, _) = make_stream(client, context, of_queue, address, (copies, of_records)).await?;
-        all.push((queue_stream(queue), made));
-        let asset = |reason: String| EngineError::Asset { name: format!("{}/w", queue_stream(queue)), reason };
-        let stream = context.get_stream_no_info(queue_stream(queue)).await;
+        let asset = |reason: String| EngineError::Asset { name: format!("{name}/w"), reason };
+        let stream = context.get_stream_no_info(&name).await;
+        all.push((name.clone(), made));
         let stream = stream.map_err(|error| asset(error.to_string()))?;
         let config = consumer::pull::Config {
             durable_name: Some("w".into()),
@@ -605,7 +693,7 @@ async fn watch(client: &Client, context: &Context, place: PlaceId) -> Result<con
         deliver_subject: client.new_inbox(),
         deliver_policy: DeliverPolicy::New,
         ack_policy: AckPolicy::None,
-        filter_subject: format!("tracer.{CLUSTER}.record.task.{place}.*"),
+        filter_subject: format!("tracer.{CLUSTER}.record.*.{place}.*"),
         ..consumer::push::Config::default()
     };
     let consumer: PushConsumer = stream.create_consumer(config).await.map_err(|error| asset(with_causes(&error)))?;
@@ -696,15 +784,17 @@ impl Connected {
 
 #[cfg(test)]
 mod tests {
-    use tracer_core::task::TaskId;
-
     use super::*;
 
     #[test]
     fn a_record_is_found_under_its_task() {
         let id = ClusterTaskId { place: PlaceId(0x1234_5678_9abc_def0), task: TaskId(1042) };
-        assert_eq!(task_of_record(&record_subject(id)), Some(id));
-        assert_eq!(task_of_record("tracer.default.record.node.x"), None);
-        assert_eq!(queue_subject("q", id).rsplit('.').next().map(str::parse), Some(Ok(id)));
+        for key in [RecordKey::Task(id), RecordKey::Bundle(id)] {
+            assert_eq!(key_of_record(&record_subject(key)), Some(key));
+        }
+        assert_eq!(key_of_record("tracer.default.record.node.x"), None);
+        for tier in TIERS {
+            assert_eq!(queue_subject("q", tier, id).rsplit('.').next().map(str::parse), Some(Ok(id)));
+        }
     }
 }

@@ -18,9 +18,9 @@ use tracer_ipc::protocol::{self, EngineAccess, FromAgent, Hello, LostElsewhere, 
 use tracer_ipc::session::socket_path;
 use tracer_ipc::stored;
 
-use crate::agent::{Agent, Effect, Import, NotStored, Settings, Sharing, ToHead, Token};
+use crate::agent::{Agent, BUNDLE_WAIT_NS, Effect, Import, NotStored, Settings, Sharing, SharingBundle, ToHead, Token};
 use crate::doctor::{Examination, Finding};
-use crate::interface::PutError;
+use crate::interface::{PutError, Tier};
 use crate::message::{TaskMessage, set_aside};
 use crate::nats::{self, ACK_WAIT, FromEngine, Nats, roles};
 use crate::record::{Claim, End, Holder, Mark, PastAttempt, Terms};
@@ -182,6 +182,9 @@ async fn serve(
         if next_ns <= now_ns() {
             next_ns = agent.on_tick(now_ns());
         }
+        if agent.take_new_bundle() {
+            next_ns = next_ns.min(now_ns() + BUNDLE_WAIT_NS);
+        }
         for effect in agent.take_effects() {
             match effect {
                 Effect::Ask(number, request) => nats.carry_out(number, request),
@@ -317,6 +320,7 @@ fn on_head(agent: &mut Agent, nats: &Arc<Nats>, message: ToAgent, now_ns: u64) -
         ToAgent::Share {
             task,
             queue,
+            is_of_many,
             submitted_unix_nano,
             at_most_once,
             crash_limit,
@@ -328,7 +332,13 @@ fn on_head(agent: &mut Agent, nats: &Arc<Nats>, message: ToAgent, now_ns: u64) -
             let terms = Terms { at_most_once, crash_limit };
             let (envelope, values) = set_aside(&envelope, large).map_err(AgentError::Protocol)?;
             let message = TaskMessage { submitted_unix_nano, terms, envelope: &envelope, digests: &[] }.encode();
-            agent.on_share(task, Sharing { queue, message, values, is_new, is_stored }, now_ns);
+            let tier = if is_of_many { Tier::Second } else { Tier::First };
+            agent.on_share(task, Sharing { queue, tier, message, values, is_new, is_stored }, now_ns);
+        }
+        ToAgent::ShareBundle { first, count, queue, crash_limit, run_ns, is_new, is_stored, tasks } => {
+            let tasks = tasks.into_iter().map(|(task, submitted, envelope)| (task, (submitted, envelope))).collect();
+            let sharing = SharingBundle { queue, crash_limit, count, run_ns, tasks, is_new, is_stored };
+            agent.on_share_bundle(first, sharing, now_ns);
         }
         ToAgent::Withdraw { task, stops, end } => agent.on_withdraw(task, end, stops),
         ToAgent::Free { slots, free, imports } => agent.on_free(slots as usize, free as usize, imports),
@@ -353,7 +363,7 @@ fn on_engine(agent: &mut Agent, out: &mut Out, event: FromEngine, now_ns: u64) {
     match event {
         FromEngine::Answer(number, answer) => agent.on_answer(number, answer),
         FromEngine::Delivered(delivery) => agent.on_delivered(delivery, now_unix_nano()),
-        FromEngine::Record(id, record) => agent.on_record(id, &record),
+        FromEngine::Record(key, record) => agent.on_record(key, &record),
         FromEngine::Told(told) => agent.on_told(&told),
         FromEngine::Surveyed(number, survey) => {
             let cluster = survey.map(|survey| Box::new(survey.report()));

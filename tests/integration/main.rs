@@ -7,6 +7,7 @@ mod actors;
 mod attempts;
 mod backends;
 mod batching;
+mod bundles;
 mod cancelling;
 mod collectors;
 mod commands;

@@ -12,6 +12,7 @@
 use std::fmt;
 
 use super::{CLUSTER, queue_stream, record_stream, values};
+use crate::interface::Tier;
 
 /// A role.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -43,7 +44,7 @@ impl Role {
     /// Returns the permissions to publish. Questions to JetStream are publications too.
     pub fn may_publish(self) -> Vec<Permission> {
         let (records, values) = (record_stream(), values::stream_name());
-        let nobody = queue_stream("-");
+        let nobody = queue_stream("-", Tier::First);
         let api =
             |subject: &str, probe: &str| Permission::of(&format!("$JS.API.{subject}"), &format!("$JS.API.{probe}"));
         let reads = vec![
@@ -60,16 +61,18 @@ impl Role {
             Permission::of(&format!("tracer.{CLUSTER}.{subject}"), &format!("tracer.{CLUSTER}.{probe}"))
         };
         let writes = || {
-            let of_tasks = format!("tracer.{CLUSTER}.record.task");
+            let of_records = format!("tracer.{CLUSTER}.record");
             vec![
                 own("q.>", "q.-.-"),
+                own("q2.>", "q2.-.-"),
                 own("record.task.*.*", "record.task.-.-"),
+                own("record.bundle.*.*", "record.bundle.-.-"),
                 own("record.node.*", "record.node.-"),
                 own("value.>", "value.-"),
                 own("to.*", "to.-"),
                 api(
-                    &format!("CONSUMER.CREATE.{records}.*.{of_tasks}.*.*"),
-                    &format!("CONSUMER.CREATE.{records}.-.{of_tasks}.-.-"),
+                    &format!("CONSUMER.CREATE.{records}.*.{of_records}.*.*.*"),
+                    &format!("CONSUMER.CREATE.{records}.-.{of_records}.task.-.-"),
                 ),
                 Permission {
                     // An empty purge would remove all.
@@ -162,10 +165,10 @@ mod tests {
             }
             let may = |subject: &str| role.may_publish().iter().any(|permission| has(&permission.subject, subject));
             for change in ["CREATE", "UPDATE", "DELETE", "PURGE", "SNAPSHOT", "RESTORE", "MSG.DELETE"] {
-                let subject = format!("$JS.API.STREAM.{change}.{}", queue_stream("default"));
+                let subject = format!("$JS.API.STREAM.{change}.{}", queue_stream("default", Tier::First));
                 assert_eq!(may(&subject), role == Role::Admin, "{role}: {subject}");
             }
-            let pulls = format!("$JS.API.CONSUMER.MSG.NEXT.{}.w", queue_stream("default"));
+            let pulls = format!("$JS.API.CONSUMER.MSG.NEXT.{}.w", queue_stream("default", Tier::First));
             assert_eq!(may(&pulls), matches!(role, Role::Node | Role::Admin), "{role}");
             assert_eq!(may(&format!("tracer.{CLUSTER}.q.default.a-1")), role != Role::Viewer, "{role}");
         }

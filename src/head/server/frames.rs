@@ -311,6 +311,7 @@ impl Server {
             FromAgent::Engine { is_reachable, text } => {
                 let word = if is_reachable { "is there" } else { "cannot be reached" };
                 io.log(format!("the engine {word}: {text}"));
+                reactor::on_reach(state, is_reachable);
                 if let Some(agent) = &mut io.agent {
                     agent.state = (is_reachable, text);
                 }

@@ -16,6 +16,9 @@ use super::message::{put_attempts, take_attempts, take_value};
 /// The SHA-256 of a value.
 pub type Digest = [u8; 32];
 
+/// The most tasks of a bundle: several short ones of one job in one message of a queue.
+pub const BUNDLE_LIMIT: u32 = 64;
+
 /// The end of a task as it travels from node to node.
 #[derive(Clone, Debug, PartialEq)]
 pub struct SharedEnd {
@@ -155,6 +158,8 @@ pub enum ToAgent {
         task: TaskId,
         /// The queue.
         queue: String,
+        /// True if its job has many tasks in queues: others come before it.
+        is_of_many: bool,
         /// Time at which it was accepted, in nanoseconds since the Unix epoch.
         submitted_unix_nano: u64,
         /// True if it must not be started twice.
@@ -169,6 +174,26 @@ pub enum ToAgent {
         is_new: bool,
         /// True if an agent has said that the engine has it.
         is_stored: bool,
+    },
+    /// Short tasks to put into a queue together: a bundle, whose tasks have ids in a row.
+    ShareBundle {
+        /// The first of its tasks.
+        first: TaskId,
+        /// Number of tasks that it was made of.
+        count: u32,
+        /// The queue.
+        queue: String,
+        /// Limit of how often each is started again after its node or worker was lost.
+        crash_limit: u32,
+        /// Time that one of them is expected to run, in nanoseconds.
+        run_ns: u64,
+        /// True if no agent was told of it before.
+        is_new: bool,
+        /// True if an agent has said that the engine has it.
+        is_stored: bool,
+        /// Those of its tasks that have not ended: each with the time at which it was accepted, in nanoseconds since the Unix epoch, and its envelope as in
+        /// [`ToAgent::Share`].
+        tasks: Vec<(TaskId, u64, Vec<u8>)>,
     },
     /// Somebody wants a shared task to end.
     Withdraw {
@@ -363,9 +388,9 @@ pub struct Import {
 /// A message of an agent to its head.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum FromAgent {
-    /// The engine has this task.
+    /// The engine has this task; of a bundle, by its first one: all of it.
     Stored(TaskId),
-    /// The engine does not have this task, and never will.
+    /// The engine does not have this task, or this bundle, and never will.
     NotStored(TaskId, Refusal),
     /// A task of this head has ended: an encoded [`SharedEnd`].
     Ended(TaskId, Vec<u8>),
@@ -457,6 +482,7 @@ impl ToAgent {
             ToAgent::Share {
                 task,
                 queue,
+                is_of_many,
                 submitted_unix_nano,
                 at_most_once,
                 crash_limit,
@@ -467,7 +493,7 @@ impl ToAgent {
             } => {
                 out.put_u8(2);
                 [task.0, *submitted_unix_nano].into_iter().for_each(|number| out.put_u64(number));
-                [*at_most_once, *is_new, *is_stored].into_iter().for_each(|flag| out.put_u8(flag.into()));
+                [*is_of_many, *at_most_once, *is_new, *is_stored].into_iter().for_each(|flag| out.put_u8(flag.into()));
                 out.put_u32(*crash_limit);
                 out.put_str(queue);
                 out.put_bytes(envelope);
@@ -475,6 +501,17 @@ impl ToAgent {
                 for (argument, value) in large {
                     out.put_u32(*argument);
                     out.put_bytes(value);
+                }
+            }
+            ToAgent::ShareBundle { first, count, queue, crash_limit, run_ns, is_new, is_stored, tasks } => {
+                out.put_u8(13);
+                [first.0, *run_ns].into_iter().for_each(|number| out.put_u64(number));
+                [*count, *crash_limit, tasks.len() as u32].into_iter().for_each(|number| out.put_u32(number));
+                [*is_new, *is_stored].into_iter().for_each(|flag| out.put_u8(flag.into()));
+                out.put_str(queue);
+                for (task, submitted_unix_nano, envelope) in tasks {
+                    [task.0, *submitted_unix_nano].into_iter().for_each(|number| out.put_u64(number));
+                    out.put_bytes(envelope);
                 }
             }
             ToAgent::Withdraw { task, stops, end } => {
@@ -549,7 +586,8 @@ impl ToAgent {
             }
             2 => {
                 let (task, submitted_unix_nano) = (TaskId(take.u64()?), take.u64()?);
-                let (at_most_once, is_new, is_stored) = (flag(&mut take)?, flag(&mut take)?, flag(&mut take)?);
+                let (is_of_many, at_most_once) = (flag(&mut take)?, flag(&mut take)?);
+                let (is_new, is_stored) = (flag(&mut take)?, flag(&mut take)?);
                 let (crash_limit, queue) = (take.u32()?, take.str()?.to_owned());
                 let envelope = take.bytes()?.into();
                 let large = (0..take.u32()?).map(|_| Ok((take.u32()?, take.bytes()?.into())));
@@ -557,6 +595,7 @@ impl ToAgent {
                 ToAgent::Share {
                     task,
                     queue,
+                    is_of_many,
                     submitted_unix_nano,
                     at_most_once,
                     crash_limit,
@@ -582,6 +621,14 @@ impl ToAgent {
             11 => ToAgent::Taken(TaskId(take.u64()?)),
             12 => ToAgent::Find { number: take.u64()?, id: take_id(&mut take)? },
             13 => ToAgent::Survey(take.u64()?),
+            14 => {
+                let (first, run_ns) = (TaskId(take.u64()?), take.u64()?);
+                let (count, crash_limit, present) = (take.u32()?, take.u32()?, take.u32()?);
+                let (is_new, is_stored, queue) = (flag(&mut take)?, flag(&mut take)?, take.str()?.to_owned());
+                let tasks = (0..present).map(|_| Ok((TaskId(take.u64()?), take.u64()?, take.bytes()?.into())));
+                let tasks = tasks.collect::<Result<_, WireError>>()?;
+                ToAgent::ShareBundle { first, count, queue, crash_limit, run_ns, is_new, is_stored, tasks }
+            }
             _ => return Err(WireError::UnknownValue("message to an agent")),
         };
         take.finish()?;
@@ -737,6 +784,7 @@ mod tests {
             ToAgent::Share {
                 task: TaskId(1),
                 queue: "default".into(),
+                is_of_many: true,
                 submitted_unix_nano: 2,
                 at_most_once: true,
                 crash_limit: 3,
@@ -744,6 +792,16 @@ mod tests {
                 large: vec![(1, b"one".to_vec()), (0, Vec::new())],
                 is_new: true,
                 is_stored: false,
+            },
+            ToAgent::ShareBundle {
+                first: TaskId(1),
+                count: 3,
+                queue: "default".into(),
+                crash_limit: 3,
+                run_ns: 1000,
+                is_new: false,
+                is_stored: true,
+                tasks: vec![(TaskId(1), 5, b"one".to_vec()), (TaskId(3), 6, b"three".to_vec())],
             },
             ToAgent::Withdraw { task: TaskId(1), stops: true, end: b"end".to_vec() },
             ToAgent::Free { slots: 2, free: 1, imports: 7 },
