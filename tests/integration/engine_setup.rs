@@ -82,8 +82,8 @@ fn each_role_may_do_what_it_is_for_and_nothing_else_on_a_real_server() {
     let made = init("admin").success().json();
     assert_eq!(made["replicas"], 1);
     let is = |made: &Value| made["streams"].as_array().unwrap().iter().map(|row| row["is"].clone()).collect::<Vec<_>>();
-    assert_eq!(is(&made), ["made"; 3]);
-    assert_eq!(is(&init("admin").success().json()), ["kept"; 3]);
+    assert_eq!(is(&made), ["made"; 4]);
+    assert_eq!(is(&init("admin").success().json()), ["kept"; 4]);
 
     // Command by command, with nothing of tracer in between: who may is behind each.
     let (submitters, nodes, all, admin) =
@@ -91,12 +91,14 @@ fn each_role_may_do_what_it_is_for_and_nothing_else_on_a_real_server() {
     let of_stream = |change: &str, stream: &str| format!("$JS.API.STREAM.{change}.TRACER_default_{stream}");
     let mut commands_of = vec![
         ("tracer.default.q.default.a-1".to_owned(), submitters),
+        ("tracer.default.q2.default.a-1".into(), submitters),
         ("tracer.default.record.task.a.1".into(), submitters),
+        ("tracer.default.record.bundle.a.1".into(), submitters),
         ("tracer.default.record.node.a".into(), submitters),
         ("tracer.default.value.a.1.0.d".into(), submitters),
         ("tracer.default.to.a".into(), submitters),
         (of_stream("PURGE", "VALUE"), submitters),
-        ("$JS.API.CONSUMER.CREATE.TRACER_default_RECORD.x.tracer.default.record.task.a.*".into(), submitters),
+        ("$JS.API.CONSUMER.CREATE.TRACER_default_RECORD.x.tracer.default.record.*.a.*".into(), submitters),
         ("$JS.API.CONSUMER.CREATE.TRACER_default_RECORD.x.tracer.default.record.node.a".into(), admin),
         ("$JS.API.CONSUMER.CREATE.TRACER_default_RECORD".into(), admin),
         ("$JS.API.CONSUMER.CREATE.TRACER_default_Q_default.x".into(), admin),
@@ -104,6 +106,7 @@ fn each_role_may_do_what_it_is_for_and_nothing_else_on_a_real_server() {
         ("$JS.API.CONSUMER.DURABLE.CREATE.TRACER_default_Q_default.w".into(), admin),
         ("$JS.API.CONSUMER.DELETE.TRACER_default_Q_default.x".into(), admin),
         ("$JS.API.CONSUMER.MSG.NEXT.TRACER_default_Q_default.w".into(), nodes),
+        ("$JS.API.CONSUMER.MSG.NEXT.TRACER_default_Q2_default.w".into(), nodes),
         ("$JS.ACK.TRACER_default_Q_default.w.1.1.1.1.0".into(), nodes),
         ("$JS.API.CONSUMER.INFO.TRACER_default_Q_default.w".into(), all),
         ("$JS.API.STREAM.NAMES".into(), all),
@@ -394,5 +397,5 @@ fn an_engine_beyond_loopback_without_copies_or_encryption_is_warned_of() {
     let node =
         Cluster::builder().arg("--address").arg(broker.address()).arg("--insecure-engine").arg("--queue=default");
     let (_cluster, started) = node.arg(credentials(&commands, "node")).try_start();
-    started.success().stderr_contains("warning: `TRACER_default_RECORD` and 2 other streams have one copy");
+    started.success().stderr_contains("warning: `TRACER_default_RECORD` and 3 other streams have one copy");
 }
