@@ -19,7 +19,7 @@ use tracer_core::codec::{Put, Take, WireError};
 use tracer_core::count::Size;
 use tracer_core::task::{Outcome, TaskId};
 use tracer_core::{ClusterTaskId, PlaceId, Stored};
-use tracer_ipc::protocol::{Digest, Found, SharedEnd};
+use tracer_ipc::protocol::{ClaimedBy, Digest, Found, SharedEnd, Stop};
 
 use crate::interface::{Answer, Delivery, Handle, PutError, Request, ValueError, ValueKey, ValueSource};
 use crate::message::{Heartbeat, TaskMessage, Told, value_of, with_files, without_value};
@@ -139,10 +139,14 @@ pub enum ToHead {
     Ended(TaskId, End),
     /// The engine has lost a task of this head that it had acknowledged. Nobody knows whether it was begun, and it must not be started twice.
     LostWrites(TaskId),
+    /// A node has a task of this head.
+    Claimed(TaskId, ClaimedBy),
+    /// The node that had a task of this head has let go of it.
+    LetGo(TaskId),
     /// Run this.
     Import(Import),
     /// An attempt of a task that the head runs is to end, because its origin wants that.
-    Stop(ClusterTaskId),
+    Stop(ClusterTaskId, Stop),
     /// The end of an import is in its record, or counts for nothing: it need not be remembered any more.
     Settled(ClusterTaskId),
     /// The answer to a question of somebody.
@@ -184,8 +188,8 @@ struct Share {
     is_asked: bool,
     /// Time at which it was looked at last, in nanoseconds of the monotonic clock.
     looked_ns: u64,
-    /// The outcome that it is to have if nobody has begun it, and whether it is to end also where it runs, if its origin wants to end it.
-    withdrawn: Option<(Vec<u8>, bool)>,
+    /// The outcome that it is to have if nobody has begun it, and how it is to end where it runs if it is, once its origin wants to end it.
+    withdrawn: Option<(Vec<u8>, Option<Stop>)>,
 }
 
 /// The end of a task of this node whose result is to be got.
@@ -249,6 +253,12 @@ struct Known {
     revision: Option<u64>,
     record: Option<Record>,
     stamp_ns: u64,
+}
+
+/// Returns a claim as the head is told of it.
+fn claimed_by(claim: Claim) -> ClaimedBy {
+    let Mark { node_id, unix_nano } = claim.mark;
+    ClaimedBy { node_id, attempt: claim.attempt, since_unix_nano: unix_nano }
 }
 
 /// Returns the queue of a share.
@@ -577,7 +587,7 @@ impl Agent {
     }
 
     /// Ends a task of this head with an outcome, if nobody has begun it; else its holder is told to end it, if it `stops` there.
-    pub fn on_withdraw(&mut self, task: TaskId, outcome: Vec<u8>, stops: bool) {
+    pub fn on_withdraw(&mut self, task: TaskId, outcome: Vec<u8>, stops: Option<Stop>) {
         let Some(share) = self.shares.get_mut(&task) else { return };
         if !share.is_sent {
             self.shares.remove(&task);
@@ -587,7 +597,6 @@ impl Agent {
         if share.ending.is_some() {
             return;
         }
-        let stops = stops || share.withdrawn.as_ref().is_some_and(|(_, stops)| *stops);
         share.withdrawn = Some((outcome, stops));
         self.go_on_withdrawing(task);
     }
@@ -611,10 +620,15 @@ impl Agent {
         }
         match Record::decode(record) {
             Ok(Record::Ended(end)) => self.on_ended(id.task, end),
-            Ok(_) => {
-                if let Some(share) = self.shares.get_mut(&id.task) {
-                    share.is_stored = true;
-                }
+            Ok(record) => {
+                let Some(share) = self.shares.get_mut(&id.task).filter(|share| share.ending.is_none()) else { return };
+                share.is_stored = true;
+                self.tell(match record {
+                    Record::Claimed(claim) | Record::Suspected { claim, .. } => {
+                        ToHead::Claimed(id.task, claimed_by(claim))
+                    }
+                    Record::GivenBack { .. } | Record::Ended(_) => ToHead::LetGo(id.task),
+                });
             }
             Err(error) => self.tell(ToHead::Log(format!("the record of task {id} cannot be read: {error}"))),
         }
@@ -953,8 +967,8 @@ impl Agent {
     /// Takes what another node has told.
     pub fn on_told(&mut self, told: &[u8]) {
         match Told::decode(told) {
-            Ok(Told::Stop(id)) if self.held.get(&id).is_some_and(|held| held.attempt.is_some()) => {
-                self.tell(ToHead::Stop(id));
+            Ok(Told::Stop(id, stop)) if self.held.get(&id).is_some_and(|held| held.attempt.is_some()) => {
+                self.tell(ToHead::Stop(id, stop));
             }
             Ok(Told::DoYouRun(id)) if !self.held.contains_key(&id) => {
                 let by = self.settings.own;
@@ -999,10 +1013,7 @@ impl Agent {
                 let attempts = attempts_of(&claim, has_begun);
                 return self.ask(Asked::FindMessage(number, attempts), Request::FindMessage(id));
             }
-            Ok(Some(Record::Claimed(claim) | Record::Suspected { claim, .. })) => {
-                let Mark { node_id, unix_nano } = claim.mark;
-                Found::Claimed { node_id, attempt: claim.attempt, since_unix_nano: unix_nano }
-            }
+            Ok(Some(Record::Claimed(claim) | Record::Suspected { claim, .. })) => Found::Claimed(claimed_by(claim)),
             Ok(Some(Record::Ended(End::Outcome { attempt, outcome, .. }))) => match value_of(&outcome) {
                 None => Found::Ended { end: outcome, loss: None },
                 Some((mut shared, stored)) => {
@@ -1264,10 +1275,9 @@ impl Agent {
             }
             (Event::EndedUnbegun { .. }, Refusal::Begun) => {
                 let share = self.shares.get_mut(&id.task).filter(|_| id.place == self.settings.own.place);
-                let stops =
-                    share.as_ref().is_some_and(|share| share.withdrawn.as_ref().is_some_and(|(_, stops)| *stops));
-                if let (Some(claim), true) = (claim, stops) {
-                    let (place, told) = (claim.holder.place, Told::Stop(id).encode());
+                let withdrawn = share.as_ref().and_then(|share| share.withdrawn.as_ref());
+                if let (Some(claim), Some(stop)) = (claim, withdrawn.and_then(|(_, stops)| *stops)) {
+                    let (place, told) = (claim.holder.place, Told::Stop(id, stop).encode());
                     self.say(Request::Tell(place, told));
                 } else if let Some(share) = share {
                     // It has begun in time.

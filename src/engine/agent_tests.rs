@@ -89,6 +89,7 @@ fn end_with(name: &str, bytes: u64, attempt: u32) -> Vec<u8> {
         ended_unix_nano: 0,
         past: Vec::new(),
         node_id: String::new(),
+        worker: None,
     }
     .encode()
 }
@@ -356,7 +357,7 @@ impl World {
                 let sharing = Sharing { queue: QUEUE.into(), message, values, is_new: false, is_stored };
                 agent.on_share(*task, sharing, now_ns);
                 if accepted.is_withdrawn {
-                    agent.on_withdraw(*task, b"cancelled".to_vec(), true);
+                    agent.on_withdraw(*task, b"cancelled".to_vec(), Some(Stop::default()));
                 }
             }
         }
@@ -419,6 +420,9 @@ impl World {
                 assert!(self.engine.has_lost_writes, "nothing was lost");
                 node.head.accepted.get_mut(&task).unwrap().is_lost = true;
             }
+            ToHead::Claimed(task, _) | ToHead::LetGo(task) => {
+                assert!(node.head.accepted[&task].end.is_none(), "task {task} of {place} has ended for its head");
+            }
             ToHead::Ended(task, end) => {
                 let accepted = node.head.accepted.get_mut(&task).unwrap();
                 assert!(accepted.end.is_none(), "task {task} of {place} has ended twice for its head");
@@ -469,7 +473,7 @@ impl World {
                 assert!(*starts == 1 || !is_once, "{id} was started {starts} times");
                 self.tell_free(at);
             }
-            ToHead::Stop(id) => {
+            ToHead::Stop(id, _) => {
                 if let Some(run) = node.head.runs.get_mut(&id) {
                     run.is_to_stop = true;
                 }
@@ -530,7 +534,7 @@ impl World {
         let node = &mut self.nodes[at];
         node.head.accepted.get_mut(&task).unwrap().is_withdrawn = true;
         if let Some(agent) = &mut node.agent {
-            agent.on_withdraw(task, b"cancelled".to_vec(), true);
+            agent.on_withdraw(task, b"cancelled".to_vec(), Some(Stop::default()));
         }
         self.take_effects(at);
     }
@@ -1019,7 +1023,7 @@ fn what_is_asked_of_any_task_is_answered_from_its_record_and_its_queue() {
     let claim = Claim { holder, mark, attempt: 2, failures: 0, crashes: 1, past: Vec::new() };
     let entry = |record: &Record| Some(Entry { revision: 1, stamp_ns: 1, value: record.encode() });
     let ended = |outcome: Vec<u8>| Record::Ended(End::Outcome { attempt: 2, holder: Some(holder), outcome });
-    let claimed = Found::Claimed { node_id: "b".into(), attempt: 2, since_unix_nano: 7 };
+    let claimed = Found::Claimed(ClaimedBy { node_id: "b".into(), attempt: 2, since_unix_nano: 7 });
     let given_back = Record::GivenBack { claim: claim.clone(), has_begun: false };
     let waits = |attempts| Found::Waiting { queue: QUEUE.into(), attempts };
     let done = Found::Ended { end: b"done".to_vec(), loss: None };
@@ -1076,6 +1080,31 @@ fn what_is_asked_of_any_task_is_answered_from_its_record_and_its_queue() {
     let mut away = Agent::new(settings(PlaceId(1), 1), 0);
     away.on_find(6, id);
     assert_eq!(away.take_effects(), [Effect::Tell(ToHead::Found(6, Found::Unreachable))]);
+}
+
+#[test]
+fn the_head_hears_which_node_has_its_task_and_that_it_has_let_go_of_it() {
+    let id = ClusterTaskId { place: PlaceId(1), task: TaskId(1) };
+    let holder = Holder { place: PlaceId(2), life: 1 };
+    let mark = Mark { node_id: "b".into(), unix_nano: 7 };
+    let claim = Claim { holder, mark, attempt: 2, failures: 1, crashes: 0, past: Vec::new() };
+    let claimed = ClaimedBy { node_id: "b".into(), attempt: 2, since_unix_nano: 7 };
+    let mut agent = agent();
+    agent.on_share(TaskId(1), sharing(), 0);
+    agent.take_effects();
+    for (record, expected) in [
+        (Record::Claimed(claim.clone()), ToHead::Claimed(TaskId(1), claimed.clone())),
+        (Record::Suspected { claim: claim.clone(), by: holder }, ToHead::Claimed(TaskId(1), claimed)),
+        (Record::GivenBack { claim: claim.clone(), has_begun: true }, ToHead::LetGo(TaskId(1))),
+    ] {
+        agent.on_record(id, &record.encode());
+        assert_eq!(agent.take_effects(), [Effect::Tell(expected)]);
+    }
+    let end = End::Outcome { attempt: 2, holder: Some(holder), outcome: b"done".to_vec() };
+    agent.on_record(id, &Record::Ended(end).encode());
+    agent.take_effects();
+    agent.on_record(id, &Record::Claimed(claim).encode());
+    assert_eq!(agent.take_effects(), [], "it has ended");
 }
 
 #[test]
@@ -1179,7 +1208,7 @@ fn a_task_that_has_waited_too_long_is_not_ended_where_it_has_begun_in_time() {
     agent.on_share(TaskId(1), sharing(), 0);
     let [Effect::Ask(number, _)] = agent.take_effects()[..] else { panic!() };
     agent.on_answer(number, Answer::Put(Ok(())));
-    for (stops, expected) in [(false, 0), (true, 1)] {
+    for (stops, expected) in [(None, 0), (Some(Stop::default()), 1)] {
         agent.take_effects();
         agent.on_withdraw(TaskId(1), b"late".to_vec(), stops);
         let effects = agent.take_effects();

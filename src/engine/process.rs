@@ -209,6 +209,8 @@ impl Out {
                 lost: Vec::new(),
                 why: "the engine has lost it, and nobody knows whether it had begun".into(),
             },
+            ToHead::Claimed(task, claim) => FromAgent::Claimed(task, claim),
+            ToHead::LetGo(task) => FromAgent::LetGo(task),
             ToHead::Import(Import { token, claim, submitted_unix_nano, envelope, problem }) => {
                 FromAgent::Import(protocol::Import {
                     id: token.id,
@@ -222,7 +224,7 @@ impl Out {
                     problem,
                 })
             }
-            ToHead::Stop(id) => FromAgent::Stop(id),
+            ToHead::Stop(id, stop) => FromAgent::Stop(id, stop),
             ToHead::Settled(id) => FromAgent::Settled(id),
             ToHead::Found(number, found) => FromAgent::Found { number, found },
             ToHead::Log(line) => FromAgent::Log(line),

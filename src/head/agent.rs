@@ -13,7 +13,9 @@ use super::process::{AgentCommand, FrontProcess, describe_exit};
 use super::reactor::Effects;
 use crate::config::Engine;
 use crate::protocol::frame::put_frame;
-use crate::protocol::{EngineReport, Found, Reply, SharedEnd, SharedReport, TaskState, ToAgent, kind, put_reply};
+use crate::protocol::{
+    ClaimedBy, EngineReport, Found, Reply, SharedEnd, SharedReport, TaskState, ToAgent, kind, put_reply,
+};
 use crate::task::{Failure, Outcome};
 use crate::value::JsonText;
 
@@ -210,7 +212,7 @@ fn shared_report(id: ClusterTaskId, found: Found, engine: &str) -> Result<Shared
             report.attempt = attempts;
             return Ok(report);
         }
-        Found::Claimed { node_id, attempt, since_unix_nano } => {
+        Found::Claimed(ClaimedBy { node_id, attempt, since_unix_nano }) => {
             (report.state, report.node_id, report.attempt) = (TaskState::Running, Some(node_id), attempt);
             report.started_unix_nano = Some(since_unix_nano);
             return Ok(report);

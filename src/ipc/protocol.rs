@@ -25,7 +25,9 @@ pub use service::{
     DeploymentReport, ProxyReportRow, ReplicaReportRow, ServiceAccepted, ServiceEvent, ServiceNews, ServiceQuery,
     ServiceRefusal, ServiceRefusalCode, ServiceReply, ServiceReport, ServiceState, ServiceSummary, ServiceVersion,
 };
-pub use shared::{Digest, EngineAccess, Found, FromAgent, Import, LostElsewhere, SharedEnd, ToAgent, encode_report};
+pub use shared::{
+    ClaimedBy, Digest, EngineAccess, Found, FromAgent, Import, LostElsewhere, SharedEnd, Stop, ToAgent, encode_report,
+};
 pub use tracing_settings::{FurtherHook, HookChoice, TracingSettings};
 
 /// The version of everything in this module. Both sides must have the same.

@@ -5,7 +5,7 @@ use tracer_core::task::{
     ActorRole, Envelope, Failure, FunctionSpec, JobId, Outcome, Refusal, SpanLink, TaskId, TaskSpec,
 };
 use tracer_core::{ClusterTaskId, PlaceId};
-use tracer_ipc::protocol::{Accepted, Import, LostElsewhere, SharedEnd, ToAgent};
+use tracer_ipc::protocol::{Accepted, ClaimedBy, Import, LostElsewhere, SharedEnd, Stop, ToAgent};
 
 use crate::{
     actors::life,
@@ -74,6 +74,13 @@ pub fn on_stored(state: &mut State, effects: &mut impl Effects, id: TaskId) {
     accept(state, effects, id);
 }
 
+/// Notes which node has a task; none if it has let go of it.
+pub fn on_claimed(state: &mut State, id: TaskId, claim: Option<ClaimedBy>) {
+    if let Some(open) = state.shared.open.get_mut(&id) {
+        open.claim = claim;
+    }
+}
+
 fn accept(state: &mut State, effects: &mut impl Effects, id: TaskId) {
     let Some(to) = state.shared.open.get_mut(&id).and_then(|open| open.unanswered.take()) else { return };
     effects.answer_later(to, Ok(Accepted { first_tag: to.1, first_task: id, count: 1, journaled: None }));
@@ -109,6 +116,7 @@ pub fn on_shared_ended(state: &mut State, effects: &mut impl Effects, id: TaskId
         ended_unix_nano: now.unix_nano,
         past: Vec::new(),
         node_id: String::new(),
+        worker: None,
     });
     if let Some(task) = state.tasks.get_mut(id)
         && !shared.past.is_empty()
@@ -118,9 +126,9 @@ pub fn on_shared_ended(state: &mut State, effects: &mut impl Effects, id: TaskId
     }
     let ended = TaskEnd {
         outcome: shared.outcome,
-        // Its worker is another node's.
-        worker: None,
-        worker_pid: None,
+        // Of the node that ran it.
+        worker: shared.worker.map(|(worker, _)| worker),
+        worker_pid: shared.worker.map(|(_, pid)| pid),
         started_unix_nano: shared.started_unix_nano,
         ended_unix_nano: shared.ended_unix_nano,
     };
@@ -262,9 +270,9 @@ fn placeholder() -> Vec<u8> {
 }
 
 /// Ends an import, because its origin wants that.
-pub fn on_stop_import(state: &mut State, effects: &mut impl Effects, id: ClusterTaskId, now: Now) {
+pub fn on_stop_import(state: &mut State, effects: &mut impl Effects, id: ClusterTaskId, stop: Stop, now: Now) {
     if let Some(&task) = state.shared.imports_by_id.get(&id) {
-        cancel::on_cancel(state, effects, task, None, now);
+        cancel::on_cancel(state, effects, task, stop.grace_ns, now);
     }
 }
 

@@ -73,6 +73,7 @@ fn end_of(outcome: Outcome) -> Vec<u8> {
         ended_unix_nano: 20,
         past: Vec::new(),
         node_id: "b".into(),
+        worker: Some((WorkerId(2), 44)),
     }
     .encode()
 }
@@ -95,6 +96,34 @@ fn a_task_of_a_queue_is_journaled_handed_over_and_acknowledged_when_the_engine_h
     assert_eq!(story.effects.journaled, [TaskId(1)]);
     on_shared_ended(&mut story.state, &mut story.effects, TaskId(1), &end, story.now);
     assert_eq!(story.effects.finished.len(), 1, "the first end counts");
+}
+
+#[test]
+fn a_task_that_a_node_has_runs_for_those_who_ask_and_its_end_names_the_worker_of_that_node() {
+    let mut story = joined(1);
+    submit(&mut story, &[of_queue(NEVER_AGAIN)]);
+    story.schedule();
+    on_stored(&mut story.state, &mut story.effects, TaskId(1));
+    let row = |story: &Story| get_task(&story.state, &story.effects, TaskId(1)).unwrap();
+    let reason = |story: &Story| explain_task(&story.state, &story.effects, TaskId(1)).unwrap().reasons.remove(0);
+    assert_eq!((row(&story).state, reason(&story).to_string().contains("in the queue")), (TaskState::Waiting, true));
+    let claim = ClaimedBy { node_id: "b".into(), attempt: 2, since_unix_nano: 10 };
+    on_claimed(&mut story.state, TaskId(1), Some(claim.clone()));
+    let running = row(&story);
+    assert_eq!((running.state, running.attempt, running.started_unix_nano), (TaskState::Running, 2, Some(10)));
+    let ClaimedBy { node_id, attempt, since_unix_nano } = claim.clone();
+    assert_eq!(reason(&story), Reason::RunsElsewhere { node_id, attempt, since_unix_nano });
+    on_cancel(&mut story.state, &mut story.effects, TaskId(1), None, story.now);
+    assert_eq!(row(&story).state, TaskState::Cancelling);
+    on_claimed(&mut story.state, TaskId(1), None);
+    assert_eq!((row(&story).state, row(&story).attempt), (TaskState::Waiting, 0));
+    let end = end_of(Outcome::Failed(Failure::Cancelled));
+    on_shared_ended(&mut story.state, &mut story.effects, TaskId(1), &end, story.now);
+    story.check();
+    let ended = row(&story);
+    assert_eq!((ended.worker_id, ended.worker_pid, ended.attempts.len()), (Some(WorkerId(2)), Some(44), 1));
+    on_claimed(&mut story.state, TaskId(1), Some(claim));
+    assert_eq!(row(&story).state, TaskState::Cancelled, "it comes too late");
 }
 
 #[test]
@@ -316,7 +345,10 @@ fn a_new_agent_is_told_all_that_is_open_both_ways() {
     let told = |wanted: fn(&ToAgent) -> bool| story.effects.to_agent.iter().filter(|it| wanted(it)).count();
     assert_eq!(told(|it| matches!(it, ToAgent::Open { attempt: 1, .. })), 1);
     assert_eq!(told(|it| matches!(it, ToAgent::AttemptFailed { attempt: 1, is_crash: false, .. })), 1);
-    assert_eq!(told(|it| matches!(it, ToAgent::Withdraw { task: TaskId(2), stops: true, .. })), 1);
+    assert_eq!(
+        told(|it| matches!(it, ToAgent::Withdraw { task: TaskId(2), stops: Some(Stop { grace_ns: None }), .. })),
+        1
+    );
 }
 
 #[test]
@@ -448,7 +480,7 @@ fn a_shared_task_that_waits_too_long_is_withdrawn_if_nobody_has_begun_it() {
     story.schedule();
     story.now.monotonic_ns += 2_000_000_000;
     on_tick(&mut story.state, &mut story.effects, START_LIMIT_NS, story.now);
-    let Some(ToAgent::Withdraw { task: TaskId(1), stops: false, end }) = story.effects.to_agent.last() else {
+    let Some(ToAgent::Withdraw { task: TaskId(1), stops: None, end }) = story.effects.to_agent.last() else {
         panic!("{:?}", story.effects.to_agent)
     };
     let outcome = SharedEnd::decode(end).unwrap().outcome;

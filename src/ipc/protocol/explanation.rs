@@ -39,6 +39,15 @@ pub enum Reason {
         /// True if the engine has said that it has it.
         is_stored: bool,
     },
+    /// A node has taken it from its queue.
+    RunsElsewhere {
+        /// The node, as spans name it.
+        node_id: String,
+        /// Number of the attempt, from 1.
+        attempt: u32,
+        /// Time at which that node took it, in nanoseconds since the Unix epoch by that node's clock.
+        since_unix_nano: u64,
+    },
     /// Too little of a resource is free.
     LacksResource {
         /// The resource's name.
@@ -337,6 +346,9 @@ impl fmt::Display for Reason {
                 } else {
                     Ok(())
                 }
+            }
+            Reason::RunsElsewhere { node_id, attempt, since_unix_nano } => {
+                write!(f, "node `{node_id}` has had it for {}, at attempt {attempt}", since(*since_unix_nano))
             }
             Reason::Running(running) => write!(
                 f,
