@@ -88,7 +88,7 @@ pub struct Token {
     pub id: ClusterTaskId,
     /// The queue that it came from.
     pub queue: String,
-    /// The delivery that is acknowledged at its end.
+    /// The delivery that is acknowledged at its end; empty for a task that this node has taken back.
     pub handle: Handle,
     /// See [`Terms`].
     pub terms: Terms,
@@ -190,6 +190,8 @@ struct Share {
     looked_ns: u64,
     /// The outcome that it is to have if nobody has begun it, and how it is to end where it runs if it is, once its origin wants to end it.
     withdrawn: Option<(Vec<u8>, Option<Stop>)>,
+    /// Set while the head wants to run it itself if nobody has begun it: since when, in nanoseconds since the Unix epoch.
+    taken_back: Option<u64>,
 }
 
 /// The end of a task of this node whose result is to be got.
@@ -376,6 +378,12 @@ impl Agent {
     }
 
     fn say(&mut self, request: Request) {
+        if let Request::Keep(handle) | Request::GiveBack(handle) | Request::Done(handle) = &request
+            && handle.0.is_empty()
+        {
+            // What this node has taken back was not delivered to it.
+            return;
+        }
         let number = self.next_request;
         self.next_request += 1;
         self.effects.push(Effect::Ask(number, request));
@@ -442,6 +450,7 @@ impl Agent {
             for task in self.shares.keys().copied().collect::<Vec<_>>() {
                 self.go_on_sharing(task);
                 self.go_on_withdrawing(task);
+                self.go_on_taking_back(task);
                 self.go_on_ending(task);
             }
             for id in self.giving.keys().copied().collect::<Vec<_>>() {
@@ -481,6 +490,7 @@ impl Agent {
             looked_ns: now_ns,
             is_asked: false,
             withdrawn: None,
+            taken_back: None,
         };
         if !share.values.is_empty() {
             self.with_values.insert(task);
@@ -613,6 +623,49 @@ impl Agent {
         self.go_on_changing(id);
     }
 
+    /// Takes a task of this node back, unless somebody has begun it: the head is to run it in a worker that waits for it. The time is in nanoseconds since the
+    /// Unix epoch.
+    pub fn on_take_back(&mut self, task: TaskId, now_unix_nano: u64) {
+        if let Some(share) = self.shares.get_mut(&task) {
+            share.taken_back = Some(now_unix_nano);
+            self.go_on_taking_back(task);
+        }
+    }
+
+    fn go_on_taking_back(&mut self, task: TaskId) {
+        let id = self.id(task);
+        let Some(share) = self.shares.get(&task).filter(|share| share.is_sent && share.ending.is_none()) else {
+            return;
+        };
+        let terms = share.terms;
+        // Its message is known once the engine has its arguments.
+        let has_message = share.values.iter().all(|(_, digest)| digest.is_some());
+        let Some(unix_nano) = share.taken_back.filter(|_| has_message && !self.is_stopping) else { return };
+        let change = self.changes.entry(id).or_default();
+        if !change.todo.iter().any(|event| matches!(event, Event::Withdrawn { .. })) {
+            let mark = Mark { node_id: self.settings.node_id.clone(), unix_nano };
+            change.todo.push_back(Event::Withdrawn { by: self.settings.own, mark, terms });
+            change.known = change.known.take().filter(|_| change.is_asked);
+        }
+        self.go_on_changing(id);
+    }
+
+    /// Hands a task to the head that this node has taken back. Its message stays in the queue, and whoever it comes to finds the record.
+    fn hold_own(&mut self, id: ClusterTaskId, claim: Claim) {
+        let Some(share) = self.shares.get_mut(&id.task) else {
+            let by = self.settings.own;
+            return self.bring_about(id, Event::NotRun { by });
+        };
+        share.taken_back = None;
+        let digests = share.values.iter().flat_map(|(_, digest)| digest.unwrap_or_default());
+        let message = share.message.iter().copied().chain(digests).collect();
+        let (queue, terms) = (share.queue.clone(), share.terms);
+        let of_no_delivery = Handle(String::new());
+        let held = Held { queue, handle: of_no_delivery, terms, message: Some(message), attempt: None, fetch: None };
+        self.held.entry(id).or_insert(held);
+        self.import(id, claim);
+    }
+
     /// Notes that the record of a task of this node has changed.
     pub fn on_record(&mut self, id: ClusterTaskId, record: &[u8]) {
         if id.place != self.settings.own.place {
@@ -729,6 +782,7 @@ impl Agent {
                     self.tell(ToHead::Stored(task));
                 }
                 self.go_on_withdrawing(task);
+                self.go_on_taking_back(task);
             }
             // What the engine may have had before is not refused: it is tried again.
             Answer::Put(Err(why)) if !share.was_tried && !share.is_stored => self.refuse(task, why),
@@ -1212,7 +1266,8 @@ impl Agent {
                 self.ask_holder(id, record.claim());
                 self.let_go_of(id);
             }
-            (Event::EndedUnbegun { .. }, Record::Ended(end)) => self.on_own_ended(id, end),
+            (Event::EndedUnbegun { .. } | Event::Withdrawn { .. }, Record::Ended(end)) => self.on_own_ended(id, end),
+            (Event::Withdrawn { .. }, Record::Claimed(claim)) => self.hold_own(id, claim),
             (Event::Outcome { .. }, Record::Ended(end)) => {
                 self.tell(ToHead::Settled(id));
                 self.acknowledge(id);
@@ -1285,6 +1340,19 @@ impl Agent {
                 }
             }
             (Event::EndedUnbegun { .. }, _) => {}
+            // It was brought about, and the answer was lost.
+            (Event::Withdrawn { by, .. }, Refusal::Begun)
+                if claim.is_some_and(|claim| claim.holder == *by) && !self.held.contains_key(&id) =>
+            {
+                if let Some(claim) = claim.cloned() {
+                    self.hold_own(id, claim);
+                }
+            }
+            (Event::Withdrawn { .. }, _) => {
+                if let Some(share) = self.shares.get_mut(&id.task) {
+                    share.taken_back = None;
+                }
+            }
             (Event::Outcome { .. }, Refusal::HasEnded) => {
                 self.tell(ToHead::Settled(id));
                 self.acknowledge(id);
@@ -1295,10 +1363,7 @@ impl Agent {
                 self.remove_held(id);
             }
             (Event::GivenBack { .. }, _) => self.on_given_back(id),
-            (
-                Event::AttemptFailed { .. } | Event::Withdrawn { .. } | Event::StoodIn { .. } | Event::NotRun { .. },
-                _,
-            ) => {}
+            (Event::AttemptFailed { .. } | Event::StoodIn { .. } | Event::NotRun { .. }, _) => {}
         }
         if let Some(Record::Ended(end)) = record {
             self.on_own_ended(id, end);

@@ -539,6 +539,17 @@ impl World {
         self.take_effects(at);
     }
 
+    /// Has a head want to run one of its own tasks.
+    fn take_back(&mut self, at: usize) {
+        let node = &mut self.nodes[at];
+        let open = |(task, accepted): (&TaskId, &Accepted)| accepted.end.is_none().then_some(*task);
+        let open: Vec<_> = node.head.accepted.iter().filter_map(open).collect();
+        if let (Some(agent), false) = (&mut node.agent, open.is_empty()) {
+            agent.on_take_back(open[self.random.below(open.len())], self.now_ns);
+        }
+        self.take_effects(at);
+    }
+
     /// Lets a running attempt end, fail, or be given back.
     fn end_run(&mut self, at: usize) {
         let node = &mut self.nodes[at];
@@ -794,6 +805,7 @@ fn run(seed: u64, faults: Faults, seen: &mut Seen) {
                 world.start_agent(at);
                 world.note_reach();
             }
+            38..40 => world.take_back(at),
             _ => world.arrive(true),
         }
     }
@@ -1080,6 +1092,54 @@ fn what_is_asked_of_any_task_is_answered_from_its_record_and_its_queue() {
     let mut away = Agent::new(settings(PlaceId(1), 1), 0);
     away.on_find(6, id);
     assert_eq!(away.take_effects(), [Effect::Tell(ToHead::Found(6, Found::Unreachable))]);
+}
+
+#[test]
+fn a_task_that_nobody_has_begun_is_taken_back_and_one_that_somebody_has_is_not() {
+    let id = ClusterTaskId { place: PlaceId(1), task: TaskId(1) };
+    let (own, other) = (Holder { place: PlaceId(1), life: 1 }, Holder { place: PlaceId(2), life: 1 });
+    let mark = Mark { node_id: PlaceId(1).to_string(), unix_nano: 7 };
+    let claim = |holder| Claim { holder, mark: mark.clone(), attempt: 1, failures: 0, crashes: 0, past: Vec::new() };
+    let entry = |record: Record| Answer::Record(Some(Entry { revision: 1, stamp_ns: 1, value: record.encode() }));
+    let asking = || {
+        let mut agent = agent();
+        agent.on_share(TaskId(1), sharing(), 0);
+        let (number, _) = only_asked(&mut agent);
+        agent.on_take_back(TaskId(1), 7);
+        assert_eq!(only_asked(&mut agent).1, Request::Read(id));
+        agent.on_answer(number, Answer::Put(Ok(())));
+        assert_eq!(agent.take_effects(), [Effect::Tell(ToHead::Stored(TaskId(1)))]);
+        agent
+    };
+    let is_import =
+        |effect: &Effect| matches!(effect, Effect::Tell(ToHead::Import(import)) if import.claim == claim(own));
+    // Nobody has it.
+    let mut agent = asking();
+    let number = *agent.asked.keys().last().unwrap();
+    agent.on_answer(number, Answer::Record(None));
+    let (number, swap) = only_asked(&mut agent);
+    assert_eq!(swap, Request::Swap { id, revision: None, record: Record::Claimed(claim(own)).encode() });
+    agent.on_answer(number, Answer::Swapped(Some(1)));
+    assert!(matches!(&agent.take_effects()[..], [effect] if is_import(effect)));
+    // Its end needs no message.
+    agent.on_import_ended(id, 1, b"done".to_vec());
+    let (number, _) = only_asked(&mut agent);
+    agent.on_answer(number, Answer::Swapped(Some(2)));
+    let effects = agent.take_effects();
+    assert!(effects.iter().all(|effect| matches!(effect, Effect::Tell(_))) && effects.len() == 2, "{effects:?}");
+    // This node has it already, and nobody told.
+    let mut agent = asking();
+    let number = *agent.asked.keys().last().unwrap();
+    agent.on_answer(number, entry(Record::Claimed(claim(own))));
+    assert!(matches!(&agent.take_effects()[..], [effect] if is_import(effect)));
+    // Another one has it.
+    let mut agent = asking();
+    let number = *agent.asked.keys().last().unwrap();
+    agent.on_answer(number, entry(Record::Claimed(claim(other))));
+    assert_eq!(agent.take_effects(), []);
+    agent.on_tick(10 * SECOND);
+    let is_about_it = |effect: &Effect| matches!(effect, Effect::Ask(_, Request::Read(_) | Request::Swap { .. }));
+    assert!(!agent.take_effects().iter().any(is_about_it), "it is not asked for again");
 }
 
 #[test]

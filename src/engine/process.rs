@@ -323,6 +323,7 @@ fn on_head(agent: &mut Agent, message: ToAgent, now_ns: u64) -> Result<(), Agent
         ToAgent::Stopping => agent.on_stopping(),
         ToAgent::Taken(task) => agent.on_taken(task),
         ToAgent::Find { number, id } => agent.on_find(number, id),
+        ToAgent::TakeBack(task) => agent.on_take_back(task, now_unix_nano()),
     }
     Ok(())
 }

@@ -11,7 +11,7 @@ use crate::{
     actors::life,
     cancel,
     effects::{Effects, StandIn, Submission},
-    exports, imports, lifecycle,
+    exports, imports, lifecycle, nesting,
     resources::Free,
     state::{
         State,
@@ -44,6 +44,7 @@ pub fn on_agent(state: &mut State, effects: &mut impl Effects) {
         }
     }
     state.shared.to_share = state.shared.open.keys().copied().collect();
+    state.shared.open.values_mut().for_each(|open| open.is_taken_back = false);
     if state.is_stopping {
         effects.to_agent(&ToAgent::Stopping);
     }
@@ -77,7 +78,7 @@ pub fn on_stored(state: &mut State, effects: &mut impl Effects, id: TaskId) {
 /// Notes which node has a task; none if it has let go of it.
 pub fn on_claimed(state: &mut State, id: TaskId, claim: Option<ClaimedBy>) {
     if let Some(open) = state.shared.open.get_mut(&id) {
-        open.claim = claim;
+        (open.claim, open.is_taken_back) = (claim, false);
     }
 }
 
@@ -289,10 +290,13 @@ pub fn has_unsettled(state: &State) -> bool {
     state.shared.imports.values().any(|import| import.end.is_some())
 }
 
-/// Returns what the agent is told of the slots for tasks of queues: local tasks that wait come first.
+/// Returns what the agent is told of the slots for tasks of queues, as far as there are processes for them: local tasks that wait come first.
 pub fn free_for_imports(state: &State) -> ToAgent {
     let waiting = state.queue.len();
-    let free = if state.is_stopping { 0 } else { Free::of(state).cpus.saturating_sub(waiting) };
+    let free = match state.is_stopping {
+        true => 0,
+        false => Free::of(state).cpus.min(nesting::processes_to_come(state)).saturating_sub(waiting),
+    };
     let number = |count: usize| u32::try_from(count).unwrap_or(u32::MAX);
     ToAgent::Free {
         slots: number(state.settings.workers_wanted),

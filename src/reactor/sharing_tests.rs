@@ -127,6 +127,48 @@ fn a_task_that_a_node_has_runs_for_those_who_ask_and_its_end_names_the_worker_of
 }
 
 #[test]
+fn where_no_process_may_be_had_a_child_in_a_queue_is_taken_back_and_runs_in_the_worker_that_waits_for_it() {
+    let mut story = joined(1);
+    story.submit(1);
+    story.schedule();
+    story.claim(1, 0);
+    let child = story.submit_envelope(&Envelope { submitter: Some(TaskId(1)), ..of_queue(NEVER_AGAIN) });
+    story.schedule();
+    story.wait(1, 1, 1, &[child]);
+    let taken_back = |story: &Story| {
+        story.effects.to_agent.iter().filter(|it| matches!(it, ToAgent::TakeBack(id) if *id == child)).count()
+    };
+    story.schedule();
+    assert_eq!(taken_back(&story), 0, "the engine may not have it");
+    on_stored(&mut story.state, &mut story.effects, child);
+    assert!(matches!(free_for_imports(&story.state), ToAgent::Free { slots: 1, free: 0, .. }), "no process is free");
+    story.schedule();
+    story.schedule();
+    assert_eq!(taken_back(&story), 1, "once");
+    // A node has it after all, and lets go of it.
+    let claim = ClaimedBy { node_id: "b".into(), attempt: 1, since_unix_nano: 10 };
+    on_claimed(&mut story.state, child, Some(claim));
+    story.schedule();
+    assert_eq!(taken_back(&story), 1);
+    on_claimed(&mut story.state, child, None);
+    story.schedule();
+    assert_eq!(taken_back(&story), 2);
+    let own = ClusterTaskId { place: PlaceId(6), task: child };
+    let import = Import { id: own, ..import(&of_queue(NEVER_AGAIN)) };
+    on_import(&mut story.state, &mut story.effects, import, story.now);
+    let [(1, lease, task, 1)] = story.schedule()[..] else { panic!("it runs in the worker") };
+    assert_eq!(lease, INLINE_LEASE | task);
+    story.result(1, lease, 1_000);
+    let is_end = |it: &&ToAgent| matches!(it, ToAgent::Ended { id, attempt: 1, .. } if *id == own);
+    assert_eq!(story.effects.to_agent.iter().filter(is_end).count(), 1);
+    on_settled(&mut story.state, own);
+    let end = end_of(Outcome::Returned(vec![1]));
+    on_shared_ended(&mut story.state, &mut story.effects, child, &end, story.now);
+    story.check();
+    assert!(!story.state.workers[&WorkerId(1)].is_waiting(), "whoever waited goes on");
+}
+
+#[test]
 fn what_the_engine_does_not_take_is_refused_and_its_driver_hears_no_end_beside_that() {
     let mut story = joined(1);
     submit(&mut story, &[of_queue(NEVER_AGAIN)]);

@@ -7,6 +7,7 @@
 //! because a queue does not take commands yet, and `output`, because what a task writes does not come back over one yet.
 
 mod nodes;
+mod waiting;
 
 /// The harness, with two nodes for a cluster.
 mod support {

@@ -241,6 +241,8 @@ pub enum ToAgent {
     },
     /// The end of a task of this head is in its journal: what the engine keeps for it is not needed any more.
     Taken(TaskId),
+    /// A worker waits for a task that no process is free for: it is to run here, unless somebody has begun it.
+    TakeBack(TaskId),
     /// Somebody asks for a task of any node.
     Find {
         /// Number of the question, which comes back.
@@ -565,6 +567,10 @@ impl ToAgent {
                 out.put_u8(11);
                 out.put_u64(task.0);
             }
+            ToAgent::TakeBack(task) => {
+                out.put_u8(13);
+                out.put_u64(task.0);
+            }
             ToAgent::Find { number, id } => {
                 out.put_u8(12);
                 out.put_u64(*number);
@@ -623,6 +629,7 @@ impl ToAgent {
             10 => ToAgent::StoodIn { id: take_id(&mut take)?, attempt: take.u32()? },
             11 => ToAgent::Taken(TaskId(take.u64()?)),
             12 => ToAgent::Find { number: take.u64()?, id: take_id(&mut take)? },
+            13 => ToAgent::TakeBack(TaskId(take.u64()?)),
             _ => return Err(WireError::UnknownValue("message to an agent")),
         };
         take.finish()?;
@@ -790,6 +797,7 @@ mod tests {
             ToAgent::Stopping,
             ToAgent::StoodIn { id: ID, attempt: 3 },
             ToAgent::Taken(TaskId(4)),
+            ToAgent::TakeBack(TaskId(4)),
             ToAgent::Find { number: 8, id: ID },
         ];
         for message in to_agent {

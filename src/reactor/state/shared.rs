@@ -40,6 +40,8 @@ pub(crate) struct Open {
     pub is_stored: bool,
     /// The node that has it, if one has.
     pub claim: Option<ClaimedBy>,
+    /// True once the agent was asked to take it back for a worker that waits for it, until a node has it or has let go of it.
+    pub is_taken_back: bool,
     /// Set once somebody wants it to end.
     pub withdrawn: Option<Withdrawn>,
 }
