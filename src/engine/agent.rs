@@ -1010,6 +1010,7 @@ impl Agent {
     /// Notes that the head ends: nothing is pulled any more.
     pub fn on_stopping(&mut self) {
         self.is_stopping = true;
+        self.say(Request::StopPulling);
         // What the head was not told of yet is for others.
         let fetching = |(id, held): (&ClusterTaskId, &Held)| Some((*id, held.fetch.as_ref()?.claim.attempt));
         let fetching: Vec<_> = self.held.iter().filter_map(fetching).collect();

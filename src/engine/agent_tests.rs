@@ -162,6 +162,7 @@ impl Engine {
                 kept.into_iter().for_each(|message| message.again_ns = Some(now_ns));
                 None
             }
+            Request::StopPulling => None,
             Request::Done(handle) => {
                 let kept = handle.0.parse::<usize>().ok().and_then(|number| self.kept.messages.get_mut(number));
                 kept.into_iter().for_each(|message| message.is_done = true);
@@ -1018,8 +1019,10 @@ fn an_argument_of_a_delivery_that_was_let_go_of_is_removed_and_taken_for_no_othe
     let mut agent = agent();
     let (number, _) = claim_with_a_value(&mut agent, id);
     agent.on_stopping();
-    let (swap, request) = only_asked(&mut agent);
-    assert!(matches!(request, Request::Swap { .. }), "{request:?}");
+    let effects = agent.take_effects();
+    let [Effect::Ask(_, Request::StopPulling), Effect::Ask(swap, Request::Swap { .. })] = effects[..] else {
+        panic!("{effects:?}")
+    };
     agent.on_answer(swap, Answer::Swapped(Some(2)));
     let effects = agent.take_effects();
     assert!(effects.iter().any(|effect| matches!(effect, Effect::Ask(_, Request::GiveBack(_)))), "{effects:?}");
@@ -1216,6 +1219,7 @@ fn a_node_asks_for_as_many_tasks_as_it_has_free_slots() {
     agent.on_free(4, 2, 0);
     assert_eq!(agent.take_effects(), [], "one pull at a time");
     agent.on_stopping();
+    assert_eq!(only_asked(&mut agent).1, Request::StopPulling);
     agent.on_free(4, 4, 0);
     assert_eq!(agent.take_effects(), []);
 }

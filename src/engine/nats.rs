@@ -27,6 +27,7 @@ use futures_util::StreamExt;
 use tokio::sync::Semaphore;
 use tokio::sync::mpsc::UnboundedSender;
 use tokio::sync::watch::{self, error::RecvError};
+use tokio::task::JoinHandle;
 use tracer_core::causes::with_causes;
 use tracer_core::{ClusterTaskId, PlaceId};
 use tracer_ipc::protocol::EngineAccess;
@@ -111,6 +112,8 @@ pub(crate) struct Nats {
     values: PathBuf,
     /// Permits for copies of values that go on at a time.
     copies: Semaphore,
+    /// True once nothing is to be pulled any more.
+    is_stopping: watch::Sender<bool>,
 }
 
 impl Nats {
@@ -140,7 +143,7 @@ impl Nats {
         tokio::spawn(async move {
             let (violated, violations) = watch::channel(String::new());
             let mut is_told = String::new();
-            let mut set_up: Option<tokio::task::JoinHandle<()>> = None;
+            let mut set_up: Option<JoinHandle<()>> = None;
             while let Some(event) = states.recv().await {
                 match event {
                     Event::Connected => {
@@ -177,17 +180,25 @@ impl Nats {
                 let _ = of_told.send(FromEngine::Told(message.payload.to_vec()));
             }
         });
-        Ok(Nats { client, context, events, place, values, copies: Semaphore::new(values::COPIES) })
+        Ok(Nats {
+            client,
+            context,
+            events,
+            place,
+            values,
+            copies: Semaphore::new(values::COPIES),
+            is_stopping: watch::Sender::new(false),
+        })
     }
 
-    /// Carries a request out, beside others.
-    pub(crate) fn carry_out(self: &Arc<Nats>, number: u64, request: Request) {
+    /// Carries a request out, beside others. Returns its task.
+    pub(crate) fn carry_out(self: &Arc<Nats>, number: u64, request: Request) -> JoinHandle<()> {
         let nats = Arc::clone(self);
         tokio::spawn(async move {
             if let Some(answer) = nats.answer(request).await {
                 let _ = nats.events.send(FromEngine::Answer(number, answer));
             }
-        });
+        })
     }
 
     async fn answer(&self, request: Request) -> Option<Answer> {
@@ -199,7 +210,15 @@ impl Nats {
             }
             Request::Pull { queue, count } => Some(self.pull(&queue, count).await),
             Request::Keep(handle) => self.acknowledge(handle, "+WPI").await,
-            Request::GiveBack(handle) => self.acknowledge(handle, "-NAK").await,
+            Request::GiveBack(handle) => {
+                self.acknowledge(handle, "-NAK").await;
+                let _ = self.client.flush().await;
+                None
+            }
+            Request::StopPulling => {
+                self.is_stopping.send_replace(true);
+                None
+            }
             Request::Done(handle) => self.acknowledge(handle, "+ACK").await,
             Request::Read(id) => {
                 let entry = self.last(record_stream(), record_subject(id)).await;
@@ -301,7 +320,13 @@ impl Nats {
             consumer.batch().max_messages(count).expires(PULL_EXPIRES).messages().await.ok()
         };
         let Some(mut batch) = batch.await else { return Answer::Unreachable };
-        while let Some(message) = batch.next().await {
+        let mut is_stopping = self.is_stopping.subscribe();
+        loop {
+            let message = tokio::select! {
+                message = batch.next() => message,
+                _ = is_stopping.wait_for(|is_stopping| *is_stopping) => None,
+            };
+            let Some(message) = message else { return Answer::Pulled };
             let Ok(message) = message else { return Answer::Unreachable };
             let is_again = message.info().map_or(true, |info| info.delivered > 1);
             let id = message.subject.rsplit('.').next().and_then(|id| id.parse().ok());
@@ -315,7 +340,6 @@ impl Nats {
             };
             let _ = self.events.send(FromEngine::Delivered(delivery));
         }
-        Answer::Pulled
     }
 }
 

@@ -18,7 +18,7 @@ use tracer_ipc::session::socket_path;
 use tracer_ipc::stored;
 
 use crate::agent::{Agent, Effect, Import, NotStored, Settings, Sharing, ToHead, Token};
-use crate::interface::PutError;
+use crate::interface::{PutError, Request};
 use crate::message::{TaskMessage, set_aside};
 use crate::nats::{self, ACK_WAIT, FromEngine, Nats};
 use crate::record::{Claim, End, Holder, Mark, PastAttempt, Terms};
@@ -27,6 +27,9 @@ pub use crate::access::EngineError;
 
 /// Interval of heartbeats, and of saying that messages are held.
 const KEEP: Duration = Duration::from_secs(3);
+
+/// Time that it may take to tell the engine of messages that are given back.
+const GIVE_BACK_LIMIT: Duration = Duration::from_millis(500);
 
 /// Reason why the process ends. The head starts it again.
 #[derive(Debug)]
@@ -159,14 +162,25 @@ async fn serve(
         if next_ns <= now_ns() {
             next_ns = agent.on_tick(now_ns());
         }
+        let mut given_back = Vec::new();
         for effect in agent.take_effects() {
             match effect {
-                Effect::Ask(number, request) => nats.carry_out(number, request),
+                Effect::Ask(number, request @ Request::GiveBack(_)) => {
+                    given_back.push(nats.carry_out(number, request));
+                }
+                Effect::Ask(number, request) => drop(nats.carry_out(number, request)),
                 Effect::Tell(told) => out.put(told),
                 // What is left goes with the head.
                 Effect::RemoveFile(name) => drop(std::fs::remove_file(values.join(name))),
             }
         }
+        // A head that stops ends this process once it hears that all is settled.
+        let given_back = async {
+            for giving in given_back {
+                let _ = giving.await;
+            }
+        };
+        let _ = tokio::time::timeout(GIVE_BACK_LIMIT, given_back).await;
         out.write(stream)?;
     }
 }

@@ -3,7 +3,8 @@
 //! As many tasks run at a time as there are to be workers; that many *slots* there are. A task that waits for others gives its slot
 //! back, and a further worker process may take it, up to a limit. Named resources it keeps. When all processes there may be exist, and slots are free
 //! because tasks wait, an awaited task that no worker has begun runs *inline*: in a process that waits for it, on a thread of its own,
-//! beside the task that waits. One that is in a queue of an engine is taken back for that, if no node has it yet. A task with a bound on its memory never does: the bound is that of a whole process. Where nothing else goes
+//! beside the task that waits. One that is in a queue of an engine is taken back for that, if no node has it yet. A task with a bound on its
+//! memory never does: the bound is that of a whole process. Where nothing else goes
 //! on and no process can be had for it, it fails and names the limit.
 //!
 //! So nothing waits for ever. A task waits only for tasks that it has submitted itself, and a task that is held for results only for

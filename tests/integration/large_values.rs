@@ -140,9 +140,10 @@ fn after_a_head_that_was_killed_what_is_needed_is_kept_and_the_rest_goes() {
     let go = cluster.file("go");
     let text = "z".repeat(MIB);
     let running = driver.remote("nested_tasks:length_after").arg(&go).unwrap().arg(&text).unwrap().submit().unwrap();
-    let queued = driver.remote("nested_tasks:length_of").arg(&text).unwrap().submit().unwrap();
-    let [running, queued] = [&running, &queued].map(|task| driver.accepted(task).unwrap().0);
+    let running = driver.accepted(&running).unwrap().0;
     wait_until("one runs", || (cluster.task(running)["state"] == "running").then_some(()));
+    let queued = driver.remote("nested_tasks:length_of").arg(&text).unwrap().submit().unwrap();
+    let queued = driver.accepted(&queued).unwrap().0;
     let arguments: Vec<_> =
         fs::read_dir(cluster.temp_dir().join("values")).unwrap().map(|file| file.unwrap().path()).collect();
     fs::write(cluster.temp_dir().join("values/1-2-3"), "left by a process that was killed").unwrap();
