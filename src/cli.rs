@@ -1,10 +1,13 @@
 //! The command line: one file for each subcommand, which holds its arguments, and `report`, which alone prints.
 
 mod cancel;
+mod cluster;
 mod completions;
 mod connect;
+mod doctor;
 #[cfg(test)]
 mod documentation;
+mod engine;
 mod explain;
 mod get;
 mod hints;
@@ -80,6 +83,7 @@ const LONG_EXAMPLES: &str = concat!(
     "    3  no head is running\n",
     "    4  the tracing hook was refused\n",
     "    5  a head is already running in this place\n",
+    "    6  `doctor` found something to mend, and no error\n",
     "  124  it timed out\n",
     "  126  the program cannot be executed\n",
     "  127  the program was not found\n",
@@ -107,6 +111,8 @@ enum Command {
     Hooks(hooks::Args),
     New(new::Args),
     Prune(prune::Args),
+    Doctor(doctor::Args),
+    Engine(engine::Args),
     Completions(completions::Args),
     Man(man::Args),
     /// Print the version
@@ -136,6 +142,11 @@ struct AgentArgs {
     head_pid: Option<u32>,
     #[arg(long = "try", value_name = "ACCESS", conflicts_with = "session")]
     try_out: Option<String>,
+    /// The place whose node it is to be
+    #[arg(long, requires = "node_id")]
+    place: Option<tracer_core::PlaceId>,
+    #[arg(long)]
+    node_id: Option<String>,
     queues: Vec<String>,
 }
 
@@ -144,10 +155,15 @@ impl AgentArgs {
         let failed = |error: Box<dyn std::error::Error>| CommandError::new(exit::FAILED, error);
         if let Some(access) = &self.try_out {
             let access = serde_json::from_str(access).map_err(|error| failed(error.into()))?;
-            return match tracer_engine::process::try_out(&access, &self.queues) {
-                Ok(_) => Ok(exit::OK),
-                Err(error) => Err(failed(error.into())),
-            };
+            let node = self.place.zip(self.node_id.as_deref());
+            let findings = tracer_engine::process::try_out(&access, &self.queues, node);
+            for finding in findings.map_err(|error| failed(error.into()))? {
+                report::text(&format!(
+                    "{}\n",
+                    serde_json::json!(format!("{}\n(hint: {})", finding.text, finding.hint))
+                ));
+            }
+            return Ok(exit::OK);
         }
         let (Some(session), Some(head_pid)) = (&self.session, self.head_pid) else {
             return Err(failed("the agent is started by a head only".into()));
@@ -204,7 +220,7 @@ struct WorkerArgs {
 /// the time that a short command needs.
 fn command_with_only(name: &str) -> Option<clap::Command> {
     type Augment = fn(clap::Command) -> clap::Command;
-    const SUBCOMMANDS: [(&str, Augment); 27] = [
+    const SUBCOMMANDS: [(&str, Augment); 29] = [
         ("start", start::Args::augment_args),
         ("stop", stop::Args::augment_args),
         ("status", status::Args::augment_args),
@@ -223,6 +239,8 @@ fn command_with_only(name: &str) -> Option<clap::Command> {
         ("hooks", hooks::Args::augment_args),
         ("new", new::Args::augment_args),
         ("prune", prune::Args::augment_args),
+        ("doctor", doctor::Args::augment_args),
+        ("engine", engine::Args::augment_args),
         ("completions", completions::Args::augment_args),
         ("man", man::Args::augment_args),
         ("agent", AgentArgs::augment_args),
@@ -411,6 +429,8 @@ pub fn main() -> ExitCode {
         }
         Command::New(args) => new::run(&args),
         Command::Prune(args) => prune::run(&args),
+        Command::Doctor(args) => doctor::run(&args),
+        Command::Engine(args) => engine::run(&args),
         Command::Completions(args) => completions::run(&args),
         Command::Man(args) => man::run(&args),
         Command::Agent(args) => args.run(),

@@ -96,7 +96,7 @@
 //!
 //! | these alone | files |
 //! |---|---|
-//! | start processes | `head/process.rs` (workers, the HTTP API, the agent), `head/guard.rs` (the head itself, and for it the processes of services), `worker/command/` (commands), `client/cluster/embedded.rs` (a program's own head), `cli/start.rs` (a head in the background, hooks and engines that are tried out), `cli/report.rs` (the pager), `hooks/program/` (programs that are deployments) |
+//! | start processes | `head/process.rs` (workers, the HTTP API, the agent), `head/guard.rs` (the head itself, and for it the processes of services), `worker/command/` (commands), `client/cluster/embedded.rs` (a program's own head), `cli/start.rs` (a head in the background, hooks and engines that are tried out), `cli/engine.rs` (`nats-server`, for its version), `cli/report.rs` (the pager), `hooks/program/` (programs that are deployments) |
 //! | signal processes | `head/process.rs`, `head/guard.rs`, `head/io.rs`, `worker/command.rs`, `client/cluster/embedded.rs`, `cli/start.rs`, `ipc/fault.rs` (itself, in tests), `hooks/program/` (its program, and itself after it) |
 //! | print | `cli/report.rs`, `cli/live_line.rs`, `cli/submit/map/progress.rs`, `cli/start.rs`; to a log of their own process: `host/hook/log.rs`, `worker.rs`, `worker/`, `http_api.rs`, `http_api/link.rs`, `http_api/metrics/export.rs`, `http_api/metrics/received.rs`, `serving/proxy.rs`, `serving/proxy/`, `ipc/fork.rs`; of hooks, which have no log but standard error: `hooks/otlp/` (once, that spans do not arrive), `hooks/sdk/src/panics.rs` and `hooks/sdk/src/host.rs` (without a host); `hooks/program/` (the log of its replica) |
 //! | change the environment of their own process | while it has one thread: `cli.rs` (removes empty variables of tracer, which count as not set), `client/driver/session_environment.rs` (a driver takes over the session's: exporters of a hook read it by themselves, where no ABI reaches) |
@@ -104,7 +104,7 @@
 //! | write span files | `host/hook/logs.rs`, `host/hook/own.rs`, `head/recovery.rs`, `http_api/otlp.rs`, `hooks/local_tmp_tracing/`, `hooks/span_file/` |
 //! | run on tokio | `engine/nats.rs`, `engine/nats/`, `engine/process.rs`, `http_api.rs`, `http_api/`, `view/`, `serving/proxy.rs`, `serving/proxy/`, `hooks/otlp_grpc/`, `hooks/sdk/src/blocking.rs` (a task's own runtime), `hooks/sdk/src/serve/` (a replica's loop), `hooks/program/` |
 //! | use `unsafe` | `host/`, `ipc/`, `head/guard.rs`, `head/heap.rs`, `worker/command.rs`, `worker/command/`, `worker/usage.rs`, `worker/output_marks.rs`, `cli.rs`, `client/driver/session_environment.rs`, `hooks/abi/`, `hooks/sdk/` |
-//! | decide, from arguments alone | `reactor/`, `engine/record.rs`, `engine/agent.rs`, `engine/message.rs`, `engine/interface.rs` |
+//! | decide, from arguments alone | `reactor/`, `engine/record.rs`, `engine/agent.rs`, `engine/message.rs`, `engine/interface.rs`, `engine/survey.rs`, `engine/doctor.rs`, `engine/server_version.rs` |
 //!
 //! And beside the table:
 //!
@@ -116,7 +116,8 @@
 //! * The head makes no spans and loads no hook: what a hook does cannot hurt it.
 //! * No task argument carries trace context, and no span carries arguments unless `--record-arguments` asks for it.
 //! * There is no runtime between a socket and its caller: driver and worker block, the head is one loop over epoll. Only [`http_api`], [`view`], the agent
-//!   (`tracer_engine::process`) and the proxy of a service, processes of their own, have one.
+//!   (`tracer_engine::process`) and the proxy of a service, processes of their own, have one, and so have `tracer engine init` and `tracer doctor`, which speak
+//!   to an engine themselves.
 
 // The library of a program that submits tasks.
 pub use tracer_client::{

@@ -8,9 +8,11 @@ use super::connect::unexpected_reply;
 use super::named::{self, NamedTask};
 use super::{CommandResult, FormatArgs, PlaceArgs, hints, report};
 use crate::clock::utc;
-use crate::driver::Driver;
+use crate::driver::{Driver, DriverError};
 use crate::exit;
-use crate::protocol::{Explanation, Query, Reply};
+use crate::protocol::{Explanation, Query, Reason, Reply, SharedReport, TaskState};
+use crate::task::TaskId;
+use tracer_core::ClusterTaskId;
 
 /// Say why a task waits, what it is doing, or why it ended as it did; of a deployment, why it has not the replicas that it should have
 ///
@@ -47,11 +49,44 @@ pub(super) fn run(args: &Args) -> CommandResult {
         }
     };
     let Reply::Explanation(explanation) = driver.query(&Query::Explain { id })? else { return Err(unexpected_reply()) };
-    let explanation = explanation.ok_or_else(|| named::no_task(id))?;
+    let mut explanation = explanation.ok_or_else(|| named::no_task(id))?;
+    ask_engine(&mut driver, id, &mut explanation.reasons)?;
     report::value(args.format.format, &crate::json::with_times(&with_texts(&explanation)), |_| {
         hints::with_place(&render(&explanation)).into_owned()
     });
     Ok(exit::OK)
+}
+
+/// Replaces or completes what the head knows of a task that is in a queue by what the engine says of it: the node that has it, or who would take it. An engine
+/// that cannot be asked adds nothing.
+fn ask_engine(driver: &mut Driver, id: TaskId, reasons: &mut Vec<Reason>) -> Result<(), DriverError> {
+    let in_queue = |reason: &Reason| matches!(reason, Reason::InQueue { is_stored: true, .. });
+    let (Some(at), Some(place)) = (reasons.iter().position(in_queue), driver.welcome().place_id) else {
+        return Ok(());
+    };
+    let cluster_id = ClusterTaskId { place, task: id }.to_string();
+    let found = match driver.query(&Query::Shared { id: cluster_id })? {
+        Reply::Shared(found) => found.ok(),
+        _ => None,
+    };
+    if let Some(SharedReport { node_id: Some(node_id), attempt, started_unix_nano: Some(since_unix_nano), .. }) =
+        found.map(|found| *found).filter(|found| found.state == TaskState::Running)
+    {
+        reasons[at] = Reason::RunsElsewhere { node_id, attempt, since_unix_nano };
+        return Ok(());
+    }
+    let (Reason::InQueue { queue, .. }, Reply::Cluster(Ok(cluster))) = (&reasons[at], driver.query(&Query::Cluster)?)
+    else {
+        return Ok(());
+    };
+    if let Some(found) = cluster.queues.into_iter().find(|found| found.name == *queue) {
+        let reason = match found.served_by.is_empty() {
+            true => Reason::UnservedQueue { queue: found.name, address: cluster.address },
+            false => Reason::ServedBy { queue: found.name, nodes: found.served_by, waiting: found.waiting },
+        };
+        reasons.insert(at + 1, reason);
+    }
+    Ok(())
 }
 
 /// For programs, with each reason's sentence beside its parts.

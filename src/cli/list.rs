@@ -6,7 +6,7 @@ use serde_json::json;
 
 use super::connect::{ask, unexpected_reply};
 use super::modules::{Found, SearchArgs, SearchedAs};
-use super::{CommandError, CommandResult, FormatArgs, PlaceArgs, report, serve};
+use super::{CommandError, CommandResult, FormatArgs, PlaceArgs, cluster, report, serve};
 use crate::clock::parse_rfc3339;
 use crate::config::parse_duration;
 use crate::count::{Count, Elapsed};
@@ -18,7 +18,7 @@ use crate::task_summary::{FunctionSummary, LOOKED_AT, Summary};
 use crate::trace;
 use tracer_core::clock::now_unix_nano;
 
-/// List tasks, actors, workers, services, deployments, replicas, modules or hooks
+/// List tasks, actors, workers, nodes, services, deployments, replicas, modules or hooks
 #[derive(clap::Args)]
 #[command(after_help = "Example:\n  tracer list tasks --limit 20")]
 pub(super) struct Args {
@@ -60,6 +60,18 @@ enum ListedKind {
     /// List worker processes
     #[command(after_help = "Example:\n  tracer list workers --format json | jq '.workers[].pid'")]
     Workers {
+        #[command(flatten)]
+        place: PlaceArgs,
+        #[command(flatten)]
+        format: FormatArgs,
+    },
+    /// List nodes that share the engine of the head, and its queues
+    ///
+    /// A node is alive if it was heard in the last 10 s. Those that are silent are listed for seven days.
+    #[command(
+        after_help = "Example:\n  tracer list nodes\n  tracer list nodes --format json | jq '.queues[] | select(.served_by == [])'"
+    )]
+    Nodes {
         #[command(flatten)]
         place: PlaceArgs,
         #[command(flatten)]
@@ -191,6 +203,11 @@ pub(super) fn run(args: &Args) -> CommandResult {
             let Reply::Workers(workers) = ask(place, &Query::Workers)? else { return Err(unexpected_reply()) };
             let report = crate::json::with_times(&json!({ "workers": workers }));
             report::value(format.format, &report, |_| render_workers(&workers));
+        }
+        ListedKind::Nodes { place, format } => {
+            let Reply::Cluster(found) = ask(place, &Query::Cluster)? else { return Err(unexpected_reply()) };
+            let cluster = found.map_err(|why| CommandError::new(exit::FAILED, why))?;
+            report::value(format.format, &*cluster, cluster::render);
         }
         ListedKind::Services { place, format } => {
             let services = serve::list(place)?;

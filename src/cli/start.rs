@@ -32,6 +32,7 @@ use crate::session::{Session, SessionError, find_head};
 use crate::spin::is_readable;
 use tracer_core::LogSettings;
 use tracer_core::clock::now_unix_nano;
+use tracer_ipc::place_file;
 
 /// Start a head with its workers
 ///
@@ -366,7 +367,8 @@ fn head_settings(settings: Settings) -> Result<HeadSettings, CommandError> {
         fresh: None,
     };
     if let Some(engine) = &settings.engine {
-        try_engine(engine)?;
+        let warnings = try_engine(engine, &settings.temp_dir)?;
+        settings.warnings.extend(warnings);
     }
     if let Some(hook) = settings.tracing.hook.clone() {
         let check = try_hook(&hook.import_string, &hook, &settings)?;
@@ -420,18 +422,23 @@ fn check_span_file_size() -> Result<(), CommandError> {
     }
 }
 
-/// Tries an engine out in a process of its own, so that this one, which may become the head, has no runtime.
-fn try_engine(engine: &config::Engine) -> Result<(), CommandError> {
+/// Tries an engine out in a process of its own, so that this one, which may become the head, has no runtime. Warns of what is not as it should be, and returns
+/// it.
+fn try_engine(engine: &config::Engine, place: &Path) -> Result<Vec<String>, CommandError> {
     let queues = engine.queues.iter().map(|(queue, _)| queue.as_str());
     let access = serde_json::to_string(&engine.access).map_err(io::Error::other)?;
-    let tried = Command::new(std::env::current_exe()?)
-        .args(["agent", "--try", &access])
-        .args(queues)
-        .env("NO_COLOR", "1")
-        .stdin(Stdio::null())
-        .output()?;
+    let mut command = Command::new(std::env::current_exe()?);
+    command.args(["agent", "--try", &access]);
+    if let Some(id) = place_file::id(place) {
+        let node_id = place_file::node_id(&server::host_name(), id);
+        command.args(["--place", &id.to_string(), "--node-id", &node_id]);
+    }
+    let tried = command.args(queues).env("NO_COLOR", "1").stdin(Stdio::null()).output()?;
     if tried.status.success() {
-        return Ok(());
+        let lines = String::from_utf8_lossy(&tried.stdout);
+        let warnings: Vec<String> = lines.lines().filter_map(|line| serde_json::from_str(line).ok()).collect();
+        warnings.iter().for_each(|warning| report::warning(warning));
+        return Ok(warnings);
     }
     let text = String::from_utf8_lossy(&tried.stderr);
     let text = text.trim_end();

@@ -1,8 +1,9 @@
 //! `tracer status`.
 
-use super::connect::{ask, unexpected_reply};
-use super::{CommandResult, FormatArgs, PlaceArgs, hints, report};
+use super::connect::unexpected_reply;
+use super::{CommandResult, FormatArgs, PlaceArgs, cluster, hints, report};
 use crate::count::{Count, Elapsed, Size};
+use crate::driver::Driver;
 use crate::exit;
 use crate::http_api::otlp_counts;
 use crate::protocol::{
@@ -21,7 +22,15 @@ pub(super) struct Args {
 }
 
 pub(super) fn run(args: &Args) -> CommandResult {
-    let Reply::Status(mut status) = ask(&args.place, &Query::Status)? else { return Err(unexpected_reply()) };
+    let mut driver = Driver::connect(&args.place.temp_dir())?;
+    let Reply::Status(mut status) = driver.query(&Query::Status)? else { return Err(unexpected_reply()) };
+    if let Some(engine) = status.engine.as_mut().filter(|engine| engine.is_reachable) {
+        let Reply::Cluster(found) = driver.query(&Query::Cluster)? else { return Err(unexpected_reply()) };
+        match found {
+            Ok(cluster) => engine.cluster = Some(cluster),
+            Err(why) => status.warnings.push(why),
+        }
+    }
     otlp_counts::add(&mut status);
     for warning in &mut status.warnings {
         *warning = hints::with_place(warning).into_owned();
@@ -186,6 +195,7 @@ fn render(status: &StatusReport) -> String {
     }
     if let Some(engine) = &status.engine {
         fields.extend(engine_lines(engine));
+        fields.extend(engine.cluster.as_deref().into_iter().flat_map(cluster::status_lines));
     }
     if let Some(memory) = &status.worker_memory {
         let how = if memory.is_held_by_kernel { "held by a control group" } else { "watched by the head" };

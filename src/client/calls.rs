@@ -10,6 +10,9 @@
 //! most once. The state is behind one lock: whoever calls admits its own call and writes it to the lane; the thread reads answers and orders of the head, and keeps
 //! deadlines. Neither a span is ended nor a sink told while the lock is held.
 //!
+//! To wake the thread, which wakes whoever waits, takes longer than a short call does. So while one call follows the other closely, a loop that has nothing else to
+//! do [looks](Calls::look) for the answer itself, by the rule of `src/ipc/spin.rs`, and the thread is not woken for it meanwhile.
+//!
 //! | | |
 //! |---|---|
 //! | `state` | services, calls on their way, orders of the head |
@@ -23,13 +26,14 @@ mod lane;
 mod state;
 
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
-use rustix::event::{EventfdFlags, Timespec, epoll, eventfd};
+use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, epoll, eventfd, poll};
 use tracer_core::lock::lock;
 use tracer_host::hook::{CallRequest, CallSink, Recorder};
 use tracer_ipc::calling::connect_as_caller;
@@ -38,17 +42,22 @@ use tracer_ipc::session;
 use figures::Figures;
 use state::{After, State};
 
-/// Tokens of epoll events below those of services and lanes.
+/// Tokens of epoll events: this one, services and lanes.
 const CONTROL: u64 = 0;
-const WAKE: u64 = 1;
-const FIRST_FREE: u64 = 2;
+const FIRST_FREE: u64 = 1;
+/// Tokens of events that the thread waits for.
+const WAKE: u64 = 0;
+const READY: u64 = 1;
 /// Events that are taken at a time.
 const EVENTS: usize = 64;
 
 /// The calling side of a process.
 pub struct Calls {
     state: Mutex<State>,
+    /// The control socket, lanes, and event descriptors of services.
     epoll: OwnedFd,
+    /// What the thread waits for: `epoll`, unless somebody looks, and `wake`.
+    waiting: OwnedFd,
     /// Wakes the thread when something is due before what it waits for.
     wake: OwnedFd,
     epoch: Instant,
@@ -73,14 +82,18 @@ impl Calls {
             rustix::io::ioctl_fionbio(&control, true)?;
             let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
             let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
-            for (token, fd) in [(CONTROL, control.as_fd()), (WAKE, wake.as_fd())] {
-                epoll::add(&epoll, fd, epoll::EventData::new_u64(token), epoll::EventFlags::IN)?;
+            let waiting = epoll::create(epoll::CreateFlags::CLOEXEC)?;
+            let files =
+                [(&epoll, CONTROL, control.as_fd()), (&waiting, WAKE, wake.as_fd()), (&waiting, READY, epoll.as_fd())];
+            for (of, token, fd) in files {
+                epoll::add(of, fd, epoll::EventData::new_u64(token), epoll::EventFlags::IN)?;
             }
             let figures = Figures::open(session::place_of(session_dir));
             let state = State::new(control, epoll.try_clone()?, recorder, figures, home);
             let calls = Arc::new(Calls {
                 state: Mutex::new(state),
                 epoll,
+                waiting,
                 wake,
                 epoch: Instant::now(),
                 is_closed: AtomicBool::new(false),
@@ -102,6 +115,7 @@ impl Calls {
     pub fn call(&self, request: CallRequest, sink: CallSink) -> u64 {
         let mut after = After::default();
         let mut state = self.lock();
+        state.note_call();
         let number = state.begin(request, sink, self.now(), &mut after);
         self.end_turn(state, after);
         number
@@ -141,7 +155,8 @@ impl Calls {
     }
 
     /// Gives the lock back, does what must not be done with it, and wakes the thread if it sleeps for too long.
-    fn end_turn(&self, state: std::sync::MutexGuard<'_, State>, after: After) {
+    fn end_turn(&self, mut state: std::sync::MutexGuard<'_, State>, after: After) {
+        state.note_calls();
         let is_earlier = state.next_due_ns().is_some_and(|due| state.sleeps_until_ns.is_none_or(|until| due < until));
         drop(state);
         after.run();
@@ -151,9 +166,68 @@ impl Calls {
         }
     }
 
+    /// Returns whether a loop that sleeps should be woken to [look](Self::look): a call was begun that follows another closely, and nobody looks.
+    pub fn wants_look(&self) -> bool {
+        let state = self.lock();
+        !state.is_looked_for && state.will_look()
+    }
+
+    /// Looks for the answer to the only call for a moment, if that pays just now, until there is something to read, or in `events`, which the caller waits for
+    /// besides. Tells sinks on this thread what has come. Returns whether anything has; if not, the caller sleeps, and the thread reads.
+    pub fn look(&self, events: BorrowedFd<'_>) -> bool {
+        let mut state = self.lock();
+        let look = if state.will_look() { state.spin.begin_look() } else { None };
+        state.is_looked_for = look.is_some();
+        drop(state);
+        let Some(mut look) = look else { return false };
+        self.have_thread_read(false);
+        let has_found = loop {
+            let mut files = [PollFd::new(&self.epoll, PollFlags::IN), PollFd::from_borrowed_fd(events, PollFlags::IN)];
+            if poll(&mut files, Some(&Timespec::default())).is_ok_and(|ready| ready > 0) {
+                break true;
+            }
+            std::thread::yield_now();
+            if !self.lock().spin.looks_on(&mut look) {
+                break false;
+            }
+        };
+        if has_found {
+            self.lock().spin.has_found(look);
+            self.turn();
+        } else {
+            self.lock().is_looked_for = false;
+        }
+        self.have_thread_read(true);
+        has_found
+    }
+
+    /// Says whether the thread is woken when there is something to read.
+    fn have_thread_read(&self, reads: bool) {
+        let flags = if reads { epoll::EventFlags::IN } else { epoll::EventFlags::empty() };
+        // Both are open. Were it refused, the thread would be woken in vain.
+        let _ = epoll::modify(&self.waiting, &self.epoll, epoll::EventData::new_u64(READY), flags);
+    }
+
+    /// Takes what there is to read, without waiting, and keeps deadlines.
+    fn turn(&self) {
+        let mut events = [const { MaybeUninit::uninit() }; EVENTS];
+        // It is the state's own descriptor, which is open.
+        let Ok((events, _)) = epoll::wait(&self.epoll, &mut events, Some(&Timespec::default())) else { return };
+        let mut after = After::default();
+        let mut state = self.lock();
+        for event in &*events {
+            match event.data.u64() {
+                CONTROL => state.take_orders(self.now(), &mut after),
+                token => state.on_ready(token, self.now(), &mut after),
+            }
+        }
+        state.keep_time(self.now(), &mut after);
+        state.settle(self.now(), &mut after);
+        self.end_turn(state, after);
+    }
+
     /// Reads orders and answers, and keeps deadlines, until it is closed.
     fn run(&self) {
-        let mut events = Vec::with_capacity(EVENTS);
         while !self.is_closed.load(Ordering::Acquire) {
             let mut state = self.lock();
             let due = state.next_due_ns();
@@ -163,26 +237,22 @@ impl Calls {
                 let left = due.saturating_sub(self.now());
                 Timespec { tv_sec: (left / 1_000_000_000) as i64, tv_nsec: (left % 1_000_000_000) as _ }
             });
-            events.clear();
-            match epoll::wait(&self.epoll, rustix::buffer::spare_capacity(&mut events), timeout.as_ref()) {
-                Ok(_) | Err(rustix::io::Errno::INTR) => {}
-                // It is the state's own descriptor, which is open.
+            let mut events = [const { MaybeUninit::uninit() }; 2];
+            let woken = match epoll::wait(&self.waiting, &mut events, timeout.as_ref()) {
+                Ok((events, _)) => events.iter().any(|event| event.data.u64() == WAKE),
+                Err(rustix::io::Errno::INTR) => false,
+                // It is open.
                 Err(_) => return,
+            };
+            self.lock().sleeps_until_ns = Some(0);
+            if woken {
+                let _ = rustix::io::read(&self.wake, &mut [0; 8]);
             }
-            let mut after = After::default();
-            let mut state = self.lock();
-            state.sleeps_until_ns = Some(0);
-            for event in &events {
-                match event.data.u64() {
-                    WAKE => drop(rustix::io::read(&self.wake, &mut [0; 8])),
-                    CONTROL => state.take_orders(self.now(), &mut after),
-                    token => state.on_ready(token, self.now(), &mut after),
-                }
-            }
-            state.keep_time(self.now(), &mut after);
-            state.settle(self.now(), &mut after);
-            drop(state);
-            after.run();
+            self.turn();
         }
     }
 }
+
+#[cfg(test)]
+#[path = "calls_tests.rs"]
+mod tests;

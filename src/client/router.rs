@@ -48,6 +48,24 @@ pub enum Arrival<T> {
     },
 }
 
+/// Replicas that a request prefers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Preference<'a> {
+    /// The one with fewer requests of two.
+    None,
+    /// The one that every caller prefers for this model, then the same second one (rendezvous hashing).
+    Model(&'a str),
+    /// This one of the deployment.
+    Replica(ReplicaIndex),
+}
+
+impl<'a> Preference<'a> {
+    /// Returns the preference for a model; none for an empty name.
+    pub fn of_model(model: &'a str) -> Preference<'a> {
+        if model.is_empty() { Preference::None } else { Preference::Model(model) }
+    }
+}
+
 /// A request that has waited, or could have, and has a place now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Admitted<T> {
@@ -111,18 +129,27 @@ impl<T> Router<T> {
 
     /// Finds a place for a request, or has it wait.
     pub fn arrive(&mut self, deployment: DeploymentIndex, request: T, now_ns: u64) -> Arrival<T> {
-        self.arrive_for(deployment, "", request, now_ns)
+        self.arrive_for(deployment, Preference::None, request, now_ns)
     }
 
-    /// Does what [`arrive`](Self::arrive) does, for a request that is for a model, unless `model` is empty: every caller prefers the same replica for it, as long
-    /// as that has room, then the same second one (rendezvous hashing). One that has to wait is given the next place there is.
-    pub fn arrive_for(&mut self, deployment: DeploymentIndex, model: &str, request: T, now_ns: u64) -> Arrival<T> {
+    /// Does what [`arrive`](Self::arrive) does, for a request that prefers replicas, as long as these have room. One that has to wait is given the next place
+    /// there is.
+    pub fn arrive_for(
+        &mut self,
+        deployment: DeploymentIndex,
+        preference: Preference<'_>,
+        request: T,
+        now_ns: u64,
+    ) -> Arrival<T> {
         let queue = &mut self.queues[deployment.get()];
         queue.refresh(&self.table, deployment);
         if queue.is_empty() && self.table.waiting(deployment) == 0 {
-            let place = match model {
-                "" => queue.take_place(&self.table, self.caller, &mut self.random),
-                model => queue.take_place_for(model, &self.table, self.caller),
+            let place = match preference {
+                Preference::Model(model) => queue.take_place_for(model, &self.table, self.caller),
+                Preference::Replica(replica) if self.table.take(self.caller, replica) => Some(replica),
+                Preference::Replica(_) | Preference::None => {
+                    queue.take_place(&self.table, self.caller, &mut self.random)
+                }
             };
             if let Some(replica) = place {
                 if self.table.is_first(deployment) {

@@ -431,7 +431,7 @@ fn callers_agree_where_a_model_is_and_on_the_next_replica_when_that_one_is_full(
     let mut simulation = Simulation::new(2, &[2; 5], 10, 1);
     let deployment = simulation.deployment;
     let mut place = |caller: usize, model: &str| {
-        let arrival = simulation.routers[caller].arrive_for(deployment, model, (caller, 0), 0);
+        let arrival = simulation.routers[caller].arrive_for(deployment, Preference::of_model(model), (caller, 0), 0);
         let Arrival::Admitted(_, replica) = arrival else { panic!("there is room") };
         replica
     };
@@ -442,6 +442,24 @@ fn callers_agree_where_a_model_is_and_on_the_next_replica_when_that_one_is_full(
     assert_eq!(place(1, "llama"), second);
     let places: std::collections::BTreeSet<_> = (0..4).map(|number| place(0, &format!("model-{number}"))).collect();
     assert!(places.len() > 1, "models are spread");
+}
+
+#[test]
+fn a_request_goes_to_the_replica_that_it_prefers_while_that_has_room_and_is_ready() {
+    let mut simulation = Simulation::new(1, &[3, 9], 10, 1);
+    let (deployment, table) = (simulation.deployment, Arc::clone(&simulation.table));
+    let [preferred, other] = [0, 1].map(|number| table.replica(number).unwrap());
+    let mut place = || {
+        let preference = Preference::Replica(preferred);
+        match simulation.routers[0].arrive_for(deployment, preference, (0, 0), 0) {
+            Arrival::Admitted(_, replica) => replica,
+            arrival => panic!("there is room, and it was {arrival:?}"),
+        }
+    };
+    assert_eq!([place(), place(), place(), place()], [preferred, preferred, preferred, other]);
+    table.set_state(preferred, ReplicaState::Draining);
+    table.set_limit(preferred, 9);
+    assert_eq!(place(), other);
 }
 
 #[test]

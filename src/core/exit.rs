@@ -14,6 +14,8 @@ pub const NO_HEAD: u8 = 3;
 pub const HOOK_REFUSED: u8 = 4;
 /// A head is already running in this place.
 pub const HEAD_RUNNING: u8 = 5;
+/// `tracer doctor` found something to mend, and no error.
+pub const WARNED: u8 = 6;
 /// It timed out.
 pub const TIMED_OUT: u8 = 124;
 /// The program was found and cannot be executed.
@@ -39,6 +41,7 @@ Exit codes:
     3  no head is running
     4  the tracing hook was refused
     5  a head is already running in this place
+    6  `doctor` found something to mend, and no error
   124  it timed out
   126  the program cannot be executed
   127  the program was not found
@@ -60,6 +63,7 @@ mod tests {
             NO_HEAD.to_string(),
             HOOK_REFUSED.to_string(),
             HEAD_RUNNING.to_string(),
+            WARNED.to_string(),
             TIMED_OUT.to_string(),
             NOT_EXECUTABLE.to_string(),
             NOT_FOUND.to_string(),
@@ -72,8 +76,20 @@ mod tests {
     #[test]
     fn codes_never_change() {
         assert_eq!(
-            [OK, FAILED, USAGE, NO_HEAD, HOOK_REFUSED, HEAD_RUNNING, TIMED_OUT, NOT_EXECUTABLE, NOT_FOUND, INTERRUPTED],
-            [0, 1, 2, 3, 4, 5, 124, 126, 127, 130]
+            [
+                OK,
+                FAILED,
+                USAGE,
+                NO_HEAD,
+                HOOK_REFUSED,
+                HEAD_RUNNING,
+                WARNED,
+                TIMED_OUT,
+                NOT_EXECUTABLE,
+                NOT_FOUND,
+                INTERRUPTED
+            ],
+            [0, 1, 2, 3, 4, 5, 6, 124, 126, 127, 130]
         );
     }
 

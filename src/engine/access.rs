@@ -71,6 +71,40 @@ pub enum EngineError {
         /// The server's version.
         version: String,
     },
+    /// The server does not answer a question, or says that it cannot.
+    Answer {
+        /// The address.
+        address: String,
+        /// The question, as its subject in JetStream's interface.
+        question: String,
+        /// Reason why there is no answer.
+        reason: String,
+    },
+    /// The monitoring page of a server cannot be read.
+    Monitor {
+        /// Its address.
+        url: String,
+        /// Reason why not.
+        reason: String,
+    },
+    /// A stream was made for another version of tracer, or by somebody else.
+    ClusterVersion {
+        /// The stream.
+        stream: String,
+        /// Its version; none if it does not say that it is of tracer.
+        found: Option<u32>,
+        /// The version of this program.
+        own: u32,
+    },
+    /// Another living node has the name that this one would have.
+    NameTaken {
+        /// The address.
+        address: String,
+        /// The name.
+        node_id: String,
+        /// The place of the other one.
+        place: String,
+    },
     /// A stream or a consumer cannot be made.
     Asset {
         /// Its name.
@@ -115,15 +149,49 @@ impl fmt::Display for EngineError {
                  (hint: see whether its configuration has their user, and was loaded since: `nats-server --signal reload`)",
                 path.display()
             ),
+            EngineError::Permission { address, missing } if is_of_making(missing) => write!(
+                f,
+                "the credentials for the engine at `{address}` do not permit to {missing}\n\
+                 (hint: have what is missing made with other ones: `tracer engine init --address {address} --credentials admin.nk --queue NAME`)"
+            ),
             EngineError::Permission { address, missing } => write!(
                 f,
                 "the credentials for the engine at `{address}` do not permit to {missing}\n\
                  (hint: give their user this permission in the server's configuration, or use other credentials)"
             ),
+            EngineError::NameTaken { address, node_id, place } => write!(
+                f,
+                "another living node of the engine at `{address}` has the name `{node_id}`: the one with the place {place}\n\
+                 (hint: remove `place.id` in this place's folder, and it gets another name; tasks that it has in queues are then those of a lost node)"
+            ),
             EngineError::NoJetStream { address, version } => write!(
                 f,
                 "nats-server {version} at `{address}` has no JetStream, which keeps tasks and records\n\
                  (hint: start it with `-js -sd DIR`, or with `jetstream` in its configuration)"
+            ),
+            EngineError::Answer { address, question, reason } => write!(
+                f,
+                "the engine at `{address}` does not answer `{question}`: {reason}\n\
+                 (hint: see the log of nats-server; of several, most have to run)"
+            ),
+            EngineError::Monitor { url, reason } => write!(
+                f,
+                "the monitoring page at `{url}` cannot be read: {reason}\n\
+                 (hint: it is where `http` in the server's configuration says, and mostly for its own machine alone)"
+            ),
+            EngineError::ClusterVersion { stream, found: Some(found), own } => write!(
+                f,
+                "the stream `{stream}` in the engine is of cluster version {found}, and this tracer is of {own}\n\
+                 (hint: {})",
+                match found > own {
+                    true => "install the version of tracer that the other nodes have",
+                    false => "stop every node, delete the streams `TRACER_default_*`, and start all with this version",
+                }
+            ),
+            EngineError::ClusterVersion { stream, found: None, .. } => write!(
+                f,
+                "the stream `{stream}` in the engine was not made by tracer, or by a version before its first release\n\
+                 (hint: delete it if nobody needs it; or give tracer an account of its own in the server's configuration)"
             ),
             EngineError::Asset { name, reason } => write!(f, "`{name}` cannot be made in the engine: {reason}"),
         }
@@ -131,6 +199,11 @@ impl fmt::Display for EngineError {
 }
 
 impl std::error::Error for EngineError {}
+
+/// True for a permission that whoever makes streams needs.
+fn is_of_making(missing: &str) -> bool {
+    missing.contains("$JS.API.STREAM.CREATE.") || (missing.contains("$JS.API.CONSUMER.") && missing.contains("_Q_"))
+}
 
 /// Credentials, as their file has them.
 #[derive(Clone, PartialEq, Eq)]
@@ -293,6 +366,11 @@ pub(crate) fn missing_permission(address: &str, said: &str) -> EngineError {
     EngineError::Permission { address: address.into(), missing }
 }
 
+/// True for an address on this machine's loopback.
+pub(crate) fn is_on_loopback(address: &str) -> bool {
+    host_of(address).is_some_and(is_loopback)
+}
+
 /// True for an address that is reached by TLS only.
 pub(crate) fn is_tls(address: &str) -> bool {
     address.starts_with("tls://")
@@ -311,7 +389,7 @@ fn host_of(address: &str) -> Option<&str> {
     })
 }
 
-fn is_loopback(host: &str) -> bool {
+pub(crate) fn is_loopback(host: &str) -> bool {
     host == "localhost" || host.parse::<IpAddr>().is_ok_and(|ip| ip.is_loopback())
 }
 

@@ -21,14 +21,24 @@ use tracer_core::task::{Outcome, TaskId};
 use tracer_core::{ClusterTaskId, PlaceId, Stored};
 use tracer_ipc::protocol::{ClaimedBy, Digest, Found, SharedEnd, Stop};
 
-use crate::interface::{Answer, Delivery, Handle, PutError, Request, ValueError, ValueKey, ValueSource};
-use crate::message::{Heartbeat, TaskMessage, Told, value_of, with_files, without_value};
+use crate::bundle::BundleRecord;
+use crate::interface::{
+    Answer, Delivery, Entry, Handle, PutError, RecordKey, Request, Tier, ValueError, ValueKey, ValueSource,
+};
+use crate::message::{BundleMessage, Heartbeat, TaskMessage, Told, value_of, with_files, without_value};
 use crate::record::{Claim, End, Event, Holder, Mark, Record, Refusal, Sight, Terms, change};
+
+mod bundles;
+
+pub(crate) use bundles::BUNDLE_WAIT_NS;
+use bundles::{BundleChange, HeldBundle, SharedBundle};
 
 /// Intervals of redelivery after which a task that nothing was heard of is looked at.
 const LOOK_AGAIN: u64 = 4;
 /// Tasks that are looked at in one interval of heartbeats.
 const LOOKS: usize = 64;
+/// Turn of a queue, counted from the last one before, in which its second part is taken from first: every fourth.
+const SECOND_FIRST: u32 = 4;
 /// Tries to get a value, one in each interval of heartbeats, before it counts as lost.
 const TRIES: u32 = 10;
 
@@ -56,10 +66,31 @@ pub struct Settings {
 pub struct Sharing {
     /// The queue.
     pub queue: String,
+    /// The part of it.
+    pub tier: Tier,
     /// Its [message](TaskMessage), without the digests of its values.
     pub message: Vec<u8>,
     /// Arguments that are to go into the engine, in the order of the envelope's inputs.
     pub values: Vec<ValueSource>,
+    /// True if no agent before this one was told of it.
+    pub is_new: bool,
+    /// True if an agent has said that the engine has it.
+    pub is_stored: bool,
+}
+
+/// Short tasks that the head has accepted for a queue, and that go there as one bundle.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SharingBundle {
+    /// The queue.
+    pub queue: String,
+    /// See [`Terms`].
+    pub crash_limit: u32,
+    /// Number of tasks that it was made of.
+    pub count: u32,
+    /// Time that one of them is expected to run, in nanoseconds.
+    pub run_ns: u64,
+    /// Those that have not ended: each with the time of its acceptance in nanoseconds since the Unix epoch, and its envelope.
+    pub tasks: BTreeMap<TaskId, (u64, Vec<u8>)>,
     /// True if no agent before this one was told of it.
     pub is_new: bool,
     /// True if an agent has said that the engine has it.
@@ -92,6 +123,8 @@ pub struct Token {
     pub handle: Handle,
     /// See [`Terms`].
     pub terms: Terms,
+    /// The first task of its bundle, and the number of tasks of that; none if it came by itself.
+    pub bundle: Option<(TaskId, u32)>,
 }
 
 impl Token {
@@ -103,6 +136,9 @@ impl Token {
         out.put_str(&self.queue);
         out.put_str(&self.handle.0);
         self.terms.put(&mut out);
+        let (first, count) = self.bundle.unwrap_or((TaskId(0), 0));
+        out.put_u64(first.0);
+        out.put_u32(count);
         out
     }
 
@@ -112,8 +148,9 @@ impl Token {
         let id = ClusterTaskId { place: PlaceId(take.u64()?), task: TaskId(take.u64()?) };
         let (queue, handle) = (take.str()?.to_owned(), Handle(take.str()?.to_owned()));
         let terms = Terms::take(&mut take)?;
+        let bundle = Some((TaskId(take.u64()?), take.u32()?)).filter(|(_, count)| *count > 0);
         take.finish()?;
-        Ok(Token { id, queue, handle, terms })
+        Ok(Token { id, queue, handle, terms, bundle })
     }
 }
 
@@ -131,9 +168,9 @@ pub enum Effect {
 /// A message of the agent to its head.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ToHead {
-    /// The engine has this task: it is accepted.
+    /// The engine has this task, or the bundle that begins with it: it is accepted.
     Stored(TaskId),
-    /// The engine does not have this task, and never will.
+    /// The engine does not have this task, or the bundle that begins with it, and never will.
     NotStored(TaskId, NotStored),
     /// A task of this head has ended.
     Ended(TaskId, End),
@@ -168,6 +205,7 @@ pub enum NotStored {
 #[derive(Debug)]
 struct Share {
     queue: String,
+    tier: Tier,
     message: Vec<u8>,
     terms: Terms,
     /// Its large arguments, each with its digest once the engine has it.
@@ -192,6 +230,36 @@ struct Share {
     withdrawn: Option<(Vec<u8>, Option<Stop>)>,
     /// Set while the head wants to run it itself if nobody has begun it: since when, in nanoseconds since the Unix epoch.
     taken_back: Option<u64>,
+    /// The first task of the bundle that it is in; none if it goes by itself.
+    bundle: Option<TaskId>,
+    /// True once the record of its bundle is settled, and what that says of it: it goes on by itself.
+    is_apart: bool,
+    base: Option<Record>,
+}
+
+impl Share {
+    fn new(queue: String, tier: Tier, terms: Terms, now_ns: u64) -> Share {
+        Share {
+            queue,
+            tier,
+            message: Vec::new(),
+            terms,
+            values: Vec::new(),
+            ending: None,
+            since_ns: now_ns,
+            is_sent: false,
+            is_stored: false,
+            is_old: false,
+            was_tried: false,
+            is_asked: false,
+            looked_ns: now_ns,
+            withdrawn: None,
+            taken_back: None,
+            bundle: None,
+            is_apart: false,
+            base: None,
+        }
+    }
 }
 
 /// The end of a task of this node whose result is to be got.
@@ -236,6 +304,29 @@ struct Held {
     attempt: Option<u32>,
     /// The claim, while its arguments are on the way.
     fetch: Option<Fetch>,
+    /// True if it is one of this node that was taken back: it runs in a worker that waits for it, and takes no slot of its queue.
+    is_taken_back: bool,
+    /// The bundle that it came in, by its first task.
+    bundle: Option<ClusterTaskId>,
+    /// State of it as its bundle says, as long as there is no record of its own.
+    base: Option<Record>,
+}
+
+impl Held {
+    fn new(queue: &str, handle: &Handle, terms: Terms) -> Held {
+        Held {
+            queue: queue.into(),
+            handle: handle.clone(),
+            terms,
+            message: None,
+            attempt: None,
+            fetch: None,
+            // What is taken back came with no delivery.
+            is_taken_back: handle.0.is_empty(),
+            bundle: None,
+            base: None,
+        }
+    }
 }
 
 /// A record, and what is to be brought about in it.
@@ -248,6 +339,17 @@ struct Change {
     is_asked: bool,
     /// True if the heartbeats of its holder were looked at since it was read.
     sight: Option<Sight>,
+}
+
+/// Pulls from a queue.
+#[derive(Debug, Default)]
+struct Pulling {
+    /// Those that go on, each with whether it waits.
+    going: Vec<(Tier, bool)>,
+    /// True if one part was looked into, and had less than there was room for.
+    has_looked: bool,
+    /// Number of the turn, of those of which the last begins with the second part.
+    turn: u32,
 }
 
 #[derive(Clone, Debug)]
@@ -281,7 +383,12 @@ enum Asked {
     Read(ClusterTaskId),
     Swap(ClusterTaskId, Option<Record>),
     Sight(ClusterTaskId),
-    Pull(String),
+    PutBundle(TaskId),
+    LookAtBundle(TaskId),
+    ReadBundle(ClusterTaskId),
+    SwapBundle(ClusterTaskId, Box<BundleRecord>),
+    BundleSight(ClusterTaskId),
+    Pull(String, Tier, bool),
     /// A large argument of a share, by its place among them.
     PutArgument(TaskId, usize),
     /// A large argument of a claim.
@@ -291,6 +398,8 @@ enum Asked {
     GetResult(TaskId, ValueKey),
     /// The record that somebody asks for, under the number of the question.
     Find(u64, ClusterTaskId),
+    /// The record of the bundle in which the task that somebody asks for would have this place.
+    FindInBundle(u64, ClusterTaskId, u32),
     /// The queue of a task that somebody asks for, with the attempts that were begun.
     FindMessage(u64, u32),
     /// The result that somebody asks for.
@@ -304,6 +413,15 @@ pub struct Agent {
     shares: BTreeMap<TaskId, Share>,
     held: BTreeMap<ClusterTaskId, Held>,
     changes: BTreeMap<ClusterTaskId, Change>,
+    /// Bundles of this node that have tasks that have not ended, by their first tasks.
+    shared_bundles: BTreeMap<TaskId, SharedBundle>,
+    /// Bundles whose messages this node has, by their first tasks. Their tasks are held too.
+    bundles: BTreeMap<ClusterTaskId, HeldBundle>,
+    bundle_changes: BTreeMap<ClusterTaskId, BundleChange>,
+    /// True if a bundle has come of which it is to be seen soon whether it is as short as was measured.
+    has_new_bundle: bool,
+    /// True if what was taken ahead of free slots was no bundle: nothing is until a slot is free.
+    is_full_of_singles: bool,
     /// Results of imports that are on their way into the engine.
     giving: BTreeMap<ClusterTaskId, Giving>,
     /// Tasks of this node that the engine may have values of.
@@ -311,8 +429,8 @@ pub struct Agent {
     /// Requests on the way.
     asked: BTreeMap<u64, Asked>,
     next_request: u64,
-    /// Queues from which a pull is going on.
-    pulling: BTreeSet<String>,
+    /// Pulls that go on, by queue.
+    pulling: BTreeMap<String, Pulling>,
     /// Free slots of the head, and imports that it had been told of when it said so.
     free: usize,
     slots: usize,
@@ -337,11 +455,16 @@ impl Agent {
             shares: BTreeMap::new(),
             held: BTreeMap::new(),
             changes: BTreeMap::new(),
+            shared_bundles: BTreeMap::new(),
+            bundles: BTreeMap::new(),
+            bundle_changes: BTreeMap::new(),
+            has_new_bundle: false,
+            is_full_of_singles: false,
             giving: BTreeMap::new(),
             with_values: BTreeSet::new(),
             asked: BTreeMap::new(),
             next_request: 0,
-            pulling: BTreeSet::new(),
+            pulling: BTreeMap::new(),
             free: 0,
             slots: 0,
             told_then: 0,
@@ -367,7 +490,15 @@ impl Agent {
 
     /// Returns whether nothing is left to be brought about.
     pub fn is_settled(&self) -> bool {
-        self.giving.is_empty() && self.changes.values().all(|change| change.todo.is_empty())
+        self.giving.is_empty()
+            && self.changes.values().all(|change| change.todo.is_empty())
+            && self.bundle_changes.values().all(BundleChange::is_settled)
+    }
+
+    /// Returns whether the next tick is to come within [`BUNDLE_WAIT_NS`], although it was not said so; once.
+    #[cfg(feature = "nats")]
+    pub(crate) fn take_new_bundle(&mut self) -> bool {
+        std::mem::take(&mut self.has_new_bundle)
     }
 
     fn ask(&mut self, asked: Asked, request: Request) {
@@ -399,14 +530,11 @@ impl Agent {
     pub fn on_reachable(&mut self, now_ns: u64) {
         self.is_reachable = true;
         self.next_beat_ns = now_ns;
-        self.pulling.clear();
-        self.asked.retain(|_, asked| !matches!(asked, Asked::Pull(_)));
-        for task in self.shares.keys().copied().collect::<Vec<_>>() {
-            if let Some(share) = self.shares.get_mut(&task) {
-                // What has happened to it meanwhile was told to nobody.
-                share.is_old |= share.is_sent;
-            }
-        }
+        self.pulling.values_mut().for_each(|pulling| pulling.going.clear());
+        self.asked.retain(|_, asked| !matches!(asked, Asked::Pull(..)));
+        // What has happened to it meanwhile was told to nobody.
+        self.shares.values_mut().filter(|share| share.bundle.is_none()).for_each(|share| share.is_old |= share.is_sent);
+        self.look_at_bundles();
         self.on_tick(now_ns);
     }
 
@@ -423,23 +551,28 @@ impl Agent {
         if !self.is_reachable {
             let since_ns = self.unreachable_since_ns;
             let limit_ns = self.settings.engine_wait_ns;
-            let is_over =
-                |share: &Share| !share.is_sent && now_ns.saturating_sub(since_ns.max(share.since_ns)) >= limit_ns;
+            let is_over = |share: &Share| {
+                let waited_ns = now_ns.saturating_sub(since_ns.max(share.since_ns));
+                share.bundle.is_none() && !share.is_sent && waited_ns >= limit_ns
+            };
             let over: Vec<_> = self.shares.iter().filter(|(_, share)| is_over(share)).map(|(task, _)| *task).collect();
             for task in over {
-                self.shares.remove(&task);
+                self.remove_share(task);
                 self.drop_values(task);
                 self.tell(ToHead::NotStored(task, NotStored::Unreachable));
             }
+            self.refuse_waiting_bundles(now_ns);
             return now_ns + self.settings.keep_ns.min(limit_ns.max(1));
         }
         if now_ns >= self.next_beat_ns {
             self.next_beat_ns = now_ns + self.settings.keep_ns;
-            let handles: Vec<_> = self.held.values().map(|held| held.handle.clone()).collect();
+            let alone = self.held.values().filter(|held| held.bundle.is_none()).map(|held| held.handle.clone());
+            let handles: Vec<_> = alone.chain(self.kept_bundles()).collect();
             handles.into_iter().for_each(|handle| self.say(Request::Keep(handle)));
             let beat = Heartbeat {
                 life: self.settings.own.life,
                 node_id: self.settings.node_id.clone(),
+                version: tracer_ipc::VERSION.into(),
                 free: u32::try_from(self.room()).unwrap_or(u32::MAX),
                 slots: u32::try_from(self.slots).unwrap_or(u32::MAX),
                 queues: self.settings.queues.iter().map(|(queue, _)| queue.clone()).collect(),
@@ -447,6 +580,9 @@ impl Agent {
             self.say(Request::Beat(beat.encode()));
             self.look_again(now_ns);
             // What was not answered is asked again, and who has not heard is told again.
+            for first in self.shared_bundles.keys().copied().collect::<Vec<_>>() {
+                self.go_on_sharing_bundle(first);
+            }
             for task in self.shares.keys().copied().collect::<Vec<_>>() {
                 self.go_on_sharing(task);
                 self.go_on_withdrawing(task);
@@ -462,35 +598,32 @@ impl Agent {
             for id in self.changes.keys().copied().collect::<Vec<_>>() {
                 self.go_on_changing(id);
             }
+            for id in self.bundle_changes.keys().copied().collect::<Vec<_>>() {
+                self.go_on_changing_bundle(id);
+            }
         }
+        let is_soon = self.hurry_bundles(now_ns);
         self.pull();
-        self.next_beat_ns
+        if is_soon { self.next_beat_ns.min(now_ns + BUNDLE_WAIT_NS) } else { self.next_beat_ns }
     }
 
     // ---- the origin ---------------------------------------------------------------------------------------------------
 
     /// Takes a task that the head has accepted for a queue.
     pub fn on_share(&mut self, task: TaskId, sharing: Sharing, now_ns: u64) {
-        let Sharing { queue, message, values, is_new, is_stored } = sharing;
+        let Sharing { queue, tier, message, values, is_new, is_stored } = sharing;
         let Ok(TaskMessage { terms, .. }) = TaskMessage::decode(&message) else {
             let reason = "its message cannot be read".into();
             return self.tell(ToHead::NotStored(task, NotStored::Put(PutError::Refused(reason))));
         };
         let share = Share {
-            queue,
             message,
-            terms,
             values: values.into_iter().map(|value| (value, None)).collect(),
-            ending: None,
-            since_ns: now_ns,
             is_sent: !is_new,
             is_stored,
             is_old: !is_new,
             was_tried: !is_new,
-            looked_ns: now_ns,
-            is_asked: false,
-            withdrawn: None,
-            taken_back: None,
+            ..Share::new(queue, tier, terms, now_ns)
         };
         if !share.values.is_empty() {
             self.with_values.insert(task);
@@ -521,11 +654,11 @@ impl Agent {
         let due: Vec<_> = self.shares.range((after, Bound::Unbounded)).map(|(task, _)| *task).take(LOOKS).collect();
         self.looked_at_last = due.last().copied();
         for task in due {
-            if let Some(share) = self.shares.get_mut(&task)
-                && now_ns.saturating_sub(share.looked_ns) >= interval_ns
-            {
-                share.looked_ns = now_ns;
-                share.is_old = true;
+            let Some(share) = self.shares.get_mut(&task) else { continue };
+            if let Some(first) = share.bundle {
+                self.look_at_bundle_again(first, now_ns, interval_ns);
+            } else if now_ns.saturating_sub(share.looked_ns) >= interval_ns {
+                (share.looked_ns, share.is_old) = (now_ns, true);
             }
         }
     }
@@ -545,8 +678,8 @@ impl Agent {
         }
         if share.is_old {
             share.is_asked = true;
-            self.ask(Asked::Look(task), Request::Read(id));
-        } else if !share.is_stored {
+            self.ask(Asked::Look(task), Request::Read(RecordKey::Task(id)));
+        } else if !share.is_stored && share.bundle.is_none() {
             self.put(task);
         }
     }
@@ -564,8 +697,8 @@ impl Agent {
         let digests: Vec<u8> = share.values.iter().flat_map(|(_, digest)| digest.unwrap_or_default()).collect();
         // Nothing stands behind the envelope yet.
         let message = [&share.message[..], &digests].concat();
-        let queue = share.queue.clone();
-        self.ask(Asked::Put(task), Request::Put { queue, id, message });
+        let (queue, tier) = (share.queue.clone(), share.tier);
+        self.ask(Asked::Put(task), Request::Put { queue, tier, id, message });
     }
 
     fn on_argument_put(&mut self, task: TaskId, at: usize, answer: Answer) {
@@ -590,23 +723,33 @@ impl Agent {
         }
     }
 
+    /// Forgets a task of this node.
+    fn remove_share(&mut self, task: TaskId) -> Option<Share> {
+        let share = self.shares.remove(&task)?;
+        if let Some(first) = share.bundle {
+            self.forget_shared(first, task);
+        }
+        Some(share)
+    }
+
     fn refuse(&mut self, task: TaskId, why: PutError) {
-        self.shares.remove(&task);
+        self.remove_share(task);
         self.drop_values(task);
         self.tell(ToHead::NotStored(task, NotStored::Put(why)));
     }
 
     /// Ends a task of this head with an outcome, if nobody has begun it; else its holder is told to end it, if it `stops` there.
     pub fn on_withdraw(&mut self, task: TaskId, outcome: Vec<u8>, stops: Option<Stop>) {
-        let Some(share) = self.shares.get_mut(&task) else { return };
-        if !share.is_sent {
-            self.shares.remove(&task);
+        let Some(share) = self.shares.get(&task) else { return };
+        let is_sent = share.bundle.map_or(share.is_sent, |first| self.is_bundle_sent(first));
+        if !is_sent {
+            self.remove_share(task);
             let end = End::Outcome { attempt: 0, holder: None, outcome };
             return self.tell(ToHead::Ended(task, end));
         }
-        if share.ending.is_some() {
-            return;
-        }
+        let Some(share) = self.shares.get_mut(&task).filter(|share| share.ending.is_none()) else { return };
+        let before = share.withdrawn.as_ref().and_then(|(_, stops)| *stops);
+        let stops = stops.into_iter().chain(before).reduce(Stop::sooner);
         share.withdrawn = Some((outcome, stops));
         self.go_on_withdrawing(task);
     }
@@ -614,7 +757,11 @@ impl Agent {
     fn go_on_withdrawing(&mut self, task: TaskId) {
         let id = self.id(task);
         let share = self.shares.get(&task).filter(|share| share.ending.is_none());
-        let Some((outcome, _)) = share.and_then(|share| share.withdrawn.clone()) else { return };
+        let Some(share) = share.filter(|share| share.withdrawn.is_some()) else { return };
+        if let (Some(first), false) = (share.bundle, share.is_apart) {
+            return self.withdraw_from_bundle(first);
+        }
+        let Some((outcome, _)) = share.withdrawn.clone() else { return };
         let change = self.changes.entry(id).or_default();
         if !change.todo.iter().any(|event| matches!(event, Event::EndedUnbegun { .. })) {
             change.todo.push_back(Event::EndedUnbegun { outcome });
@@ -626,7 +773,9 @@ impl Agent {
     /// Takes a task of this node back, unless somebody has begun it: the head is to run it in a worker that waits for it. The time is in nanoseconds since the
     /// Unix epoch.
     pub fn on_take_back(&mut self, task: TaskId, now_unix_nano: u64) {
-        if let Some(share) = self.shares.get_mut(&task) {
+        // One of a bundle stays in it, as long as that is one.
+        let share = self.shares.get_mut(&task).filter(|share| share.bundle.is_none() || share.is_apart);
+        if let Some(share) = share {
             share.taken_back = Some(now_unix_nano);
             self.go_on_taking_back(task);
         }
@@ -661,21 +810,27 @@ impl Agent {
         let message = share.message.iter().copied().chain(digests).collect();
         let (queue, terms) = (share.queue.clone(), share.terms);
         let of_no_delivery = Handle(String::new());
-        let held = Held { queue, handle: of_no_delivery, terms, message: Some(message), attempt: None, fetch: None };
+        let held = Held { message: Some(message), ..Held::new(&queue, &of_no_delivery, terms) };
         self.held.entry(id).or_insert(held);
         self.import(id, claim);
     }
 
-    /// Notes that the record of a task of this node has changed.
-    pub fn on_record(&mut self, id: ClusterTaskId, record: &[u8]) {
+    /// Notes that the record of a task or a bundle of this node has changed.
+    pub fn on_record(&mut self, key: RecordKey, record: &[u8]) {
+        let id = match key {
+            RecordKey::Task(id) => id,
+            RecordKey::Bundle(id) => return self.on_bundle_record(id, record),
+        };
         if id.place != self.settings.own.place {
             return;
         }
         match Record::decode(record) {
             Ok(Record::Ended(end)) => self.on_ended(id.task, end),
             Ok(record) => {
-                let Some(share) = self.shares.get_mut(&id.task).filter(|share| share.ending.is_none()) else { return };
-                share.is_stored = true;
+                if self.shares.get(&id.task).is_none_or(|share| share.ending.is_some()) {
+                    return;
+                }
+                self.note_stored(id.task);
                 self.tell(match record {
                     Record::Claimed(claim) | Record::Suspected { claim, .. } => {
                         ToHead::Claimed(id.task, claimed_by(claim))
@@ -684,6 +839,14 @@ impl Agent {
                 });
             }
             Err(error) => self.tell(ToHead::Log(format!("the record of task {id} cannot be read: {error}"))),
+        }
+    }
+
+    /// Notes that the engine has a task.
+    fn note_stored(&mut self, task: TaskId) {
+        let share = self.shares.get_mut(&task).filter(|share| share.bundle.is_none());
+        if share.is_some_and(|share| !std::mem::replace(&mut share.is_stored, true)) {
+            self.tell(ToHead::Stored(task));
         }
     }
 
@@ -709,14 +872,14 @@ impl Agent {
             self.with_values.insert(task);
             return self.tell_ended(task, end, outcome);
         }
-        self.shares.remove(&task);
+        self.remove_share(task);
         self.tell(ToHead::Ended(task, end));
     }
 
     /// Tells the head of an end with another outcome than the one that travelled.
     fn tell_ended(&mut self, task: TaskId, end: End, outcome: Vec<u8>) {
         let End::Outcome { attempt, holder, .. } = end else { return };
-        self.shares.remove(&task);
+        self.remove_share(task);
         self.tell(ToHead::Ended(task, End::Outcome { attempt, holder, outcome }));
     }
 
@@ -777,10 +940,7 @@ impl Agent {
         share.is_asked = false;
         match answer {
             Answer::Put(Ok(())) => {
-                let was_stored = std::mem::replace(&mut share.is_stored, true);
-                if !was_stored {
-                    self.tell(ToHead::Stored(task));
-                }
+                self.note_stored(task);
                 self.go_on_withdrawing(task);
                 self.go_on_taking_back(task);
             }
@@ -797,16 +957,14 @@ impl Agent {
         share.is_old = false;
         match entry {
             Some(entry) => {
-                let was_stored = std::mem::replace(&mut share.is_stored, true);
-                if !was_stored {
-                    self.tell(ToHead::Stored(task));
-                }
-                let id = self.id(task);
-                self.on_record(id, &entry.value);
-                if self.shares.contains_key(&task) {
+                self.note_stored(task);
+                self.on_record(RecordKey::Task(self.id(task)), &entry.value);
+                if self.shares.get(&task).is_some_and(|share| share.bundle.is_none()) {
                     self.put(task);
                 }
             }
+            // Its bundle is in the engine, or is put there again.
+            None if share.bundle.is_some() => {}
             None if share.terms.at_most_once && share.is_stored => {
                 share.is_asked = true;
                 let (id, queue) = (self.id(task), share_queue(&self.shares, task));
@@ -825,8 +983,8 @@ impl Agent {
             // Or it was claimed, ended and acknowledged just now.
             Answer::Has(false) => {
                 share.is_asked = true;
-                let id = self.id(task);
-                self.ask(Asked::LookAgain(task), Request::Read(id));
+                let key = RecordKey::Task(self.id(task));
+                self.ask(Asked::LookAgain(task), Request::Read(key));
             }
             _ => share.is_old = true,
         }
@@ -837,14 +995,11 @@ impl Agent {
         share.is_asked = false;
         match answer {
             Answer::Record(None) => {
-                self.shares.remove(&task);
+                self.remove_share(task);
                 self.drop_values(task);
                 self.tell(ToHead::LostWrites(task));
             }
-            Answer::Record(Some(entry)) => {
-                let id = self.id(task);
-                self.on_record(id, &entry.value);
-            }
+            Answer::Record(Some(entry)) => self.on_record(RecordKey::Task(self.id(task)), &entry.value),
             _ => share.is_old = true,
         }
     }
@@ -854,13 +1009,20 @@ impl Agent {
     /// Takes what the head says of its slots: how many there are and how many are free, and the number of imports that it had been told of by then.
     pub fn on_free(&mut self, slots: usize, free: usize, told: u64) {
         (self.slots, self.free, self.told_then) = (slots, free, told);
+        self.is_full_of_singles &= free == 0;
         self.pull();
     }
 
     /// Returns for how many messages there is room.
     fn room(&self) -> usize {
+        self.free_room().max(self.room_ahead())
+    }
+
+    /// Returns for how many messages there are free slots.
+    fn free_room(&self) -> usize {
         let on_the_way = usize::try_from(self.told.saturating_sub(self.told_then)).unwrap_or(usize::MAX);
-        let claiming = self.held.values().filter(|held| held.attempt.is_none()).count();
+        let is_claiming = |held: &&Held| held.attempt.is_none() && held.bundle.is_none();
+        let claiming = self.held.values().filter(is_claiming).count() + self.bundles_being_claimed();
         self.free.saturating_sub(on_the_way).saturating_sub(claiming)
     }
 
@@ -870,21 +1032,81 @@ impl Agent {
         }
         for (queue, _) in self.settings.queues.clone() {
             let count = self.room_of(&queue);
-            if count > 0 && self.pulling.insert(queue.clone()) {
-                self.ask(Asked::Pull(queue.clone()), Request::Pull { queue, count });
+            if count > 0 {
+                self.pull_from(queue, count);
             }
+        }
+    }
+
+    /// Goes on with the turn of a queue: what is there in one part and then in the other, and where there was less than there is room for, what comes within
+    /// a while. A part that is pulled from since before has nothing that waits.
+    fn pull_from(&mut self, queue: String, count: usize) {
+        let pulling = self.pulling.entry(queue.clone()).or_default();
+        if pulling.going.iter().any(|(_, waits)| !waits) {
+            return;
+        }
+        let is_asked = |tier: Tier| pulling.going.iter().any(|(going, _)| *going == tier);
+        let asked: Vec<_> = match (is_asked(Tier::First), is_asked(Tier::Second), pulling.has_looked) {
+            (true, true, _) => Vec::new(),
+            (true, false, _) => vec![(Tier::Second, true)],
+            (false, true, _) => vec![(Tier::First, true)],
+            (false, false, true) => vec![(Tier::First, true), (Tier::Second, true)],
+            (false, false, false) => {
+                pulling.turn = pulling.turn % SECOND_FIRST + 1;
+                vec![(if pulling.turn == SECOND_FIRST { Tier::Second } else { Tier::First }, false)]
+            }
+        };
+        pulling.has_looked = false;
+        pulling.going.extend(&asked);
+        for (tier, waits) in asked {
+            self.ask(
+                Asked::Pull(queue.clone(), tier, waits),
+                Request::Pull { queue: queue.clone(), tier, count, waits },
+            );
+        }
+    }
+
+    fn on_pulled(&mut self, queue: String, tier: Tier, waits: bool, answer: &Answer) {
+        let pulling = self.pulling.entry(queue).or_default();
+        pulling.going.retain(|going| *going != (tier, waits));
+        // What cannot be reached is not asked again at once.
+        if *answer != Answer::Unreachable {
+            pulling.has_looked = !waits;
+            self.pull();
+            // If there is no room left, the next turn begins anew.
+            self.pulling.values_mut().for_each(|pulling| pulling.has_looked = false);
         }
     }
 
     /// Returns for how many messages of a queue there is room.
     fn room_of(&self, queue: &str) -> usize {
-        let most = self.settings.queues.iter().find(|(name, _)| name == queue).map_or(0, |(_, slots)| *slots);
-        let held = self.held.values().filter(|held| held.queue == queue).count();
-        self.room().min(most.saturating_sub(held))
+        let most = self.most_of(queue);
+        if most >= self.slots {
+            return self.room();
+        }
+        // The tasks of one bundle take as many slots as the queue may.
+        match self.bundles.values().any(|bundle| bundle.queue == queue) {
+            true => 0,
+            false => self.room().min(most.saturating_sub(self.alone(queue))),
+        }
+    }
+
+    /// Returns the most slots that tasks of a queue take.
+    fn most_of(&self, queue: &str) -> usize {
+        self.settings.queues.iter().find(|(name, _)| name == queue).map_or(0, |(_, slots)| *slots)
+    }
+
+    /// Returns the number of tasks of a queue that this node has, that came by themselves, and that take slots.
+    fn alone(&self, queue: &str) -> usize {
+        let is_alone = |held: &&Held| held.bundle.is_none() && !held.is_taken_back && held.queue == queue;
+        self.held.values().filter(is_alone).count()
     }
 
     /// Takes a message that a pull has brought. The time is in nanoseconds since the Unix epoch.
     pub fn on_delivered(&mut self, delivery: Delivery, now_unix_nano: u64) {
+        if BundleMessage::is_one(&delivery.message) {
+            return self.on_bundle_delivered(delivery, now_unix_nano);
+        }
         let Delivery { queue, handle, id, message, is_again } = delivery;
         let terms = match TaskMessage::decode(&message) {
             Ok(message) => message.terms,
@@ -893,17 +1115,14 @@ impl Agent {
                 return self.tell(ToHead::Log(format!("the message of task {id} cannot be read: {error}")));
             }
         };
-        if self.is_stopping || (self.room_of(&queue) == 0 && !self.held.contains_key(&id)) {
+        let is_held = self.held.contains_key(&id);
+        // Nobody knows how long it runs: it takes a free slot.
+        let is_ahead = self.free_room() == 0;
+        if self.is_stopping || (!is_held && (is_ahead || self.room_of(&queue) == 0)) {
+            self.is_full_of_singles |= is_ahead;
             return self.say(Request::GiveBack(handle));
         }
-        let held = self.held.entry(id).or_insert_with(|| Held {
-            queue,
-            handle: handle.clone(),
-            terms,
-            message: None,
-            attempt: None,
-            fetch: None,
-        });
+        let held = self.held.entry(id).or_insert_with(|| Held::new(&queue, &handle, terms));
         // The delivery before it is over.
         held.handle = handle;
         if held.attempt.is_none() {
@@ -928,8 +1147,13 @@ impl Agent {
 
     /// Takes a task that the head runs since before this agent: its token, and the attempt that it is at.
     pub fn on_import_open(&mut self, token: Token, attempt: u32) {
-        let Token { id, queue, handle, terms } = token;
-        self.held.insert(id, Held { queue, handle, terms, message: None, attempt: Some(attempt), fetch: None });
+        if let Some(bundle) = token.bundle {
+            self.on_bundled_import_open(bundle, &token);
+        }
+        let Token { id, queue, handle, terms, bundle } = token;
+        let bundle = bundle.map(|(first, _)| ClusterTaskId { task: first, ..id });
+        let held = Held { attempt: Some(attempt), bundle, ..Held::new(&queue, &handle, terms) };
+        self.held.insert(id, held);
     }
 
     /// Notes that an attempt of an import has failed and the head goes on with the next one. The time is in nanoseconds since the Unix epoch.
@@ -1014,7 +1238,7 @@ impl Agent {
         // What the head was not told of yet is for others.
         let fetching = |(id, held): (&ClusterTaskId, &Held)| Some((*id, held.fetch.as_ref()?.claim.attempt));
         let fetching: Vec<_> = self.held.iter().filter_map(fetching).collect();
-        for (id, attempt) in fetching {
+        for (id, attempt) in fetching.into_iter().chain(self.waiting_in_bundles()) {
             self.on_import_given_back(id, attempt, false);
         }
     }
@@ -1023,12 +1247,14 @@ impl Agent {
     pub fn on_told(&mut self, told: &[u8]) {
         match Told::decode(told) {
             Ok(Told::Stop(id, stop)) if self.held.get(&id).is_some_and(|held| held.attempt.is_some()) => {
+                self.hurry_bundle_of(id);
                 self.tell(ToHead::Stop(id, stop));
             }
             Ok(Told::DoYouRun(id)) if !self.held.contains_key(&id) => {
                 let by = self.settings.own;
                 self.bring_about(id, Event::NotRun { by });
             }
+            Ok(Told::DoYouRunBundle(id)) => self.on_asked_for_bundle(id),
             Ok(Told::NeedsValues(id)) if id.place == self.settings.own.place => self.put_values_again(id.task),
             _ => {}
         }
@@ -1050,26 +1276,34 @@ impl Agent {
     /// Looks for a task of any node, and answers under the number of the question.
     pub fn on_find(&mut self, number: u64, id: ClusterTaskId) {
         if self.is_reachable {
-            self.ask(Asked::Find(number, id), Request::Read(id));
+            self.ask(Asked::Find(number, id), Request::Read(RecordKey::Task(id)));
         } else {
             self.tell(ToHead::Found(number, Found::Unreachable));
         }
     }
 
     fn on_record_found(&mut self, number: u64, id: ClusterTaskId, answer: Answer) {
-        let record = match answer {
-            Answer::Record(entry) => entry.map(|entry| Record::decode(&entry.value)).transpose(),
-            _ => return self.tell(ToHead::Found(number, Found::Unreachable)),
-        };
+        let Answer::Record(entry) = answer else { return self.tell(ToHead::Found(number, Found::Unreachable)) };
+        match entry.map(|entry| Record::decode(&entry.value)).transpose() {
+            Ok(None) => self.find_in_bundle(number, id, 0),
+            Ok(Some(record)) => self.tell_found(number, id, record),
+            Err(error) => {
+                self.tell(ToHead::Log(format!("the record of task {id} cannot be read: {error}")));
+                self.tell(ToHead::Found(number, Found::Unreachable));
+            }
+        }
+    }
+
+    /// Answers a question for a task whose record is this one.
+    fn tell_found(&mut self, number: u64, id: ClusterTaskId, record: Record) {
         let attempts_of = |claim: &Claim, has_begun: bool| claim.attempt - u32::from(!has_begun && claim.attempt > 0);
         let found = match record {
-            Ok(None) => return self.ask(Asked::FindMessage(number, 0), Request::FindMessage(id)),
-            Ok(Some(Record::GivenBack { claim, has_begun })) => {
+            Record::GivenBack { claim, has_begun } => {
                 let attempts = attempts_of(&claim, has_begun);
                 return self.ask(Asked::FindMessage(number, attempts), Request::FindMessage(id));
             }
-            Ok(Some(Record::Claimed(claim) | Record::Suspected { claim, .. })) => Found::Claimed(claimed_by(claim)),
-            Ok(Some(Record::Ended(End::Outcome { attempt, outcome, .. }))) => match value_of(&outcome) {
+            Record::Claimed(claim) | Record::Suspected { claim, .. } => Found::Claimed(claimed_by(claim)),
+            Record::Ended(End::Outcome { attempt, outcome, .. }) => match value_of(&outcome) {
                 None => Found::Ended { end: outcome, loss: None },
                 Some((mut shared, stored)) => {
                     let max = self.settings.max_value;
@@ -1092,13 +1326,9 @@ impl Agent {
                     return self.ask(asked, Request::GetValue(key));
                 }
             },
-            Ok(Some(Record::Ended(End::Lost(claim) | End::NodesLost(claim)))) => {
+            Record::Ended(End::Lost(claim) | End::NodesLost(claim)) => {
                 let Mark { node_id, .. } = claim.mark;
                 Found::Lost { attempt: claim.attempt, why: format!("the node that ran it was lost (node `{node_id}`)") }
-            }
-            Err(error) => {
-                self.tell(ToHead::Log(format!("the record of task {id} cannot be read: {error}")));
-                Found::Unreachable
             }
         };
         self.tell(ToHead::Found(number, found));
@@ -1134,12 +1364,19 @@ impl Agent {
     // ---- records ------------------------------------------------------------------------------------------------------
 
     fn bring_about(&mut self, id: ClusterTaskId, event: Event) {
-        self.changes.entry(id).or_default().todo.push_back(event);
-        self.go_on_changing(id);
+        let change = self.changes.entry(id).or_default();
+        change.todo.push_back(event.clone());
+        match self.whole_bundle_of(id) {
+            Some(first) => self.note_in_bundle(first, &event),
+            None => self.go_on_changing(id),
+        }
     }
 
     /// Takes the next step towards what is to be brought about in a record.
     fn go_on_changing(&mut self, id: ClusterTaskId) {
+        if self.whole_bundle_of(id).is_some() {
+            return;
+        }
         while let Some(change) = self.changes.get_mut(&id) {
             if change.is_asked || !self.is_reachable {
                 return;
@@ -1154,7 +1391,7 @@ impl Agent {
             let Some(known) = &change.known else {
                 change.is_asked = true;
                 change.sight = None;
-                return self.ask(Asked::Read(id), Request::Read(id));
+                return self.ask(Asked::Read(id), Request::Read(RecordKey::Task(id)));
             };
             let event = match event {
                 Event::Delivered { to, mark, terms, .. } => {
@@ -1177,7 +1414,8 @@ impl Agent {
                 Ok(next) => {
                     let (revision, record) = (known.revision, next.encode());
                     change.is_asked = true;
-                    return self.ask(Asked::Swap(id, Some(next)), Request::Swap { id, revision, record });
+                    let key = RecordKey::Task(id);
+                    return self.ask(Asked::Swap(id, Some(next)), Request::Swap { key, revision, record });
                 }
                 Err(refusal) => {
                     let record = known.record.clone();
@@ -1188,12 +1426,19 @@ impl Agent {
         }
     }
 
+    /// Returns what the bundle of a task says of it, if that is known here.
+    fn base_of(&self, id: ClusterTaskId) -> Option<Record> {
+        let of_share = || self.shares.get(&id.task).filter(|_| id.place == self.settings.own.place)?.base.clone();
+        self.held.get(&id).and_then(|held| held.base.clone()).or_else(of_share)
+    }
+
     fn on_read(&mut self, id: ClusterTaskId, answer: Answer) {
+        let base = self.base_of(id);
         let Some(change) = self.changes.get_mut(&id) else { return };
         change.is_asked = false;
         let Answer::Record(entry) = answer else { return };
         let known = match entry {
-            None => Ok(Known { revision: None, record: None, stamp_ns: 0 }),
+            None => Ok(Known { revision: None, record: base, stamp_ns: 0 }),
             Some(entry) => Record::decode(&entry.value).map(|record| Known {
                 revision: Some(entry.revision),
                 record: Some(record),
@@ -1213,7 +1458,6 @@ impl Agent {
     }
 
     fn on_heartbeats(&mut self, id: ClusterTaskId, answer: Answer) {
-        let ack_wait_ns = self.settings.ack_wait_ns;
         let Some(change) = self.changes.get_mut(&id) else { return };
         change.is_asked = false;
         let Answer::Heartbeats { of_other, own } = answer else {
@@ -1222,19 +1466,9 @@ impl Agent {
         };
         let Some(known) = &change.known else { return };
         let Some(claim) = known.record.as_ref().and_then(Record::claim) else { return };
-        let beat = of_other.as_ref().and_then(|entry| Heartbeat::decode(&entry.value).ok());
-        let is_new_life = beat.is_some_and(|beat| beat.life > claim.holder.life);
-        let is_older = claim.holder.place == self.settings.own.place && claim.holder.life < self.settings.own.life;
         let is_suspected = matches!(known.record, Some(Record::Suspected { .. }));
-        let was_silent = of_other.is_none_or(|entry| entry.stamp_ns < known.stamp_ns);
-        let was_heard = own.is_some_and(|entry| entry.stamp_ns >= known.stamp_ns.saturating_add(ack_wait_ns));
-        change.sight = Some(if is_new_life || is_older {
-            Sight::NewLife
-        } else if is_suspected && was_silent && was_heard {
-            Sight::Silent
-        } else {
-            Sight::MayLive
-        });
+        let stamp_ns = is_suspected.then_some(known.stamp_ns);
+        change.sight = Some(sight_of(&self.settings, claim.holder, stamp_ns, (of_other, own)));
         self.go_on_changing(id);
     }
 
@@ -1295,16 +1529,24 @@ impl Agent {
 
     fn on_given_back(&mut self, id: ClusterTaskId) {
         self.tell(ToHead::Settled(id));
-        if let Some(held) = self.remove_held(id) {
+        if let Some(first) = self.held.get(&id).and_then(|held| held.bundle) {
+            self.return_bundle(first);
+        }
+        if let Some(held) = self.remove_held(id, false).filter(|held| held.bundle.is_none()) {
             self.say(Request::GiveBack(held.handle));
         }
     }
 
-    /// Lets go of a message, and of arguments that have come for it.
-    fn remove_held(&mut self, id: ClusterTaskId) -> Option<Held> {
+    /// Lets go of a task, and of arguments that have come for it. Of one in a bundle it is said whether other nodes may have it.
+    fn remove_held(&mut self, id: ClusterTaskId, is_let_go: bool) -> Option<Held> {
         let mut held = self.held.remove(&id)?;
         let files = held.fetch.take().map(|fetch| fetch.files).unwrap_or_default();
         self.effects.extend(files.into_iter().map(Effect::RemoveFile));
+        match held.bundle {
+            Some(first) => self.remove_from_bundle(first, id, is_let_go),
+            // The queue may have had no room beside it.
+            None => self.pull(),
+        }
         Some(held)
     }
 
@@ -1361,7 +1603,7 @@ impl Agent {
             // Another node has it now, whose message is not acknowledged by this one.
             (Event::Outcome { .. }, _) => {
                 self.tell(ToHead::Settled(id));
-                self.remove_held(id);
+                self.remove_held(id, true);
             }
             (Event::GivenBack { .. }, _) => self.on_given_back(id),
             (Event::AttemptFailed { .. } | Event::StoodIn { .. } | Event::NotRun { .. }, _) => {}
@@ -1381,7 +1623,10 @@ impl Agent {
     /// Hands a task to the head that this node has claimed, once its large arguments are here.
     fn import(&mut self, id: ClusterTaskId, claim: Claim) {
         let max = self.settings.max_value;
-        let Some(held) = self.held.get_mut(&id).filter(|held| held.attempt.is_none()) else { return };
+        if self.held.get(&id).is_none_or(|held| held.attempt.is_some()) || self.puts_off(id, &claim) {
+            return;
+        }
+        let Some(held) = self.held.get_mut(&id) else { return };
         if let Some(fetch) = &mut held.fetch {
             fetch.claim = claim;
             return;
@@ -1411,9 +1656,12 @@ impl Agent {
             false => with_files(envelope, files).unwrap_or_default(),
         };
         held.attempt = Some(claim.attempt);
-        let (queue, handle, terms) = (held.queue.clone(), held.handle.clone(), held.terms);
+        // What was taken back stays so for the next agent, also if its message has come meanwhile.
+        let handle = if held.is_taken_back { Handle(String::new()) } else { held.handle.clone() };
+        let (queue, terms) = (held.queue.clone(), held.terms);
+        let of_bundle = held.bundle.and_then(|first| Some((first.task, self.bundles.get(&first)?.count())));
         self.told += 1;
-        let token = Token { id, queue, handle, terms };
+        let token = Token { id, queue, handle, terms, bundle: of_bundle };
         self.tell(ToHead::Import(Import { token, claim, submitted_unix_nano, envelope, problem }));
     }
 
@@ -1465,7 +1713,7 @@ impl Agent {
 
     /// Removes the message of a task that has ended.
     fn acknowledge(&mut self, id: ClusterTaskId) {
-        if let Some(held) = self.remove_held(id) {
+        if let Some(held) = self.remove_held(id, false).filter(|held| held.bundle.is_none()) {
             self.say(Request::Done(held.handle));
         }
     }
@@ -1473,7 +1721,7 @@ impl Agent {
     /// Leaves a message to be delivered again, unless the head runs its task.
     fn let_go_of(&mut self, id: ClusterTaskId) {
         if self.held.get(&id).is_some_and(|held| held.attempt.is_none()) {
-            self.remove_held(id);
+            self.remove_held(id, true);
         }
     }
 
@@ -1488,6 +1736,12 @@ impl Agent {
             Asked::Read(id) => self.on_read(id, answer),
             Asked::Swap(id, next) => self.on_swapped(id, next, answer),
             Asked::Sight(id) => self.on_heartbeats(id, answer),
+            Asked::PutBundle(first) => self.on_bundle_put(first, answer),
+            Asked::LookAtBundle(first) => self.on_bundle_looked_at(first, answer),
+            Asked::ReadBundle(id) => self.on_bundle_read(id, answer),
+            Asked::SwapBundle(id, next) => self.on_bundle_swapped(id, *next, &answer),
+            Asked::BundleSight(id) => self.on_bundle_heartbeats(id, answer),
+            Asked::FindInBundle(number, id, place) => self.on_bundle_found(number, id, place, answer),
             Asked::PutArgument(task, at) => self.on_argument_put(task, at, answer),
             Asked::GetArgument(id, key) => self.on_argument_got(id, &key, answer),
             Asked::PutResult(id, attempt) => self.on_result_put(id, attempt, answer),
@@ -1495,13 +1749,7 @@ impl Agent {
             Asked::FindMessage(number, attempts) => self.on_message_found(number, attempts, answer),
             Asked::FindValue(number, end, bytes) => self.on_value_found(number, *end, bytes, answer),
             Asked::GetResult(task, key) => self.on_result_got(task, &key, answer),
-            Asked::Pull(queue) => {
-                self.pulling.remove(&queue);
-                // What cannot be reached is not asked again at once.
-                if answer != Answer::Unreachable {
-                    self.pull();
-                }
-            }
+            Asked::Pull(queue, tier, waits) => self.on_pulled(queue, tier, waits, &answer),
         }
     }
 }
@@ -1513,6 +1761,26 @@ fn too_large(what: &str, bytes: u64, max: u64) -> String {
         Size(bytes),
         Size(max)
     )
+}
+
+/// Returns the view that this node has of a holder, by both their heartbeats; the record was suspected at the stamp, if it is.
+fn sight_of(
+    settings: &Settings,
+    holder: Holder,
+    suspected_ns: Option<u64>,
+    (of_other, own): (Option<Entry>, Option<Entry>),
+) -> Sight {
+    let beat = of_other.as_ref().and_then(|entry| Heartbeat::decode(&entry.value).ok());
+    let is_new_life = beat.is_some_and(|beat| beat.life > holder.life);
+    let is_older = holder.place == settings.own.place && holder.life < settings.own.life;
+    if is_new_life || is_older {
+        return Sight::NewLife;
+    }
+    let is_silent = suspected_ns.is_some_and(|stamp_ns| {
+        let was_heard = own.is_some_and(|entry| entry.stamp_ns >= stamp_ns.saturating_add(settings.ack_wait_ns));
+        was_heard && of_other.is_none_or(|entry| entry.stamp_ns < stamp_ns)
+    });
+    if is_silent { Sight::Silent } else { Sight::MayLive }
 }
 
 fn change_of(known: &Known, event: &Event) -> Result<Record, Refusal> {

@@ -13,14 +13,32 @@ use tracer_ipc::protocol::Digest;
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Handle(pub String);
 
-/// The message of a task, as a queue has delivered it.
+/// A part of a queue. Nodes take from the first before the second, so that a single task does not wait for all of a large job.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Tier {
+    /// Single tasks.
+    First,
+    /// Tasks of jobs that have many.
+    Second,
+}
+
+/// The key of a record.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum RecordKey {
+    /// The record of a task.
+    Task(ClusterTaskId),
+    /// The record of the bundle that begins with a task.
+    Bundle(ClusterTaskId),
+}
+
+/// The message of a task, or of a bundle, as a queue has delivered it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Delivery {
     /// The queue that it came from.
     pub queue: String,
     /// For acknowledgements. Every delivery of a message has one of its own.
     pub handle: Handle,
-    /// The task.
+    /// The task, or the first one of the bundle.
     pub id: ClusterTaskId,
     /// The message.
     pub message: Vec<u8>,
@@ -75,28 +93,34 @@ impl fmt::Display for ValueError {
 /// A request to the engine.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Request {
-    /// Put the message of a task into a queue, unless there is one of this task already. Answered by [`Answer::Put`].
+    /// Put the message of a task or a bundle into a queue, unless there is one of it already. Answered by [`Answer::Put`].
     Put {
         /// The queue.
         queue: String,
-        /// The task.
+        /// The part of it.
+        tier: Tier,
+        /// The task, or the first one of the bundle.
         id: ClusterTaskId,
         /// Its message.
         message: Vec<u8>,
     },
-    /// Say whether a queue has the message of a task. Answered by [`Answer::Has`].
+    /// Say whether a queue, in any part of it, has the message of a task. Answered by [`Answer::Has`].
     Has {
         /// The queue.
         queue: String,
         /// The task.
         id: ClusterTaskId,
     },
-    /// Deliver up to so many messages of a queue, as they come, for a while. Answered by [`Answer::Pulled`] when no more will come of it.
+    /// Deliver up to so many messages of a queue. Answered by [`Answer::Pulled`] when no more will come of it.
     Pull {
         /// The queue.
         queue: String,
+        /// The part of it.
+        tier: Tier,
         /// The most messages.
         count: usize,
+        /// True if those count too that come within a while; else only those that are there.
+        waits: bool,
     },
     /// Say that the holder of a message goes on with it. Not answered.
     Keep(Handle),
@@ -106,12 +130,12 @@ pub enum Request {
     GiveBack(Handle),
     /// Remove a message. Not answered: it may come again.
     Done(Handle),
-    /// Read the record of a task. Answered by [`Answer::Record`].
-    Read(ClusterTaskId),
-    /// Write the record of a task, if its revision is still this one; none if there is to be no record yet. Answered by [`Answer::Swapped`].
+    /// Read a record. Answered by [`Answer::Record`].
+    Read(RecordKey),
+    /// Write a record, if its revision is still this one; none if there is to be no record yet. Answered by [`Answer::Swapped`].
     Swap {
-        /// The task.
-        id: ClusterTaskId,
+        /// Its key.
+        key: RecordKey,
         /// The revision that was read.
         revision: Option<u64>,
         /// The new record.
@@ -134,7 +158,7 @@ pub enum Request {
     },
     /// Get a value out of the engine, into a file among the values of this place. Answered by [`Answer::ValueGot`].
     GetValue(ValueKey),
-    /// Say which queue has the message of a task, if any has. Answered by [`Answer::InQueue`].
+    /// Say which queue has the message of a task, by itself or in a bundle, if any has. Answered by [`Answer::InQueue`].
     FindMessage(ClusterTaskId),
     /// Remove all values of a task. Not answered: what is left goes by age.
     DropValues(ClusterTaskId),

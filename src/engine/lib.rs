@@ -6,15 +6,17 @@
 //! | | |
 //! |---|---|
 //! | [`record`] | who has a task, and how it ended: the table by which that changes |
+//! | [`bundle`] | several short tasks with one message and one record, and how that becomes a record for each |
 //! | [`message`] | bytes that other nodes read: messages of queues, heartbeats |
 //! | [`interface`] | what is asked of an engine |
 //! | [`agent`] | what the agent decides |
+//! | [`survey`] | what an engine tells of a cluster: nodes, queues, and who serves them |
 //! | `access` | which ways to an engine are taken, and the files that they need |
 //! | `process`, `nats` | the process, and the engine NATS JetStream, with the feature of that name |
 //!
 //! # Which outcome counts
 //!
-//! Every task has one record, changed by compare-and-swap only, and it ends once. Messages of queues say that there is something to do; that they are
+//! Every task has one record, its own or that of its bundle, changed by compare-and-swap only, and it ends once. Messages of queues say that there is something to do; that they are
 //! delivered again, late, or after they were acknowledged changes nothing, because whoever gets one looks into the record.
 
 #![forbid(unsafe_code)]
@@ -22,10 +24,17 @@
 #[cfg(feature = "nats")]
 pub mod access;
 pub mod agent;
+pub mod bundle;
+#[cfg(feature = "nats")]
+pub mod doctor;
 pub mod interface;
 pub mod message;
 #[cfg(feature = "nats")]
 mod nats;
 #[cfg(feature = "nats")]
 pub mod process;
+#[cfg(feature = "nats")]
+pub use nats::{config, roles};
 pub mod record;
+pub mod server_version;
+pub mod survey;

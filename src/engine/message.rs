@@ -5,6 +5,7 @@ use tracer_core::task::{Envelope, Failure, Input, InputSource, Outcome, TaskId};
 use tracer_core::{ClusterTaskId, PlaceId, Stored};
 use tracer_ipc::protocol::{Digest, SharedEnd, Stop};
 
+use crate::bundle::check_count;
 use crate::interface::{ValueKey, ValueSource};
 use crate::record::Terms;
 
@@ -22,8 +23,87 @@ pub struct TaskMessage<'a> {
     pub digests: &'a [u8],
 }
 
+/// The message of a bundle in a queue. Its subject has the id of the first of its tasks.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct BundleMessage<'a> {
+    /// Limit of how often each is started again after its node or its worker was lost.
+    pub crash_limit: u32,
+    /// Number of tasks that it was made of.
+    pub count: u32,
+    /// Time that one of them is expected to run, in nanoseconds.
+    pub run_ns: u64,
+    /// Those that are still to be run, in their order.
+    pub tasks: Vec<BundledTask<'a>>,
+}
+
+/// A task in the message of a bundle.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct BundledTask<'a> {
+    /// Its place in the bundle, from 0.
+    pub place: u32,
+    /// See [`TaskMessage::submitted_unix_nano`].
+    pub submitted_unix_nano: u64,
+    /// See [`TaskMessage::envelope`].
+    pub envelope: &'a [u8],
+}
+
+impl<'a> BundleMessage<'a> {
+    /// Encodes it.
+    pub fn encode(&self) -> Vec<u8> {
+        let mut out = vec![BUNDLE];
+        [self.crash_limit, self.count, self.tasks.len() as u32].into_iter().for_each(|number| out.put_u32(number));
+        out.put_u64(self.run_ns);
+        for task in &self.tasks {
+            out.put_u32(task.place);
+            out.put_u64(task.submitted_unix_nano);
+            out.put_bytes(task.envelope);
+        }
+        out
+    }
+
+    /// Takes a message apart.
+    pub fn decode(bytes: &'a [u8]) -> Result<BundleMessage<'a>, WireError> {
+        let mut take = Take::new(bytes);
+        if take.u8()? != BUNDLE {
+            return Err(WireError::UnknownValue("version of the message"));
+        }
+        let (crash_limit, count, present, run_ns) = (take.u32()?, take.u32()?, take.u32()?, take.u64()?);
+        check_count(count)?;
+        let mut next = 0;
+        let task = |_| {
+            let (place, submitted_unix_nano, envelope) = (take.u32()?, take.u64()?, take.bytes()?);
+            if place < next || place >= count {
+                return Err(WireError::UnknownValue("place in a bundle"));
+            }
+            next = place + 1;
+            Ok(BundledTask { place, submitted_unix_nano, envelope })
+        };
+        let tasks = (0..present).map(task).collect::<Result<_, WireError>>()?;
+        take.finish()?;
+        Ok(BundleMessage { crash_limit, count, run_ns, tasks })
+    }
+
+    /// Returns whether a message is that of a bundle.
+    pub fn is_one(bytes: &[u8]) -> bool {
+        bytes.first() == Some(&BUNDLE)
+    }
+
+    /// Returns whether the bytes are the message of a bundle that has a task in this place.
+    #[cfg(feature = "nats")]
+    pub(crate) fn has(bytes: &[u8], place: u32) -> bool {
+        BundleMessage::decode(bytes).is_ok_and(|bundle| bundle.tasks.iter().any(|task| task.place == place))
+    }
+
+    /// Returns the terms of its tasks.
+    pub fn terms(&self) -> Terms {
+        Terms { at_most_once: false, crash_limit: self.crash_limit }
+    }
+}
+
 /// Version of everything here.
 const VERSION: u8 = 1;
+/// Version of messages that are bundles.
+const BUNDLE: u8 = 2;
 
 impl<'a> TaskMessage<'a> {
     /// Encodes it.
@@ -151,6 +231,8 @@ pub struct Heartbeat {
     pub life: u64,
     /// Its name, as spans have it.
     pub node_id: String,
+    /// Its version of tracer.
+    pub version: String,
     /// Slots that are free.
     pub free: u32,
     /// Slots that there are.
@@ -165,6 +247,7 @@ impl Heartbeat {
         let mut out = vec![VERSION];
         out.put_u64(self.life);
         out.put_str(&self.node_id);
+        out.put_str(&self.version);
         out.put_u32(self.free);
         out.put_u32(self.slots);
         out.put_u32(self.queues.len() as u32);
@@ -175,11 +258,11 @@ impl Heartbeat {
     /// Takes a heartbeat apart.
     pub fn decode(bytes: &[u8]) -> Result<Heartbeat, WireError> {
         let mut take = begin(bytes)?;
-        let (life, node_id) = (take.u64()?, take.str()?.to_owned());
+        let (life, node_id, version) = (take.u64()?, take.str()?.to_owned(), take.str()?.to_owned());
         let (free, slots) = (take.u32()?, take.u32()?);
         let queues = (0..take.u32()?).map(|_| Ok(take.str()?.to_owned())).collect::<Result<_, WireError>>()?;
         take.finish()?;
-        Ok(Heartbeat { life, node_id, free, slots, queues })
+        Ok(Heartbeat { life, node_id, version, free, slots, queues })
     }
 }
 
@@ -192,11 +275,14 @@ pub enum Told {
     NeedsValues(ClusterTaskId),
     /// Its message has come to another node. Whoever has claimed it and does not run it is to say so in its record.
     DoYouRun(ClusterTaskId),
+    /// The same of a bundle, by its first task.
+    DoYouRunBundle(ClusterTaskId),
 }
 
 const STOP: u8 = 1;
 const DO_YOU_RUN: u8 = 2;
 const NEEDS_VALUES: u8 = 3;
+const DO_YOU_RUN_BUNDLE: u8 = 4;
 
 impl Told {
     /// Encodes it.
@@ -205,6 +291,7 @@ impl Told {
             Told::Stop(id, _) => (STOP, id),
             Told::DoYouRun(id) => (DO_YOU_RUN, id),
             Told::NeedsValues(id) => (NEEDS_VALUES, id),
+            Told::DoYouRunBundle(id) => (DO_YOU_RUN_BUNDLE, id),
         };
         let mut out = vec![VERSION, kind];
         out.put_u64(id.place.0);
@@ -224,6 +311,7 @@ impl Told {
             STOP => Told::Stop(id, Stop::take(&mut take)?),
             DO_YOU_RUN => Told::DoYouRun(id),
             NEEDS_VALUES => Told::NeedsValues(id),
+            DO_YOU_RUN_BUNDLE => Told::DoYouRunBundle(id),
             _ => return Err(WireError::UnknownValue("message of a node")),
         };
         take.finish()?;
@@ -245,12 +333,25 @@ mod tests {
         let message = TaskMessage { digests: &[7; 64], ..message };
         assert_eq!(TaskMessage::decode(&message.encode()), Ok(message));
         assert!(TaskMessage::decode(&message.encode()[1..]).is_err());
+        let task = |place| BundledTask { place, submitted_unix_nano: 5, envelope: b"envelope" };
+        let bundle = BundleMessage { crash_limit: 2, count: 3, run_ns: 7, tasks: vec![task(0), task(2)] };
+        assert_eq!(BundleMessage::decode(&bundle.encode()), Ok(bundle.clone()));
+        assert!(TaskMessage::decode(&bundle.encode()).is_err() && BundleMessage::is_one(&bundle.encode()));
+        for tasks in [vec![task(0), task(0)], vec![task(2), task(1)], vec![task(3)]] {
+            let bundle = BundleMessage { tasks, ..bundle.clone() };
+            assert!(BundleMessage::decode(&bundle.encode()).is_err(), "{bundle:?}");
+        }
+        for count in [0, 1, 65, u32::MAX] {
+            let bundle = BundleMessage { count, ..bundle.clone() };
+            assert!(BundleMessage::decode(&bundle.encode()).is_err(), "{count}");
+        }
         let queues = vec!["default".into(), "gpu".into()];
-        let beat = Heartbeat { life: 7, node_id: "a".into(), free: 1, slots: 2, queues };
+        let beat = Heartbeat { life: 7, node_id: "a".into(), version: "0.1.0".into(), free: 1, slots: 2, queues };
         assert_eq!(Heartbeat::decode(&beat.encode()), Ok(beat));
         let id = ClusterTaskId { place: PlaceId(1), task: TaskId(2) };
         let stop = |grace_ns| Told::Stop(id, Stop { grace_ns });
-        for told in [stop(None), stop(Some(0)), Told::DoYouRun(id), Told::NeedsValues(id)] {
+        let others = [Told::DoYouRun(id), Told::NeedsValues(id), Told::DoYouRunBundle(id)];
+        for told in [stop(None), stop(Some(0))].into_iter().chain(others) {
             assert_eq!(Told::decode(&told.encode()), Ok(told));
         }
     }
@@ -277,6 +378,7 @@ mod tests {
         #[test]
         fn bytes_of_nobody_are_refused_and_never_a_panic(bytes in proptest::collection::vec(any::<u8>(), 0..64)) {
             let _ = (TaskMessage::decode(&bytes), Heartbeat::decode(&bytes), Told::decode(&bytes));
+            let _ = (BundleMessage::decode(&bytes), crate::bundle::BundleRecord::decode(&bytes));
             let _ = crate::record::Record::decode(&bytes);
         }
     }

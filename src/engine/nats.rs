@@ -2,18 +2,21 @@
 //!
 //! | asset | kind | holds |
 //! |---|---|---|
-//! | `TRACER_default_Q_<queue>` | work queue stream with the durable pull consumer `w` | messages, each under the subject of its task |
-//! | `TRACER_default_RECORD` | stream with one message for each subject | records under `task.<place>.<task>`, heartbeats under `node.<place>` |
+//! | `TRACER_default_Q_<queue>`, `TRACER_default_Q2_<queue>` | work queue stream for each tier, with the durable pull consumer `w` | messages, each under the subject of its task |
+//! | `TRACER_default_RECORD` | stream with one message for each subject | records under `task.<place>.<task>` and `bundle.<place>.<task>`, heartbeats under `node.<place>` |
 //! | `TRACER_default_VALUE` | stream, read with direct gets | large values in pieces, under `<place>.<task>.<attempt>.<digest>` |
 //! | `tracer.default.to.<place>` | subject without storage | what nodes tell each other |
 //!
 //! Compare-and-swap is a publication that expects the last sequence of its subject. A stream for each queue has one consumer without a filter: filters over
 //! many subjects are slow. No message has a `Nats-Msg-Id`: its window would swallow a second publication of a message that was lost.
 
+use std::collections::HashMap;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use async_nats::jetstream::ErrorCode;
+use async_nats::jetstream::consumer::pull::Batch;
 use async_nats::jetstream::consumer::{self, AckPolicy, DeliverPolicy, PullConsumer, PushConsumer};
 use async_nats::jetstream::context::{
     Context, CreateStreamErrorKind, GetStreamErrorKind, PublishError, PublishErrorKind,
@@ -24,18 +27,32 @@ use async_nats::jetstream::stream::{
 };
 use async_nats::{Client, ClientError, ConnectOptions, Event, ServerError};
 use futures_util::StreamExt;
-use tokio::sync::Semaphore;
+use nkeys::KeyPair;
 use tokio::sync::mpsc::UnboundedSender;
 use tokio::sync::watch::{self, error::RecvError};
+use tokio::sync::{Mutex, Semaphore};
 use tokio::task::JoinHandle;
 use tracer_core::causes::with_causes;
+use tracer_core::clock::now_unix_nano;
+use tracer_core::task::TaskId;
 use tracer_core::{ClusterTaskId, PlaceId};
 use tracer_ipc::protocol::EngineAccess;
 
 use crate::access::{self, Credentials, EngineError};
-use crate::interface::{Answer, Delivery, Entry, Handle, PutError, Request};
+use crate::bundle::BUNDLE_LIMIT;
+use crate::doctor::{self, Finding};
+use crate::interface::{Answer, Delivery, Entry, Handle, PutError, RecordKey, Request, Tier};
+use crate::message::BundleMessage;
+use crate::survey::Survey;
+use roles::Role;
 
+pub mod config;
+mod examine;
+pub mod roles;
+mod survey;
 mod values;
+
+pub(crate) use examine::examine;
 
 /// Time after which a message is delivered again that nobody acknowledges.
 pub(crate) const ACK_WAIT: Duration = Duration::from_secs(10);
@@ -49,10 +66,16 @@ const RECORDS_KEPT: Duration = Duration::from_secs(7 * 24 * 3600);
 const QUEUE_BYTES: i64 = 1 << 30;
 /// The most messages of a queue that are delivered and not acknowledged: more than all nodes have slots.
 const UNACKNOWLEDGED: i64 = 100_000;
+/// Tries to make a consumer, each as long as a request may take.
+const LEADER_TRIES: usize = 4;
 /// Pause before an engine that is there and not ready is tried again.
 const AGAIN: Duration = Duration::from_secs(2);
 /// The cluster, which keeps several apart in one account.
 const CLUSTER: &str = "default";
+/// Version of all that is kept in the engine. Nodes of another one do not join.
+const CLUSTER_VERSION: u32 = 1;
+/// Beginning of the description of a stream, before its version.
+const CLUSTER_VERSION_IS: &str = "tracer, cluster version ";
 
 /// An event of the engine.
 #[derive(Debug)]
@@ -61,30 +84,64 @@ pub(crate) enum FromEngine {
     Answer(u64, Answer),
     /// A message that a pull has brought.
     Delivered(Delivery),
-    /// The record of a task of this node has changed.
-    Record(ClusterTaskId, Vec<u8>),
+    /// A record of tasks of this node has changed.
+    Record(RecordKey, Vec<u8>),
     /// Another node has told this one something.
     Told(Vec<u8>),
+    /// The answer to a question for the cluster, under its number.
+    Surveyed(u64, Result<Survey, String>),
     /// Start of a time in which the engine can be reached, with its name and version.
     Reachable(String),
     /// Start of a time in which the engine cannot be reached, with the reason.
     Unreachable(String),
 }
 
-fn queue_stream(queue: &str) -> String {
-    format!("TRACER_{CLUSTER}_Q_{queue}")
+/// The parts of a queue, each of which is a stream.
+const TIERS: [Tier; 2] = [Tier::First, Tier::Second];
+
+fn queue_stream(queue: &str, tier: Tier) -> String {
+    match tier {
+        Tier::First => format!("TRACER_{CLUSTER}_Q_{queue}"),
+        Tier::Second => format!("TRACER_{CLUSTER}_Q2_{queue}"),
+    }
 }
 
-fn queue_subject(queue: &str, id: ClusterTaskId) -> String {
-    format!("tracer.{CLUSTER}.q.{queue}.{id}")
+/// True for a stream of this cluster, by its name.
+fn is_of_cluster(stream: &str) -> bool {
+    stream.starts_with(&format!("TRACER_{CLUSTER}_"))
+}
+
+/// Returns the queue that a stream is a part of.
+fn queue_of_stream(stream: &str) -> Option<&str> {
+    TIERS.iter().find_map(|tier| stream.strip_prefix(&queue_stream("", *tier)))
+}
+
+/// Returns the version that the description of a stream tells.
+fn cluster_version(description: &str) -> Option<u32> {
+    description.strip_prefix(CLUSTER_VERSION_IS)?.parse().ok()
+}
+
+fn queue_subjects(queue: &str, tier: Tier) -> String {
+    match tier {
+        Tier::First => format!("tracer.{CLUSTER}.q.{queue}."),
+        Tier::Second => format!("tracer.{CLUSTER}.q2.{queue}."),
+    }
+}
+
+fn queue_subject(queue: &str, tier: Tier, id: ClusterTaskId) -> String {
+    format!("{}{id}", queue_subjects(queue, tier))
 }
 
 fn record_stream() -> String {
     format!("TRACER_{CLUSTER}_RECORD")
 }
 
-fn record_subject(id: ClusterTaskId) -> String {
-    format!("tracer.{CLUSTER}.record.task.{}.{}", id.place, id.task)
+fn record_subject(key: RecordKey) -> String {
+    let (kind, id) = match key {
+        RecordKey::Task(id) => ("task", id),
+        RecordKey::Bundle(id) => ("bundle", id),
+    };
+    format!("tracer.{CLUSTER}.record.{kind}.{}.{}", id.place, id.task)
 }
 
 fn node_subject(place: PlaceId) -> String {
@@ -95,11 +152,16 @@ fn told_subject(place: PlaceId) -> String {
     format!("tracer.{CLUSTER}.to.{place}")
 }
 
-/// Returns the task of the subject of a record.
-fn task_of_record(subject: &str) -> Option<ClusterTaskId> {
+/// Returns the key of the subject of a record.
+fn key_of_record(subject: &str) -> Option<RecordKey> {
     let mut tokens = subject.rsplit('.');
-    let (task, place) = (tokens.next()?, tokens.next()?);
-    format!("{place}-{task}").parse().ok()
+    let (task, place, kind) = (tokens.next()?, tokens.next()?, tokens.next()?);
+    let id = format!("{place}-{task}").parse().ok()?;
+    match kind {
+        "task" => Some(RecordKey::Task(id)),
+        "bundle" => Some(RecordKey::Bundle(id)),
+        _ => None,
+    }
 }
 
 /// A connection to the engine.
@@ -108,12 +170,17 @@ pub(crate) struct Nats {
     context: Context,
     events: UnboundedSender<FromEngine>,
     place: PlaceId,
+    address: String,
+    /// The last thing that the server has said of a missing permission.
+    violations: watch::Receiver<String>,
     /// Folder of the values of this place.
     values: PathBuf,
     /// Permits for copies of values that go on at a time.
     copies: Semaphore,
     /// True once nothing is to be pulled any more.
     is_stopping: watch::Sender<bool>,
+    /// Consumers that were pulled from, by the names of their streams.
+    consumers: Mutex<HashMap<String, PullConsumer>>,
 }
 
 impl Nats {
@@ -140,8 +207,10 @@ impl Nats {
         let context = async_nats::jetstream::new(client.clone());
         let (made, made_events) = (client.clone(), events.clone());
         let access = access.clone();
+        let own_address = address.clone();
+        let (violated, violations) = watch::channel(String::new());
+        let told_of = violations.clone();
         tokio::spawn(async move {
-            let (violated, violations) = watch::channel(String::new());
             let mut is_told = String::new();
             let mut set_up: Option<JoinHandle<()>> = None;
             while let Some(event) = states.recv().await {
@@ -149,7 +218,7 @@ impl Nats {
                     Event::Connected => {
                         is_told.clear();
                         let of_set_up = (made.clone(), queues.clone(), access.address.clone());
-                        let work = set_up_and_watch(of_set_up, place, violations.clone(), made_events.clone());
+                        let work = set_up_and_watch(of_set_up, place, told_of.clone(), made_events.clone());
                         set_up.replace(tokio::spawn(work)).into_iter().for_each(|before| before.abort());
                     }
                     Event::Disconnected | Event::Closed => {
@@ -185,9 +254,12 @@ impl Nats {
             context,
             events,
             place,
+            address: own_address,
+            violations,
             values,
             copies: Semaphore::new(values::COPIES),
             is_stopping: watch::Sender::new(false),
+            consumers: Mutex::default(),
         })
     }
 
@@ -203,12 +275,12 @@ impl Nats {
 
     async fn answer(&self, request: Request) -> Option<Answer> {
         match request {
-            Request::Put { queue, id, message } => Some(self.put(&queue, id, message).await),
+            Request::Put { queue, tier, id, message } => Some(self.put((&queue, tier), id, message).await),
             Request::Has { queue, id } => {
-                let found = self.last(queue_stream(&queue), queue_subject(&queue, id)).await;
-                Some(found.map_or(Answer::Unreachable, |entry| Answer::Has(entry.is_some())))
+                let found = self.find_in_queue(&queue, id).await;
+                Some(found.map_or(Answer::Unreachable, |message| Answer::Has(message.is_some())))
             }
-            Request::Pull { queue, count } => Some(self.pull(&queue, count).await),
+            Request::Pull { queue, tier, count, waits } => Some(self.pull((&queue, tier), count, waits).await),
             Request::Keep(handle) => self.acknowledge(handle, "+WPI").await,
             Request::GiveBack(handle) => {
                 self.acknowledge(handle, "-NAK").await;
@@ -220,11 +292,11 @@ impl Nats {
                 None
             }
             Request::Done(handle) => self.acknowledge(handle, "+ACK").await,
-            Request::Read(id) => {
-                let entry = self.last(record_stream(), record_subject(id)).await;
+            Request::Read(key) => {
+                let entry = self.last(record_stream(), record_subject(key)).await;
                 Some(entry.map_or(Answer::Unreachable, Answer::Record))
             }
-            Request::Swap { id, revision, record } => Some(self.swap(record_subject(id), revision, record).await),
+            Request::Swap { key, revision, record } => Some(self.swap(record_subject(key), revision, record).await),
             Request::Beat(beat) => {
                 // The next one comes in some seconds.
                 if let Ok(acknowledged) = self.context.publish(node_subject(self.place), beat.into()).await {
@@ -259,9 +331,9 @@ impl Nats {
         None
     }
 
-    async fn put(&self, queue: &str, id: ClusterTaskId, message: Vec<u8>) -> Answer {
+    async fn put(&self, (queue, tier): (&str, Tier), id: ClusterTaskId, message: Vec<u8>) -> Answer {
         let publication = PublishMessage::build().payload(message.into()).expected_last_subject_sequence(0);
-        let sent = self.context.send_publish(queue_subject(queue, id), publication).await;
+        let sent = self.context.send_publish(queue_subject(queue, tier, id), publication).await;
         let acknowledged = match sent {
             Ok(acknowledged) => acknowledged.await,
             Err(error) => Err(error),
@@ -285,18 +357,8 @@ impl Nats {
         }
     }
 
-    /// Reads the last message of a subject, from whoever leads the stream.
     async fn last(&self, stream: String, subject: String) -> Result<Option<Entry>, ()> {
-        let stream = self.context.get_stream_no_info(stream).await.map_err(drop)?;
-        match stream.get_last_raw_message_by_subject(&subject).await {
-            Ok(message) => Ok(Some(Entry {
-                revision: message.sequence,
-                stamp_ns: u64::try_from(message.time.unix_timestamp_nanos()).unwrap_or(0),
-                value: message.payload.to_vec(),
-            })),
-            Err(error) if error.kind() == LastRawMessageErrorKind::NoMessageFound => Ok(None),
-            Err(_) => Err(()),
-        }
+        last(&self.context, stream, subject).await
     }
 
     /// Looks into every queue of the cluster.
@@ -304,22 +366,58 @@ impl Nats {
         let mut streams = self.context.stream_names();
         while let Some(name) = streams.next().await {
             let name = name.map_err(drop)?;
-            let Some(queue) = name.strip_prefix(&queue_stream("")) else { continue };
-            if self.last(queue_stream(queue), queue_subject(queue, id)).await?.is_some() {
+            if let Some(queue) = name.strip_prefix(&queue_stream("", Tier::First))
+                && (self.find_in_queue(queue, id).await?.is_some() || self.find_in_bundle(queue, id).await?)
+            {
                 return Ok(Some(queue.into()));
             }
         }
         Ok(None)
     }
 
-    async fn pull(&self, queue: &str, count: usize) -> Answer {
+    /// Returns whether a queue has the message of a bundle with this task.
+    async fn find_in_bundle(&self, queue: &str, id: ClusterTaskId) -> Result<bool, ()> {
+        let (stream, tier) = (queue_stream(queue, Tier::Second), Tier::Second);
+        for place in 1..u64::from(BUNDLE_LIMIT).min(id.task.0) {
+            let first = ClusterTaskId { task: TaskId(id.task.0 - place), ..id };
+            let found = self.last(stream.clone(), queue_subject(queue, tier, first)).await?;
+            if found.is_some_and(|entry| BundleMessage::has(&entry.value, place as u32)) {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+
+    /// Reads the message of a task, whichever part of a queue has it.
+    async fn find_in_queue(&self, queue: &str, id: ClusterTaskId) -> Result<Option<Entry>, ()> {
+        for tier in TIERS {
+            let found = self.last(queue_stream(queue, tier), queue_subject(queue, tier, id)).await?;
+            if found.is_some() {
+                return Ok(found);
+            }
+        }
+        Ok(None)
+    }
+
+    async fn pull(&self, of: (&str, Tier), count: usize, waits: bool) -> Answer {
         let batch = async {
-            let stream = self.context.get_stream_no_info(queue_stream(queue)).await.ok()?;
-            let consumer: PullConsumer = stream.get_consumer("w").await.ok()?;
-            // Without heartbeats of the server: after one, this client's batch sleeps through the messages that come.
-            consumer.batch().max_messages(count).expires(PULL_EXPIRES).messages().await.ok()
+            let consumer = self.consumer(of).await?;
+            Some(if waits {
+                // Without heartbeats of the server: after one, this client's batch sleeps through the messages that come.
+                consumer.batch().max_messages(count).expires(PULL_EXPIRES).messages().await.ok()?
+            } else {
+                consumer.fetch().max_messages(count).messages().await.ok()?
+            })
         };
-        let Some(mut batch) = batch.await else { return Answer::Unreachable };
+        let Some(batch) = batch.await else { return Answer::Unreachable };
+        if waits {
+            return self.deliver(of.0, batch).await;
+        }
+        tokio::time::timeout(REQUEST_LIMIT, self.deliver(of.0, batch)).await.unwrap_or(Answer::Unreachable)
+    }
+
+    /// Hands on what a pull brings.
+    async fn deliver(&self, queue: &str, mut batch: Batch) -> Answer {
         let mut is_stopping = self.is_stopping.subscribe();
         loop {
             let message = tokio::select! {
@@ -340,6 +438,33 @@ impl Nats {
             };
             let _ = self.events.send(FromEngine::Delivered(delivery));
         }
+    }
+
+    /// Returns the consumer of a part of a queue, which is looked up once.
+    async fn consumer(&self, (queue, tier): (&str, Tier)) -> Option<PullConsumer> {
+        let name = queue_stream(queue, tier);
+        let mut consumers = self.consumers.lock().await;
+        if let Some(consumer) = consumers.get(&name) {
+            return Some(consumer.clone());
+        }
+        let stream = self.context.get_stream_no_info(&name).await.ok()?;
+        let consumer: PullConsumer = stream.get_consumer("w").await.ok()?;
+        consumers.insert(name, consumer.clone());
+        Some(consumer)
+    }
+}
+
+/// Reads the last message of a subject, from whoever leads the stream.
+async fn last(context: &Context, stream: String, subject: String) -> Result<Option<Entry>, ()> {
+    let stream = context.get_stream_no_info(stream).await.map_err(drop)?;
+    match stream.get_last_raw_message_by_subject(&subject).await {
+        Ok(message) => Ok(Some(Entry {
+            revision: message.sequence,
+            stamp_ns: u64::try_from(message.time.unix_timestamp_nanos()).unwrap_or(0),
+            value: message.payload.to_vec(),
+        })),
+        Err(error) if error.kind() == LastRawMessageErrorKind::NoMessageFound => Ok(None),
+        Err(_) => Err(()),
     }
 }
 
@@ -374,8 +499,8 @@ async fn set_up_and_watch(
                 let version = client.server_info().version;
                 let _ = events.send(FromEngine::Reachable(format!("nats-server {version}")));
                 while let Some(Ok(message)) = records.next().await {
-                    if let Some(id) = task_of_record(&message.subject) {
-                        let _ = events.send(FromEngine::Record(id, message.payload.to_vec()));
+                    if let Some(key) = key_of_record(&message.subject) {
+                        let _ = events.send(FromEngine::Record(key, message.payload.to_vec()));
                     }
                 }
                 let _ = events.send(FromEngine::Unreachable("its records cannot be watched any more".into()));
@@ -429,7 +554,11 @@ fn options(access: &EngineAccess) -> Result<ConnectOptions, EngineError> {
     }
     match access::read(access)? {
         None => Ok(options),
-        Some(Credentials::Seed(seed)) => Ok(options.nkey(seed)),
+        Some(Credentials::Seed(seed)) => {
+            let key = KeyPair::from_seed(&seed).map_err(|error| access::bad_credentials(access, &error.to_string()))?;
+            // No other user is permitted to hear what this one is answered.
+            Ok(options.custom_inbox_prefix(roles::inbox_prefix(&key.public_key())).nkey(seed))
+        }
         Some(Credentials::File(text)) => {
             options.credentials(&text).map_err(|error| access::bad_credentials(access, &error.to_string()))
         }
@@ -443,12 +572,30 @@ async fn set_up(
     address: &str,
 ) -> Result<consumer::push::Messages, EngineError> {
     let context = async_nats::jetstream::new(client.clone());
-    make_assets(client, &context, queues, address).await?;
+    make_assets(client, &context, queues, address, None).await?;
     watch(client, &context, place).await
 }
 
-/// Makes streams and consumers that are not there.
-async fn make_assets(client: &Client, context: &Context, queues: &[String], address: &str) -> Result<(), EngineError> {
+/// What became of a stream that is to be there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Made {
+    /// It was made.
+    New,
+    /// It was there, and has another number of copies now.
+    Changed,
+    /// It was there as it is to be.
+    Kept,
+}
+
+/// Makes streams and consumers that are not there, and returns the streams. With a number of copies, all of them have it from now on; without, new ones have
+/// as many as the records.
+async fn make_assets(
+    client: &Client,
+    context: &Context,
+    queues: &[String],
+    address: &str,
+    copies: Option<usize>,
+) -> Result<Vec<(String, Made)>, EngineError> {
     let records = StreamConfig {
         name: record_stream(),
         subjects: vec![format!("tracer.{CLUSTER}.record.>")],
@@ -456,26 +603,29 @@ async fn make_assets(client: &Client, context: &Context, queues: &[String], addr
         max_age: RECORDS_KEPT,
         storage: StorageType::File,
         discard: DiscardPolicy::Old,
-        num_replicas: 1,
         ..StreamConfig::default()
     };
-    make_stream(client, context, records, address).await?;
-    make_stream(client, context, values::stream(), address).await?;
-    for queue in queues {
+    let name = records.name.clone();
+    let (made, of_records) = make_stream(client, context, records, address, (copies, 1)).await?;
+    let mut all = vec![(name, made)];
+    let (made, _) = make_stream(client, context, values::stream(), address, (copies, of_records)).await?;
+    all.push((values::stream_name(), made));
+    for (queue, tier) in queues.iter().flat_map(|queue| TIERS.map(|tier| (queue, tier))) {
+        let name = queue_stream(queue, tier);
         let of_queue = StreamConfig {
-            name: queue_stream(queue),
-            subjects: vec![format!("tracer.{CLUSTER}.q.{queue}.*")],
+            name: name.clone(),
+            subjects: vec![format!("{}*", queue_subjects(queue, tier))],
             retention: RetentionPolicy::WorkQueue,
             discard: DiscardPolicy::New,
             max_bytes: QUEUE_BYTES,
             max_messages_per_subject: 1,
             storage: StorageType::File,
-            num_replicas: 1,
             ..StreamConfig::default()
         };
-        make_stream(client, context, of_queue, address).await?;
-        let asset = |reason: String| EngineError::Asset { name: format!("{}/w", queue_stream(queue)), reason };
-        let stream = context.get_stream_no_info(queue_stream(queue)).await;
+        let (made, _) = make_stream(client, context, of_queue, address, (copies, of_records)).await?;
+        let asset = |reason: String| EngineError::Asset { name: format!("{name}/w"), reason };
+        let stream = context.get_stream_no_info(&name).await;
+        all.push((name.clone(), made));
         let stream = stream.map_err(|error| asset(error.to_string()))?;
         let config = consumer::pull::Config {
             durable_name: Some("w".into()),
@@ -485,35 +635,69 @@ async fn make_assets(client: &Client, context: &Context, queues: &[String], addr
             max_ack_pending: UNACKNOWLEDGED,
             ..consumer::pull::Config::default()
         };
-        stream.get_or_create_consumer("w", config).await.map_err(|error| asset(with_causes(&error)))?;
+        let mut tries = 0;
+        while let Err(error) = stream.get_or_create_consumer("w", config.clone()).await {
+            tries += 1;
+            let reason = with_causes(&error);
+            // Servers that have got copies of the stream choose first who leads.
+            if tries == LEADER_TRIES || !reason.contains("timed out") {
+                return Err(asset(reason));
+            }
+        }
     }
-    Ok(())
+    Ok(all)
 }
 
+/// Makes a stream unless it is there and of this version, and returns the number of its copies: the wanted one, or of a new one the other.
 async fn make_stream(
     client: &Client,
     context: &Context,
     config: StreamConfig,
     address: &str,
-) -> Result<(), EngineError> {
+    (wanted, of_new): (Option<usize>, usize),
+) -> Result<(Made, usize), EngineError> {
+    let num_replicas = wanted.unwrap_or(of_new);
+    let description = Some(format!("{CLUSTER_VERSION_IS}{CLUSTER_VERSION}"));
+    let config = StreamConfig { description, num_replicas, ..config };
     let name = config.name.clone();
     let no_jetstream = || EngineError::NoJetStream { address: address.into(), version: client.server_info().version };
     match context.get_stream(&name).await {
-        Ok(_) => return Ok(()),
+        Ok(stream) => {
+            let there = &stream.cached_info().config;
+            let found = there.description.as_deref().and_then(cluster_version);
+            if found != Some(CLUSTER_VERSION) {
+                return Err(EngineError::ClusterVersion { stream: name, found, own: CLUSTER_VERSION });
+            }
+            if wanted.is_none_or(|wanted| wanted == there.num_replicas) {
+                return Ok((Made::Kept, there.num_replicas));
+            }
+            let changed = context.update_stream(config).await;
+            return match changed {
+                Ok(_) => Ok((Made::Changed, num_replicas)),
+                Err(error) => Err(EngineError::Asset { name, reason: with_causes(&error) }),
+            };
+        }
         Err(error) => match error.kind() {
             // It is not there, or the account has no JetStream, which the answer to the next request tells apart.
+            GetStreamErrorKind::JetStream(error) if error.error_code() == ErrorCode::CLUSTER_NOT_AVAILABLE => {
+                let (question, reason) = (format!("STREAM.INFO.{name}"), error.to_string());
+                return Err(EngineError::Answer { address: address.into(), question, reason });
+            }
             GetStreamErrorKind::JetStream(error) if error.code() == 503 => return Err(no_jetstream()),
             GetStreamErrorKind::JetStream(_) => {}
-            _ if with_causes(&error).contains("does not exist") || with_causes(&error).contains("no responders") => {
-                return Err(no_jetstream());
-            }
+            _ if is_without_jetstream(&with_causes(&error)) => return Err(no_jetstream()),
             _ => return Err(EngineError::Asset { name, reason: with_causes(&error) }),
         },
     }
-    context.create_stream(config).await.map(drop).map_err(|error| match error.kind() {
+    context.create_stream(config).await.map(|_| (Made::New, num_replicas)).map_err(|error| match error.kind() {
         CreateStreamErrorKind::JetStreamUnavailable => no_jetstream(),
         _ => EngineError::Asset { name, reason: with_causes(&error) },
     })
+}
+
+/// True for what the client says of a question to JetStream that nobody takes.
+fn is_without_jetstream(said: &str) -> bool {
+    said.contains("does not exist") || said.contains("no responders")
 }
 
 /// Watches the records of a place's tasks from now on.
@@ -521,44 +705,113 @@ async fn watch(client: &Client, context: &Context, place: PlaceId) -> Result<con
     let asset = |reason: String| EngineError::Asset { name: record_stream(), reason };
     let stream = context.get_stream_no_info(record_stream()).await.map_err(|error| asset(error.to_string()))?;
     let config = consumer::push::Config {
+        // With a name the question has the filter in its subject, where a permission can be about it.
+        name: Some(format!("{place}-{}", now_unix_nano())),
         deliver_subject: client.new_inbox(),
         deliver_policy: DeliverPolicy::New,
         ack_policy: AckPolicy::None,
-        filter_subject: format!("tracer.{CLUSTER}.record.task.{place}.*"),
+        filter_subject: format!("tracer.{CLUSTER}.record.*.{place}.*"),
         ..consumer::push::Config::default()
     };
     let consumer: PushConsumer = stream.create_consumer(config).await.map_err(|error| asset(with_causes(&error)))?;
     consumer.messages().await.map_err(|error| asset(error.to_string()))
 }
 
-/// Tries an engine out, as `tracer start` does before it says that it has started: connects, and makes what is missing. Returns the name and version.
-pub(crate) async fn try_out(access: &EngineAccess, queues: &[String]) -> Result<String, EngineError> {
-    let (violated, violations) = watch::channel(String::new());
-    let options = options(access)?.event_callback(move |event| {
-        if let Event::ServerError(ServerError::Other(said)) = event {
-            let _ = violated.send(said);
+/// Tries an engine out, as `tracer start` does before it says that it has started: connects, and makes what is missing. Returns what is not as it should be.
+pub(crate) async fn try_out(
+    access: &EngineAccess,
+    queues: &[String],
+    node: Option<(PlaceId, &str)>,
+) -> Result<Vec<Finding>, EngineError> {
+    let connected = Connected::to(access).await?;
+    let Connected { client, context, address, .. } = &connected;
+    connected.unless_violated(make_assets(client, context, queues, address, None)).await?;
+    let role = if queues.is_empty() { Role::Submitter } else { Role::Node };
+    if let Some(missing) = connected.missing(role).await?.into_iter().next() {
+        return Err(EngineError::Permission { address: address.clone(), missing });
+    }
+    // Credentials that permit no survey are enough for a node.
+    let Ok(survey) = connected.unless_violated(survey::survey(client, context, address)).await else {
+        return Ok(Vec::new());
+    };
+    match node.and_then(|(place, node_id)| survey.other_of_name(place, node_id)) {
+        Some(other) => {
+            let (node_id, place) = (other.heartbeat.node_id.clone(), other.place.to_string());
+            Err(EngineError::NameTaken { address: address.clone(), node_id, place })
         }
-        async {}
-    });
-    let address = &access.address;
-    let connected = options.connect(address).await;
-    let client = connected.map_err(|error| access::not_connected(access, &with_causes(&error)))?;
-    let context = async_nats::jetstream::new(client.clone());
-    unless_violated(make_assets(&client, &context, queues, address), violations, address).await?;
-    Ok(format!("nats-server {}", client.server_info().version))
+        None => Ok(doctor::of_servers(&survey)),
+    }
+}
+
+/// Makes the streams of a cluster and of these queues, each with so many copies: three where there are several servers unless said.
+pub(crate) async fn init(
+    access: &EngineAccess,
+    queues: &[String],
+    copies: Option<usize>,
+) -> Result<(usize, Vec<(String, Made)>), EngineError> {
+    let connected = Connected::to(access).await?;
+    let Connected { client, context, address, .. } = &connected;
+    let copies = copies.unwrap_or(if client.server_info().cluster.is_some() { 3 } else { 1 });
+    let made = connected.unless_violated(make_assets(client, context, queues, address, Some(copies))).await?;
+    Ok((copies, made))
+}
+
+/// A connection of a command, which ends when it cannot be had.
+struct Connected {
+    client: Client,
+    context: Context,
+    address: String,
+    /// All that the server has said of missing permissions.
+    violations: watch::Receiver<Vec<String>>,
+}
+
+impl Connected {
+    async fn to(access: &EngineAccess) -> Result<Connected, EngineError> {
+        let (violated, violations) = watch::channel(Vec::new());
+        let options = options(access)?.event_callback(move |event| {
+            if let Event::ServerError(ServerError::Other(said)) = event
+                && access::is_missing_permission(&said)
+            {
+                violated.send_modify(|all: &mut Vec<String>| all.push(said));
+            }
+            async {}
+        });
+        let address = access.address.clone();
+        let connected = options.connect(&address).await;
+        let client = connected.map_err(|error| access::not_connected(access, &with_causes(&error)))?;
+        let context = async_nats::jetstream::new(client.clone());
+        Ok(Connected { client, context, address, violations })
+    }
+
+    /// Carries something out, and does not wait for the answer to a request for which a permission is missing: there is none.
+    async fn unless_violated<T>(&self, work: impl Future<Output = Result<T, EngineError>>) -> Result<T, EngineError> {
+        let mut violations = self.violations.clone();
+        violations.mark_unchanged();
+        let first = async {
+            violations.changed().await?;
+            Ok::<_, RecvError>(violations.borrow().last().cloned().unwrap_or_default())
+        };
+        tokio::select! {
+            biased;
+            done = work => done,
+            Ok(said) = first => Err(access::missing_permission(&self.address, &said)),
+        }
+    }
 }
 
 #[cfg(test)]
 mod tests {
-    use tracer_core::task::TaskId;
-
     use super::*;
 
     #[test]
     fn a_record_is_found_under_its_task() {
         let id = ClusterTaskId { place: PlaceId(0x1234_5678_9abc_def0), task: TaskId(1042) };
-        assert_eq!(task_of_record(&record_subject(id)), Some(id));
-        assert_eq!(task_of_record("tracer.default.record.node.x"), None);
-        assert_eq!(queue_subject("q", id).rsplit('.').next().map(str::parse), Some(Ok(id)));
+        for key in [RecordKey::Task(id), RecordKey::Bundle(id)] {
+            assert_eq!(key_of_record(&record_subject(key)), Some(key));
+        }
+        assert_eq!(key_of_record("tracer.default.record.node.x"), None);
+        for tier in TIERS {
+            assert_eq!(queue_subject("q", tier, id).rsplit('.').next().map(str::parse), Some(Ok(id)));
+        }
     }
 }

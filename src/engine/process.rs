@@ -9,6 +9,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
+use tracer_core::PlaceId;
 use tracer_core::clock::now_unix_nano;
 use tracer_core::codec::WireError;
 use tracer_core::task::{Refusal, RefusalCode};
@@ -17,13 +18,15 @@ use tracer_ipc::protocol::{self, EngineAccess, FromAgent, Hello, LostElsewhere, 
 use tracer_ipc::session::socket_path;
 use tracer_ipc::stored;
 
-use crate::agent::{Agent, Effect, Import, NotStored, Settings, Sharing, ToHead, Token};
-use crate::interface::{PutError, Request};
+use crate::agent::{Agent, BUNDLE_WAIT_NS, Effect, Import, NotStored, Settings, Sharing, SharingBundle, ToHead, Token};
+use crate::doctor::{Examination, Finding};
+use crate::interface::{PutError, Request, Tier};
 use crate::message::{TaskMessage, set_aside};
-use crate::nats::{self, ACK_WAIT, FromEngine, Nats};
+use crate::nats::{self, ACK_WAIT, FromEngine, Nats, roles};
 use crate::record::{Claim, End, Holder, Mark, PastAttempt, Terms};
 
 pub use crate::access::EngineError;
+pub use crate::nats::Made;
 
 /// Interval of heartbeats, and of saying that messages are held.
 const KEEP: Duration = Duration::from_secs(3);
@@ -61,10 +64,30 @@ fn runtime() -> io::Result<tokio::runtime::Runtime> {
     tokio::runtime::Builder::new_current_thread().enable_io().enable_time().build()
 }
 
-/// Tries an engine out in this process, which ends soon after. Returns the engine's name and version.
-pub fn try_out(access: &EngineAccess, queues: &[String]) -> Result<String, AgentError> {
+/// Tries an engine out in this process, which ends soon after, for a node of this place and name. Returns what is not as it should be.
+pub fn try_out(
+    access: &EngineAccess,
+    queues: &[String],
+    node: Option<(PlaceId, &str)>,
+) -> Result<Vec<Finding>, AgentError> {
     let runtime = runtime().map_err(AgentError::Runtime)?;
-    runtime.block_on(nats::try_out(access, queues)).map_err(AgentError::Engine)
+    runtime.block_on(nats::try_out(access, queues, node)).map_err(AgentError::Engine)
+}
+
+/// Makes the streams of a cluster and of these queues, and returns them with the number of their copies: three where there are several servers unless said.
+pub fn init(
+    access: &EngineAccess,
+    queues: &[String],
+    copies: Option<usize>,
+) -> Result<(usize, Vec<(String, Made)>), AgentError> {
+    let runtime = runtime().map_err(AgentError::Runtime)?;
+    runtime.block_on(nats::init(access, queues, copies)).map_err(AgentError::Engine)
+}
+
+/// Examines an engine for somebody of this role, and returns what is wrong with it. `monitors` are addresses of the monitoring pages of its servers.
+pub fn examine(access: &EngineAccess, role: roles::Role, monitors: &[String]) -> Result<Examination, AgentError> {
+    let runtime = runtime().map_err(AgentError::Runtime)?;
+    runtime.block_on(nats::examine(access, role, monitors)).map_err(AgentError::Engine)
 }
 
 /// Runs the agent of a session's head until that is gone.
@@ -145,9 +168,9 @@ async fn serve(
         tokio::select! {
             message = from_head.recv() => {
                 let Some(message) = message else { return Ok(()) };
-                on_head(&mut agent, message?, now_ns())?;
+                on_head(&mut agent, &nats, message?, now_ns())?;
                 while let Ok(message) = from_head.try_recv() {
-                    on_head(&mut agent, message?, now_ns())?;
+                    on_head(&mut agent, &nats, message?, now_ns())?;
                 }
             }
             event = from_engine.recv() => {
@@ -161,6 +184,9 @@ async fn serve(
         }
         if next_ns <= now_ns() {
             next_ns = agent.on_tick(now_ns());
+        }
+        if agent.take_new_bundle() {
+            next_ns = next_ns.min(now_ns() + BUNDLE_WAIT_NS);
         }
         let mut given_back = Vec::new();
         for effect in agent.take_effects() {
@@ -304,12 +330,13 @@ fn lost_elsewhere(past: &PastAttempt) -> LostElsewhere {
     LostElsewhere { attempt: past.number, node_id, since_unix_nano: unix_nano, until_unix_nano: past.until_unix_nano }
 }
 
-fn on_head(agent: &mut Agent, message: ToAgent, now_ns: u64) -> Result<(), AgentError> {
+fn on_head(agent: &mut Agent, nats: &Arc<Nats>, message: ToAgent, now_ns: u64) -> Result<(), AgentError> {
     match message {
         ToAgent::Node { .. } => return Err(AgentError::Protocol(WireError::UnknownValue("second node"))),
         ToAgent::Share {
             task,
             queue,
+            is_of_many,
             submitted_unix_nano,
             at_most_once,
             crash_limit,
@@ -321,7 +348,13 @@ fn on_head(agent: &mut Agent, message: ToAgent, now_ns: u64) -> Result<(), Agent
             let terms = Terms { at_most_once, crash_limit };
             let (envelope, values) = set_aside(&envelope, large).map_err(AgentError::Protocol)?;
             let message = TaskMessage { submitted_unix_nano, terms, envelope: &envelope, digests: &[] }.encode();
-            agent.on_share(task, Sharing { queue, message, values, is_new, is_stored }, now_ns);
+            let tier = if is_of_many { Tier::Second } else { Tier::First };
+            agent.on_share(task, Sharing { queue, tier, message, values, is_new, is_stored }, now_ns);
+        }
+        ToAgent::ShareBundle { first, count, queue, crash_limit, run_ns, is_new, is_stored, tasks } => {
+            let tasks = tasks.into_iter().map(|(task, submitted, envelope)| (task, (submitted, envelope))).collect();
+            let sharing = SharingBundle { queue, crash_limit, count, run_ns, tasks, is_new, is_stored };
+            agent.on_share_bundle(first, sharing, now_ns);
         }
         ToAgent::Withdraw { task, stops, end } => agent.on_withdraw(task, end, stops),
         ToAgent::Free { slots, free, imports } => agent.on_free(slots as usize, free as usize, imports),
@@ -338,6 +371,7 @@ fn on_head(agent: &mut Agent, message: ToAgent, now_ns: u64) -> Result<(), Agent
         ToAgent::Taken(task) => agent.on_taken(task),
         ToAgent::Find { number, id } => agent.on_find(number, id),
         ToAgent::TakeBack(task) => agent.on_take_back(task, now_unix_nano()),
+        ToAgent::Survey(number) => nats.survey_for(number),
     }
     Ok(())
 }
@@ -346,8 +380,12 @@ fn on_engine(agent: &mut Agent, out: &mut Out, event: FromEngine, now_ns: u64) {
     match event {
         FromEngine::Answer(number, answer) => agent.on_answer(number, answer),
         FromEngine::Delivered(delivery) => agent.on_delivered(delivery, now_unix_nano()),
-        FromEngine::Record(id, record) => agent.on_record(id, &record),
+        FromEngine::Record(key, record) => agent.on_record(key, &record),
         FromEngine::Told(told) => agent.on_told(&told),
+        FromEngine::Surveyed(number, survey) => {
+            let cluster = survey.map(|survey| Box::new(survey.report()));
+            out.put_message(&FromAgent::Surveyed { number, cluster });
+        }
         FromEngine::Reachable(text) => {
             out.why.clear();
             out.put_message(&FromAgent::Engine { is_reachable: true, text });

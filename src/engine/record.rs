@@ -225,7 +225,7 @@ pub enum Refusal {
 const PAST_LIMIT: usize = 32;
 
 impl Claim {
-    fn first(holder: Holder, mark: Mark) -> Claim {
+    pub(crate) fn first(holder: Holder, mark: Mark) -> Claim {
         Claim { holder, mark, attempt: 1, failures: 0, crashes: 0, past: Vec::new() }
     }
 
@@ -248,7 +248,7 @@ impl Claim {
     }
 
     /// Returns what becomes of it when its node is lost, or has given up an attempt that had begun.
-    fn taken_over(&self, by: Holder, mark: &Mark, terms: Terms) -> Record {
+    pub(crate) fn taken_over(&self, by: Holder, mark: &Mark, terms: Terms) -> Record {
         if terms.at_most_once {
             return Record::Ended(End::Lost(self.clone()));
         }

@@ -356,6 +356,19 @@
 //!   `shared_values::an_origin_that_was_killed_still_has_its_large_argument_and_gets_the_large_result`,
 //!   `shared_values::what_is_above_the_bound_is_refused_by_name` and the tests of the agent over a simulated engine with thousands of faults (`src/engine/agent_tests.rs`).
 //!
+//! **Short tasks of a queue that travel together end one by one.** A bundle is in its origin's journal before anybody hears of it, so it is the same one for every agent and every later head. Each
+//! of its tasks ends in exactly one record, has its own attempts and spans, and can be looked up and cancelled by itself. A single task waits for no bundles: it is in another part of the queue.
+//!
+//! - A node that is lost takes with it what had ended in its bundle within the last quarter of a second, or with all of it, and was not recorded yet: that runs again.
+//! - Kept by `bundles::short_tasks_of_a_map_travel_together_and_each_has_its_result_and_its_spans`,
+//!   `bundles::a_single_task_does_not_wait_for_a_map_of_20_000_in_the_same_queue`,
+//!   `bundles::a_task_in_a_bundle_is_looked_up_cancelled_and_ended_by_itself`,
+//!   `bundles::killed_agents_and_a_killed_worker_in_the_middle_of_a_bundle_cost_nothing_but_an_attempt`,
+//!   `bundles::an_origin_and_a_broker_that_are_killed_lose_no_task_of_a_bundle`,
+//!   `bundles::a_node_that_stops_in_the_middle_of_a_bundle_gives_back_what_has_not_ended`,
+//!   `bundles::a_node_that_is_killed_whole_in_the_middle_of_a_bundle_is_replaced_and_each_attempt_has_its_span`, the table of `src/engine/bundle.rs` and the tests of the agent over a
+//!   simulated engine.
+//!
 //! **No process outlives its owner.** Kill head, worker or submission, any of them together, and what tasks have started ends too, daemons included.
 //!
 //! - Replicas and proxies of services outlive a head that is killed, for 10 s at most without another one; they are the guard's children, and end with it.

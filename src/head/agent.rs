@@ -14,7 +14,7 @@ use super::reactor::Effects;
 use crate::config::Engine;
 use crate::protocol::frame::put_frame;
 use crate::protocol::{
-    ClaimedBy, EngineReport, Found, Reply, SharedEnd, SharedReport, TaskState, ToAgent, kind, put_reply,
+    ClaimedBy, ClusterReport, EngineReport, Found, Reply, SharedEnd, SharedReport, TaskState, ToAgent, kind, put_reply,
 };
 use crate::task::{Failure, Outcome};
 use crate::value::JsonText;
@@ -25,6 +25,15 @@ const START_AGAIN: Duration = Duration::from_millis(200);
 const SETTLE_LIMIT: Duration = Duration::from_secs(3);
 /// Time within which it must end when it is asked to; it has nothing to do then.
 const END_LIMIT: Duration = Duration::from_millis(500);
+
+/// A question that the agent answers.
+#[derive(Clone, Copy)]
+enum Question {
+    /// State of a task of any node.
+    Task(ClusterTaskId),
+    /// Nodes and queues of the engine.
+    Cluster,
+}
 
 /// The agent of this head.
 pub(super) struct AgentLink {
@@ -47,8 +56,8 @@ pub(super) struct AgentLink {
     give_up_at: Option<Instant>,
     /// Time at which it is killed; set once it was asked to end.
     kill_at: Option<Instant>,
-    /// Questions that it has not answered, by their numbers: the task, and the connection that waits with the number of its query.
-    questions: BTreeMap<u64, (ClusterTaskId, u64, u64)>,
+    /// Questions that it has not answered, by their numbers: each with the connection that waits and the number of its query.
+    questions: BTreeMap<u64, (Question, u64, u64)>,
     next_question: u64,
 }
 
@@ -120,6 +129,30 @@ impl AgentLink {
         self.connection.is_some()
     }
 
+    /// Asks it something for a connection that waits with the number of its query. False if there is none.
+    fn ask(&mut self, question: Question, (connection, query): (u64, u64)) -> bool {
+        let number = self.next_question;
+        let is_told = self.tell(&match question {
+            Question::Task(id) => ToAgent::Find { number, id },
+            Question::Cluster => ToAgent::Survey(number),
+        });
+        if is_told {
+            self.next_question += 1;
+            self.questions.insert(number, (question, connection, query));
+        }
+        is_told
+    }
+
+    fn cluster_reply(&self, cluster: Result<Box<ClusterReport>, String>) -> Reply {
+        let address = &self.engine.access.address;
+        Reply::Cluster(cluster.map_err(|why| match why.contains("\n(hint: ") {
+            true => why,
+            false => format!(
+                "the engine at `{address}` cannot be asked: {why}\n(hint: `tracer doctor` says what is wrong with it)"
+            ),
+        }))
+    }
+
     /// Describes it for people.
     pub(super) fn report(&self, (shared, imports): (usize, usize)) -> EngineReport {
         EngineReport {
@@ -132,6 +165,10 @@ impl AgentLink {
             imports,
             pid: self.pid(),
             restarts: self.restarts,
+            credentials: self.engine.access.credentials.clone(),
+            authority: self.engine.access.authority.clone(),
+            is_insecure: self.engine.access.is_insecure,
+            cluster: None,
         }
     }
 
@@ -262,33 +299,56 @@ impl HeadIo {
                  (hint: ask on a node that has, or start this one with `tracer start --address nats://127.0.0.1:4222`)"
             ));
         };
-        let number = agent.next_question;
-        if !agent.tell(&ToAgent::Find { number, id }) {
+        if !agent.ask(Question::Task(id), (connection, query)) {
             return Some(Reply::Shared(
                 shared_report(id, Found::Unreachable, &agent.engine.access.address).map(Box::new),
             ));
         }
-        agent.next_question += 1;
-        agent.questions.insert(number, (id, connection, query));
         None
     }
 
-    /// Tells whoever asked what was found.
+    /// Has the agent look for the nodes and queues of the engine. The answer comes later, unless nobody can be asked.
+    pub(super) fn find_cluster(&mut self, connection: u64, query: u64) -> Option<Reply> {
+        let Some(agent) = &mut self.agent else {
+            return Some(Reply::Cluster(Err("this head has joined no engine, so it knows of no other nodes\n\
+                 (hint: start it with `tracer start --address nats://127.0.0.1:4222`)"
+                .into())));
+        };
+        let is_asked = agent.ask(Question::Cluster, (connection, query));
+        (!is_asked).then(|| agent.cluster_reply(Err(agent.state.1.clone())))
+    }
+
+    /// Tells whoever asked what was found of a task.
     pub(super) fn on_found(&mut self, number: u64, found: Found) {
         let Some(agent) = &mut self.agent else { return };
-        let Some((id, connection, query)) = agent.questions.remove(&number) else { return };
+        let Some((Question::Task(id), connection, query)) = agent.questions.remove(&number) else { return };
         let reply = Reply::Shared(shared_report(id, found, &agent.engine.access.address).map(Box::new));
+        self.answer_late(connection, query, &reply);
+    }
+
+    /// Tells whoever asked what was found of the engine.
+    pub(super) fn on_surveyed(&mut self, number: u64, cluster: Result<Box<ClusterReport>, String>) {
+        let Some(agent) = &mut self.agent else { return };
+        let Some((Question::Cluster, connection, query)) = agent.questions.remove(&number) else { return };
+        let reply = agent.cluster_reply(cluster);
+        self.answer_late(connection, query, &reply);
+    }
+
+    fn answer_late(&mut self, connection: u64, query: u64, reply: &Reply) {
         if let Some(asking) = self.clients.connections.get_mut(&connection) {
-            put_reply(&mut asking.outbox, query, &reply);
+            put_reply(&mut asking.outbox, query, reply);
             self.clients.dirty.push(connection);
         }
     }
 
     /// Answers the questions that an agent has not, because it is gone.
     pub(super) fn give_up_questions(&mut self) {
-        let questions = self.agent.as_ref().map(|agent| agent.questions.keys().copied().collect::<Vec<_>>());
-        for number in questions.unwrap_or_default() {
-            self.on_found(number, Found::Unreachable);
+        let open = |agent: &AgentLink| agent.questions.iter().map(|(number, of)| (*number, of.0)).collect::<Vec<_>>();
+        for (number, question) in self.agent.as_ref().map(open).unwrap_or_default() {
+            match question {
+                Question::Task(_) => self.on_found(number, Found::Unreachable),
+                Question::Cluster => self.on_surveyed(number, Err("its agent has ended".into())),
+            }
         }
     }
 

@@ -940,6 +940,11 @@ impl Effects for HeadIo {
         self.note_journal(written)
     }
 
+    fn journal_bundle(&mut self, first: TaskId, count: u32) -> bool {
+        let written = self.kept.journal.bundle(first, count);
+        self.note_journal(written)
+    }
+
     fn journal_actor(&mut self, actor: TaskId, attempt: u32, restarts: u32, death: Option<&Death>) {
         self.kept.journal.actor(actor, attempt, restarts, death);
     }

@@ -78,6 +78,7 @@ const SUBMITTED: u8 = 17;
 const PRUNED: u8 = 18;
 const SERVICE_DEPLOYED: u8 = 19;
 const SERVICE_SHUT_DOWN: u8 = 20;
+const BUNDLE: u8 = 21;
 
 /// A submission as the journal has it. Its envelope is borrowed where it is written, and may have to be made where it is read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -123,6 +124,11 @@ pub(super) enum Record<'a> {
     Started {
         task: TaskId,
         attempt: u32,
+    },
+    /// Tasks with ids in a row that go into their queue together.
+    Bundle {
+        first: TaskId,
+        count: u32,
     },
     /// The idempotency key of a remembered task, with what stands for what it runs.
     Key {
@@ -459,6 +465,17 @@ impl Journal {
         written
     }
 
+    /// Writes that tasks go into their queue together, and what was noted before it.
+    pub(super) fn bundle(&mut self, first: TaskId, count: u32) -> io::Result<()> {
+        let before = self.pending.len();
+        put_bundle(&mut self.pending, first, count);
+        let written = self.write();
+        if written.is_err() {
+            self.pending.truncate(before);
+        }
+        written
+    }
+
     /// Writes what was noted. When it fails, it is kept for the next time.
     pub(super) fn write(&mut self) -> io::Result<()> {
         if self.pending.is_empty() {
@@ -733,6 +750,7 @@ impl Found {
             Record::Actor { .. }
             | Record::Attempt { .. }
             | Record::Started { .. }
+            | Record::Bundle { .. }
             | Record::Key { .. }
             | Record::ServiceShutDown(_)
             | Record::NextIds { .. } => {}
@@ -885,6 +903,14 @@ pub(super) fn put_started(out: &mut Vec<u8>, task: TaskId, attempt: u32) {
     });
 }
 
+/// Appends which tasks go into their queue together.
+pub(super) fn put_bundle(out: &mut Vec<u8>, first: TaskId, count: u32) {
+    put_record(out, BUNDLE, |out| {
+        out.put_u64(first.0);
+        out.put_u32(count);
+    });
+}
+
 /// Appends the idempotency key of a task that is in the journal.
 pub(super) fn put_key(out: &mut Vec<u8>, task: TaskId, fingerprint: u64, key: &str) {
     put_record(out, KEY, |out| {
@@ -990,6 +1016,11 @@ fn read_record(bytes: &[u8]) -> Result<Record<'_>, WireError> {
             take.finish()?;
             Ok(record)
         }
+        BUNDLE => {
+            let record = Record::Bundle { first: TaskId(take.u64()?), count: take.u32()? };
+            take.finish()?;
+            Ok(record)
+        }
         KEY => {
             let record = Record::Key { task: TaskId(take.u64()?), fingerprint: take.u64()?, key: take.str()? };
             take.finish()?;
@@ -1086,6 +1117,7 @@ mod tests {
                 Record::Remembered(task, _) => format!("remembered {task}"),
                 Record::Attempt { task, attempt, .. } => format!("attempt {} at {task}", attempt.number),
                 Record::Started { task, attempt } => format!("started {task} for the {attempt}. time"),
+                Record::Bundle { first, count } => format!("{count} together from {first} on"),
                 Record::Key { task, key, .. } => format!("key {key} of {task}"),
                 Record::Actor { task, attempt, restarts, death } => {
                     let cause = death.map(|death| format!(": {} ({})", death.cause, death.error_type));
@@ -1500,6 +1532,28 @@ mod tests {
         assert!(!journal.needs_compaction(1 << 40));
         let left = ["remembered 2", "ended 2", "submitted 4", "started 4 for the 1. time", "submitted 5", "next 6 6"];
         assert_eq!(told(&fs::read(&path).unwrap()), left);
+    }
+
+    #[test]
+    fn a_bundle_is_kept_as_long_as_one_of_its_tasks_is_open() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("tasks.journal");
+        let mut journal = open(&path).journal;
+        let plain = envelope(crate::task::Policy::default(), None);
+        (1..=6).for_each(|task| submit(&mut journal, task, &plain));
+        journal.bundle(TaskId(1), 2).unwrap();
+        journal.bundle(TaskId(3), 3).unwrap();
+        [1, 2, 3, 5].into_iter().for_each(|task| journal.ended(TaskId(task), 1, &ended(Outcome::Completed)));
+        journal.write().unwrap();
+        for _ in 0..2 {
+            compact(&mut journal);
+            let bundles = told(&fs::read(&path).unwrap()).into_iter().filter(|record| record.contains("together"));
+            assert_eq!(bundles.collect::<Vec<_>>(), ["3 together from 3 on"]);
+        }
+        journal.ended(TaskId(4), 1, &ended(Outcome::Completed));
+        journal.write().unwrap();
+        compact(&mut journal);
+        assert!(told(&fs::read(&path).unwrap()).iter().all(|record| !record.contains("together")));
     }
 
     #[test]

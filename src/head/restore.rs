@@ -52,6 +52,7 @@ pub(super) fn read_back(journal: &Journal, state: &mut State) -> io::Result<Read
         Record::Started { task, attempt } => {
             back.started.insert(task, attempt);
         }
+        Record::Bundle { first, count } => reactor::on_restored_bundle(state, first, count),
         Record::Key { task, fingerprint, key } => {
             reactor::on_restored_key(state, task, key, fingerprint);
         }

@@ -293,8 +293,8 @@ impl Server {
             None => (None, host_name()),
             Some(engine) => {
                 let (place, life) = place_file::begin_life(session.temp_dir(), now_unix_nano())?;
-                let id = place.to_string();
-                (Some(AgentLink::new(engine.clone(), place, life)), format!("{}-{}", host_name(), &id[id.len() - 5..]))
+                let node_id = place_file::node_id(&host_name(), place);
+                (Some(AgentLink::new(engine.clone(), place, life)), node_id)
             }
         };
         let own_hooks = settings.tracing.hook.as_ref().map(crate::hook::owners).unwrap_or_default();
@@ -848,6 +848,7 @@ fn wait(epoll: &OwnedFd, events: &mut Vec<epoll::Event>, timeout: Option<&Timesp
 }
 
 /// Returns the machine's name, or what stands for it.
-fn host_name() -> String {
+/// Returns the name of this machine.
+pub(crate) fn host_name() -> String {
     rustix::system::uname().nodename().to_string_lossy().into_owned()
 }

@@ -12,7 +12,7 @@
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::AtomicU64;
-use std::sync::atomic::Ordering::{AcqRel, Acquire, Release};
+use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 
 use crate::shared_memory::SharedMemory;
 
@@ -81,24 +81,48 @@ impl Claims {
     }
 }
 
-/// Claims in [sealed memory](crate::shared_memory), as a lane has them.
+/// Claims in [sealed memory](crate::shared_memory), as a lane has them, and the time that its replica takes over a request.
 #[derive(Debug)]
 pub struct SharedClaims(SharedMemory);
+
+/// Words of its file: the entries, and the mean time in nanoseconds.
+const WORDS: usize = CLAIM_COUNT + 1;
+/// Requests that count in the mean time, the last ones most.
+const MEAN_OF: u64 = 8;
 
 impl SharedClaims {
     /// Makes the entries, and the file from which others map them.
     pub fn create() -> io::Result<(SharedClaims, OwnedFd)> {
-        let (memory, file) = SharedMemory::create(c"tracer-claims", CLAIM_COUNT)?;
+        let (memory, file) = SharedMemory::create(c"tracer-claims", WORDS)?;
         Ok((SharedClaims(memory), file))
     }
 
     /// Maps what another process has made.
     pub fn attach(file: impl AsFd) -> io::Result<SharedClaims> {
-        let memory = SharedMemory::attach(file, CLAIM_COUNT)?;
-        if memory.words().len() != CLAIM_COUNT {
+        let memory = SharedMemory::attach(file, WORDS)?;
+        if memory.words().len() != WORDS {
             return Err(io::ErrorKind::InvalidData.into());
         }
         Ok(SharedClaims(memory))
+    }
+
+    /// Notes how long a request has taken until its answer began, in nanoseconds, as a part of the time that it shared with others.
+    #[inline]
+    pub fn note_handled(&self, ns: u64) {
+        // Another thread may do the same, which costs one of the two.
+        let mean = self.handling_ns();
+        let next = if mean == 0 { ns } else { mean - mean / MEAN_OF + ns / MEAN_OF };
+        self.mean().store(next.max(1), Relaxed);
+    }
+
+    /// Mean time that a request takes until its answer begins, in nanoseconds; 0 before the first.
+    #[inline]
+    pub fn handling_ns(&self) -> u64 {
+        self.mean().load(Relaxed)
+    }
+
+    fn mean(&self) -> &AtomicU64 {
+        &self.0.words()[CLAIM_COUNT]
     }
 }
 
@@ -107,7 +131,8 @@ impl std::ops::Deref for SharedClaims {
 
     #[inline]
     fn deref(&self) -> &Claims {
-        let words: &[AtomicU64; CLAIM_COUNT] = self.0.words().try_into().expect("the length was checked");
+        let words: &[AtomicU64; CLAIM_COUNT] =
+            self.0.words()[..CLAIM_COUNT].try_into().expect("the length was checked");
         // SAFETY: `Claims` is a transparent wrapper of this array.
         unsafe { &*std::ptr::from_ref(words).cast::<Claims>() }
     }

@@ -4,7 +4,7 @@
 //! **For** head, workers and drivers alike. **Uses** `tracer-core`, and `tracer-abi` for the form of a span in a spool.
 //!
 //! **Never** decides what a task does next, starts or signals a process, loads a library, runs a hook, or prints (but [`fork`], when a
-//! forked copy of a worker ends). `unsafe` code is here for shared memory, rings, spools and mapped values, and for `fork`.
+//! forked copy of a worker ends). `unsafe` code is here for shared memory, rings, spools and mapped values, for `fork`, and for the scheduling of a thread.
 //!
 //! | | |
 //! |---|---|
@@ -15,6 +15,7 @@
 //! | [`lane`] | frames between a caller and a replica |
 //! | [`control`], [`serving`] | orders to the processes of a service, with files, and reports; what a service is |
 //! | [`calling`] | the same for callers of deployments that are no proxies |
+//! | [`background`] | scheduling of a thread that does what can wait |
 //! | [`spin`] | adaptive busy-polling before a blocking wait |
 //! | [`claims`] | compare-and-swap entries by which two processes agree who has begun what |
 //! | [`spool`] | claims and spans of one process in shared memory, from which others finish its story |
@@ -29,6 +30,7 @@
 //! | [`fork`] | a word of memory that a forked child finds wiped |
 //! | [`fault`] | points at which a test may have a process killed |
 
+pub mod background;
 pub mod calling;
 pub mod channel;
 pub mod claims;

@@ -12,6 +12,17 @@ use crate::private_file;
 /// The name of the file in the folder of the place, beside the journal.
 const FILE: &str = "place.id";
 
+/// Returns the id of a place; none if no head of it has joined an engine yet.
+pub fn id(place: &Path) -> Option<PlaceId> {
+    parse(&fs::read_to_string(place.join(FILE)).ok()?).map(|(id, _)| id)
+}
+
+/// Returns the name of a node on spans: that of its machine, which several nodes may be on, and the end of its place's id.
+pub fn node_id(host_name: &str, place: PlaceId) -> String {
+    let id = place.to_string();
+    format!("{host_name}-{}", &id[id.len() - 5..])
+}
+
 /// Returns the id of a place, which is made if there is none, and a number for the life of a head that begins now: higher than that of every one before it,
 /// whatever the wall clock says. The caller has the place's lock.
 pub fn begin_life(place: &Path, now_unix_nano: u64) -> io::Result<(PlaceId, u64)> {
@@ -53,6 +64,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let (id, first) = begin_life(folder.path(), 1_000).unwrap();
         assert_eq!(first, 1_000);
+        assert_eq!(super::id(folder.path()), Some(id));
         assert_eq!(begin_life(folder.path(), 5_000).unwrap(), (id, 5_000));
         assert_eq!(begin_life(folder.path(), 10).unwrap(), (id, 5_001), "the clock was set back");
         let other = tempfile::tempdir().unwrap();

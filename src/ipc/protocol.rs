@@ -8,6 +8,7 @@
 //! and touches nothing else. The peer is always a process of the same user (the socket is private), so the checks
 //! guard against mistakes and other versions, not against the user.
 
+mod cluster;
 mod explanation;
 pub mod frame;
 mod message;
@@ -18,6 +19,7 @@ mod tracing_settings;
 
 pub use tracer_core::codec as wire;
 
+pub use cluster::{ClusterReport, NodeReport, QueueReport};
 pub use explanation::{BlockedTask, Cycle, Explanation, Holder, OtherTask, Reason, RunningTask, WaitsFor};
 pub use message::*;
 pub use metrics::{JournalCounts, METRICS_VERSION, Metrics};
@@ -26,7 +28,8 @@ pub use service::{
     ServiceRefusal, ServiceRefusalCode, ServiceReply, ServiceReport, ServiceState, ServiceSummary, ServiceVersion,
 };
 pub use shared::{
-    ClaimedBy, Digest, EngineAccess, Found, FromAgent, Import, LostElsewhere, SharedEnd, Stop, ToAgent, encode_report,
+    BUNDLE_LIMIT, ClaimedBy, Digest, EngineAccess, Found, FromAgent, Import, LostElsewhere, SharedEnd, Stop, ToAgent,
+    encode_report,
 };
 pub use tracing_settings::{FurtherHook, HookChoice, TracingSettings};
 

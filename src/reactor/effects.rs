@@ -31,6 +31,9 @@ pub trait Effects {
     /// Notes in the journal that an attempt is about to start, of a task that must not be started twice. It is there when this
     /// returns true; when it returns false, it could not be written.
     fn journal_start(&mut self, task: TaskId, attempt: u32) -> bool;
+    /// Notes in the journal that so many tasks from `first` on go into their queue together. It is there when this returns true; when it returns false, it
+    /// could not be written.
+    fn journal_bundle(&mut self, first: TaskId, count: u32) -> bool;
     /// Notes in the journal that an actor whose creation had ended is made again, or why it is dead.
     fn journal_actor(&mut self, actor: TaskId, attempt: u32, restarts: u32, death: Option<&Death>);
     /// Notes in the journal that these ended tasks are forgotten.

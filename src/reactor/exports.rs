@@ -18,7 +18,7 @@ use crate::{
 };
 
 /// Limit on the arguments in the message of a task, encoded, in bytes.
-const ARGUMENTS_LIMIT: usize = 256 << 10;
+pub(crate) const ARGUMENTS_LIMIT: usize = 256 << 10;
 
 /// Says why a task cannot go into the queue that it names, if so.
 pub(crate) fn check(state: &State, envelope: &Envelope<'_>) -> Result<(), Refusal> {
@@ -73,6 +73,9 @@ fn check_size(state: &State, bytes: u64) -> Result<(), Refusal> {
     Err(Refusal::new(RefusalCode::QueueRefused, text))
 }
 
+/// Number of tasks that a job has in queues, beyond which others come before them.
+const MANY: usize = 16;
+
 /// Returns what the agent is told of a task that is to go into its queue; or why it cannot go there after all.
 pub(crate) fn message(state: &State, id: TaskId) -> Option<Result<ToAgent, Refusal>> {
     let task = state.tasks.get(id)?;
@@ -101,6 +104,7 @@ pub(crate) fn message(state: &State, id: TaskId) -> Option<Result<ToAgent, Refus
     Some(Ok(ToAgent::Share {
         task: id,
         queue: envelope.policy.queue.into(),
+        is_of_many: state.shared.of_job.get(&task.job).is_some_and(|count| *count > MANY),
         submitted_unix_nano: task.submitted_unix_nano,
         at_most_once: policy.at_most_once,
         crash_limit: policy.crash_limit,

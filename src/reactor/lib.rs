@@ -39,6 +39,7 @@
 
 mod actors;
 mod attempt;
+mod bundling;
 mod cancel;
 mod check;
 mod children;
@@ -100,13 +101,13 @@ pub use prune::{PruneChoice, choose_pruned, on_prune, on_restored_prune};
 pub use report::{count_running, get_task, list_tasks, list_workers};
 pub use resources::Free;
 pub use restore::{
-    LeftClaim, PastTask, on_restored, on_restored_attempt, on_restored_end, on_restored_key, on_restored_memory,
-    on_restored_submission,
+    LeftClaim, PastTask, on_restored, on_restored_attempt, on_restored_bundle, on_restored_end, on_restored_key,
+    on_restored_memory, on_restored_submission,
 };
 pub use results::on_result;
 pub use schedule::schedule;
 pub use sharing::{
-    free_for_imports, has_unsettled, on_agent, on_claimed, on_import, on_joined, on_not_stored, on_settled,
+    free_for_imports, has_unsettled, on_agent, on_claimed, on_import, on_joined, on_not_stored, on_reach, on_settled,
     on_shared_ended, on_shared_lost, on_stop_import, on_stored, shared_counts,
 };
 pub use shutdown::{on_stop, on_stop_overdue};

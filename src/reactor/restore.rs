@@ -10,6 +10,7 @@ use crate::{
         State,
         now::Now,
         progress::{Progress, TaskEnd},
+        shared::Bundle,
         task::{Description, Shown, Task},
     },
     submit, values, versions, waiting,
@@ -83,6 +84,11 @@ pub fn on_restored_attempt(state: &mut State, id: TaskId, attempt: AttemptReport
         let charge = attempt.failure.as_ref().and_then(tracer_core::task::charge).unwrap_or(Charge::Own);
         lifecycle::charge_attempt(task, charge, attempt, span);
     }
+}
+
+/// Reads back which tasks have gone into a queue together under a head before this one.
+pub fn on_restored_bundle(state: &mut State, first: TaskId, count: u32) {
+    state.shared.bundles.insert(first, Bundle { count, open: 0 });
 }
 
 /// The part of an ended task's description that is kept.
@@ -177,6 +183,7 @@ pub fn on_restored(
         };
         lifecycle::end_attempt(state, effects, id, ended, None, now);
     }
+    state.shared.bundles.retain(|_, bundle| bundle.open > 0);
     lost
 }
 

@@ -57,6 +57,11 @@ impl RunTime {
     pub fn expected_ns(&self) -> u64 {
         self.mean_ns.unwrap_or(LEASE_TIME_NS)
     }
+
+    /// Returns the same, if any task was measured.
+    pub fn measured_ns(&self) -> Option<u64> {
+        self.mean_ns
+    }
 }
 
 /// The leases that a worker holds, summed up.

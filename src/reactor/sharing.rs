@@ -9,7 +9,7 @@ use tracer_ipc::protocol::{Accepted, ClaimedBy, Import, LostElsewhere, SharedEnd
 
 use crate::{
     actors::life,
-    cancel,
+    bundling, cancel,
     effects::{Effects, StandIn, Submission},
     exports, imports, lifecycle, nesting,
     resources::Free,
@@ -18,7 +18,7 @@ use crate::{
         follow_ups::FollowUp,
         now::Now,
         progress::{Event, Progress, TaskEnd},
-        shared::Imported,
+        shared::{Bundle, Imported},
         task::Past,
     },
     submit, values, waiting,
@@ -29,12 +29,27 @@ pub fn on_joined(state: &mut State, place: PlaceId, job: JobId) {
     (state.shared.place, state.shared.job) = (Some(place), Some(job));
 }
 
+/// Number of messages that the agent is told of before it says that the engine has them. What waits meanwhile goes together, once it is known how short it is.
+const ON_THE_WAY: usize = 64;
+
+/// Number of messages on the way beyond which short tasks wait until there are enough for a whole bundle, or one of those is there.
+const BEFORE_FULL: usize = 2;
+
+/// Notes whether the engine can be reached.
+pub fn on_reach(state: &mut State, is_reachable: bool) {
+    state.shared.is_reachable = is_reachable;
+}
+
 /// Tells an agent that has just come all that is open both ways.
 pub fn on_agent(state: &mut State, effects: &mut impl Effects) {
-    state.shared.imports_seen = 0;
-    state.shared.to_share.clear();
-    for import in state.shared.imports.values() {
+    let shared = &mut state.shared;
+    (shared.imports_seen, shared.is_reachable) = (0, false);
+    shared.on_the_way.clear();
+    // What is known of one task of a bundle counts once it is known which of them there are.
+    for import in shared.imports.values() {
         effects.to_agent(&ToAgent::Open { token: import.token.to_vec(), attempt: import.first_attempt });
+    }
+    for import in shared.imports.values() {
         for (attempt, is_crash, report) in &import.failed {
             let (attempt, is_crash, report) = (*attempt, *is_crash, report.clone());
             effects.to_agent(&ToAgent::AttemptFailed { id: import.id, attempt, is_crash, report });
@@ -43,36 +58,75 @@ pub fn on_agent(state: &mut State, effects: &mut impl Effects) {
             effects.to_agent(&message);
         }
     }
-    state.shared.to_share = state.shared.open.keys().copied().collect();
-    state.shared.open.values_mut().for_each(|open| open.is_taken_back = false);
+    shared.to_share = shared.open.keys().copied().collect();
+    shared.open.values_mut().for_each(|open| open.is_taken_back = false);
     if state.is_stopping {
         effects.to_agent(&ToAgent::Stopping);
     }
 }
 
-/// Hands tasks to the agent that are to go into queues. Where there is no agent, the next one is told of them.
+/// Hands tasks to the agent that are to go into queues, short ones together. Where there is no agent, the next one is told of them.
 pub(crate) fn hand_over(state: &mut State, effects: &mut impl Effects, now: Now) {
-    for id in std::mem::take(&mut state.shared.to_share) {
-        match exports::message(state, id) {
-            Some(Ok(message)) => {
-                let is_told = effects.to_agent(&message);
-                let Some(open) = state.shared.open.get_mut(&id) else { continue };
-                open.is_told |= is_told;
-                if open.withdrawn.is_some() {
-                    exports::tell_withdrawn(state, effects, id);
+    // What an engine that is away keeps waiting is for the agent to refuse in time.
+    while state.shared.on_the_way.len() < ON_THE_WAY || !state.shared.is_reachable {
+        let Some(id) = state.shared.to_share.pop_front() else { return };
+        if !state.shared.open.contains_key(&id) {
+            continue;
+        }
+        if state.shared.bundle_of(id).is_none() {
+            let (count, takes_more) = bundling::count_from(state, id);
+            if takes_more && state.shared.is_reachable && state.shared.on_the_way.len() >= BEFORE_FULL {
+                return state.shared.to_share.push_front(id);
+            }
+            if count > 1 && effects.journal_bundle(id, count) {
+                state.shared.bundles.insert(id, Bundle { count, open: count });
+            }
+        }
+        match state.shared.bundle_of(id) {
+            Some((first, count)) => {
+                let rest = |waiting: &TaskId| (first.0..first.0 + u64::from(count)).contains(&waiting.0);
+                while state.shared.to_share.front().is_some_and(rest) {
+                    state.shared.to_share.pop_front();
+                }
+                if let Some(message) = bundling::message(state, first, count) {
+                    tell(state, effects, first, &message);
                 }
             }
-            Some(Err(refusal)) => on_not_stored(state, effects, id, refusal, now),
-            None => {}
+            None => match exports::message(state, id) {
+                Some(Ok(message)) => tell(state, effects, id, &message),
+                Some(Err(refusal)) => on_not_stored(state, effects, id, refusal, now),
+                None => {}
+            },
         }
     }
 }
 
-/// Notes that the engine has a task: it is accepted.
-pub fn on_stored(state: &mut State, effects: &mut impl Effects, id: TaskId) {
-    let Some(open) = state.shared.open.get_mut(&id) else { return };
-    open.is_stored = true;
-    accept(state, effects, id);
+/// Tells the agent of a task, or of the bundle that begins with it.
+fn tell(state: &mut State, effects: &mut impl Effects, first: TaskId, message: &ToAgent) {
+    let is_told = effects.to_agent(message);
+    let mut is_stored = true;
+    for id in state.shared.named(first) {
+        let Some(open) = state.shared.open.get_mut(&id) else { continue };
+        open.is_told |= is_told;
+        is_stored &= open.is_stored;
+        if open.withdrawn.is_some() {
+            exports::tell_withdrawn(state, effects, id);
+        }
+    }
+    if is_told && !is_stored {
+        state.shared.on_the_way.insert(first);
+    }
+}
+
+/// Notes that the engine has a task, or the bundle that begins with it: it is accepted.
+pub fn on_stored(state: &mut State, effects: &mut impl Effects, first: TaskId) {
+    state.shared.on_the_way.remove(&first);
+    for id in state.shared.named(first) {
+        if let Some(open) = state.shared.open.get_mut(&id) {
+            open.is_stored = true;
+            accept(state, effects, id);
+        }
+    }
 }
 
 /// Notes which node has a task; none if it has let go of it.
@@ -87,16 +141,19 @@ fn accept(state: &mut State, effects: &mut impl Effects, id: TaskId) {
     effects.answer_later(to, Ok(Accepted { first_tag: to.1, first_task: id, count: 1, journaled: None }));
 }
 
-/// Notes that the engine has not taken a task, and never will: it is refused, or if it was accepted with what it needs it fails.
-pub fn on_not_stored(state: &mut State, effects: &mut impl Effects, id: TaskId, refusal: Refusal, now: Now) {
-    let Some(open) = state.shared.open.get_mut(&id) else { return };
-    if let Some(to) = open.unanswered.take() {
-        effects.answer_later(to, Err(refusal.clone()));
-        if let Some(task) = state.tasks.get_mut(id) {
-            task.driver = None;
+/// Notes that the engine has not taken a task, or the bundle that begins with it, and never will: it is refused, or if it was accepted with what it needs it
+/// fails.
+pub fn on_not_stored(state: &mut State, effects: &mut impl Effects, first: TaskId, refusal: Refusal, now: Now) {
+    for id in state.shared.named(first) {
+        let Some(open) = state.shared.open.get_mut(&id) else { continue };
+        if let Some(to) = open.unanswered.take() {
+            effects.answer_later(to, Err(refusal.clone()));
+            if let Some(task) = state.tasks.get_mut(id) {
+                task.driver = None;
+            }
         }
+        end(state, effects, id, 0, lifecycle::unstarted(refusal.clone().into(), now));
     }
-    end(state, effects, id, 0, lifecycle::unstarted(refusal.into(), now));
 }
 
 /// Takes the end of a task that was in a queue.
@@ -119,6 +176,11 @@ pub fn on_shared_ended(state: &mut State, effects: &mut impl Effects, id: TaskId
         node_id: String::new(),
         worker: None,
     });
+    if let (Some(task), Outcome::Returned(_) | Outcome::Stored(_), Some(started_unix_nano)) =
+        (state.tasks.get(id), &shared.outcome, shared.started_unix_nano)
+    {
+        state.targets.run_time(task.target).observe(shared.ended_unix_nano.saturating_sub(started_unix_nano));
+    }
     if let Some(task) = state.tasks.get_mut(id)
         && !shared.past.is_empty()
     {
@@ -156,10 +218,10 @@ pub fn on_shared_lost(
 }
 
 fn end(state: &mut State, effects: &mut impl Effects, id: TaskId, attempt: u32, ended: TaskEnd) {
-    if state.shared.open.remove(&id).is_none() {
+    let Some(task) = state.tasks.get_mut(id) else { return };
+    if !state.shared.close(id, task.job) {
         return;
     }
-    let Some(task) = state.tasks.get_mut(id) else { return };
     task.attempt = attempt;
     task.advance(id, Event::LetGo, &mut state.tally);
     lifecycle::end_task(state, effects, id, ended);

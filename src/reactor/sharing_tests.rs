@@ -169,6 +169,33 @@ fn where_no_process_may_be_had_a_child_in_a_queue_is_taken_back_and_runs_in_the_
 }
 
 #[test]
+fn tasks_of_a_job_that_has_many_in_queues_are_told_apart() {
+    let mut story = joined(1);
+    let of_many = |story: &Story| -> Vec<bool> {
+        let is_of_many = |message: &ToAgent| match message {
+            ToAgent::Share { is_of_many, .. } => Some(*is_of_many),
+            _ => None,
+        };
+        story.effects.to_agent.iter().filter_map(is_of_many).collect()
+    };
+    submit(&mut story, &vec![of_queue(NEVER_AGAIN); 16]);
+    story.schedule();
+    assert_eq!(of_many(&story), [false; 16]);
+    story.effects.to_agent.clear();
+    submit(&mut story, &[of_queue(NEVER_AGAIN)]);
+    story.schedule();
+    assert_eq!(of_many(&story), [true]);
+    story.effects.to_agent.clear();
+    for task in 1..=16 {
+        let end = end_of(Outcome::Returned(vec![1]));
+        on_shared_ended(&mut story.state, &mut story.effects, TaskId(task), &end, story.now);
+    }
+    submit(&mut story, &[of_queue(NEVER_AGAIN)]);
+    story.schedule();
+    assert_eq!(of_many(&story), [false], "they have ended");
+}
+
+#[test]
 fn what_the_engine_does_not_take_is_refused_and_its_driver_hears_no_end_beside_that() {
     let mut story = joined(1);
     submit(&mut story, &[of_queue(NEVER_AGAIN)]);
@@ -528,4 +555,165 @@ fn a_shared_task_that_waits_too_long_is_withdrawn_if_nobody_has_begun_it() {
     let outcome = SharedEnd::decode(end).unwrap().outcome;
     assert!(matches!(outcome, Outcome::Failed(Failure::TimedOut { limit: TimeLimit::Queue, .. })), "{outcome:?}");
     story.check();
+}
+
+/// Has the engine run one task of the target of [`of_queue`] that took so long.
+fn measure(story: &mut Story, run_ns: u64) {
+    submit(story, &[of_queue(NEVER_AGAIN)]);
+    story.schedule();
+    let task = TaskId(story.effects.submitted.last().unwrap().0);
+    on_stored(&mut story.state, &mut story.effects, task);
+    let mut end = SharedEnd::decode(&end_of(Outcome::Returned(vec![1]))).unwrap();
+    (end.started_unix_nano, end.ended_unix_nano) = (Some(10), 10 + run_ns);
+    on_shared_ended(&mut story.state, &mut story.effects, task, &end.encode(), story.now);
+    story.effects.to_agent.clear();
+}
+
+/// A bundle that the agent was told of: its first task, the number of its tasks, and those that are in it.
+type Told = (u64, u32, Vec<u64>);
+
+/// Returns the bundles that the agent was told of, and the tasks that go by themselves.
+fn handed_over(story: &Story) -> (Vec<Told>, Vec<u64>) {
+    let bundle = |message: &ToAgent| match message {
+        ToAgent::ShareBundle { first, count, tasks, .. } => {
+            Some((first.0, *count, tasks.iter().map(|(task, ..)| task.0).collect()))
+        }
+        _ => None,
+    };
+    let bundles = story.effects.to_agent.iter().filter_map(bundle).collect();
+    (bundles, shares(story).into_iter().map(|share| share.0).collect())
+}
+
+#[test]
+fn short_tasks_of_one_job_go_together_once_it_is_known_how_short_they_are() {
+    let mut story = joined(1);
+    submit(&mut story, &vec![of_queue(NEVER_AGAIN); 3]);
+    story.schedule();
+    assert_eq!(handed_over(&story), (vec![], vec![1, 2, 3]), "nobody knows how long they run");
+    story.effects.to_agent.clear();
+    measure(&mut story, 1_000_000);
+    submit(&mut story, &vec![of_queue(NEVER_AGAIN); 25]);
+    story.schedule();
+    let expected = [(5, 20, (5..25).collect()), (25, 5, (25..30).collect())];
+    assert_eq!(handed_over(&story), (expected.to_vec(), vec![]), "20 ms of work at the most");
+    assert_eq!(story.effects.bundles, [(5, 20), (25, 5)], "it is in the journal");
+    // One answer is for all of them, and each ends by itself.
+    story.effects.later.clear();
+    on_stored(&mut story.state, &mut story.effects, TaskId(25));
+    assert_eq!(story.effects.later.len(), 5);
+    for task in 25..30 {
+        let end = end_of(Outcome::Returned(vec![1]));
+        on_shared_ended(&mut story.state, &mut story.effects, TaskId(task), &end, story.now);
+        story.check();
+    }
+    assert_eq!(story.state.shared.bundles.keys().copied().collect::<Vec<_>>(), [TaskId(5)]);
+    let refusal = Refusal::new(RefusalCode::QueueFull, "no");
+    on_not_stored(&mut story.state, &mut story.effects, TaskId(5), refusal, story.now);
+    story.check();
+    assert_eq!((story.effects.later.len(), story.state.shared.bundles.len()), (25, 0));
+}
+
+#[test]
+fn what_is_not_like_its_neighbours_or_has_terms_of_its_own_goes_by_itself() {
+    let plain = || of_queue(NEVER_AGAIN);
+    let other = |policy: Policy<'static>| Envelope { policy: Policy { queue: "default", ..policy }, ..plain() };
+    let cases = [
+        ("another queue", Envelope { policy: Policy { queue: "other", ..NEVER_AGAIN }, ..plain() }),
+        ("at most once", other(Policy { at_most_once: true, ..NEVER_AGAIN })),
+        ("a limit to its run", Envelope { run_limit: Some(Duration::from_secs(1)), ..plain() }),
+        ("a limit to its waiting", other(Policy { queue_limit: Some(Duration::from_secs(1)), ..NEVER_AGAIN })),
+        ("its output is followed", Envelope { wants_output: true, ..plain() }),
+        ("another number of crashes", other(Policy { crash_limit: 9, ..NEVER_AGAIN })),
+        (
+            "another function",
+            Envelope { spec: TaskSpec::Function(FunctionSpec::of_task("m", "another", &[0x90])), ..plain() },
+        ),
+    ];
+    for (what, different) in cases {
+        let mut story = joined(1);
+        measure(&mut story, 1_000);
+        submit(&mut story, &[plain(), plain(), different, plain(), plain()]);
+        story.schedule();
+        let (bundles, alone) = handed_over(&story);
+        assert_eq!(bundles, [(2, 2, vec![2, 3]), (5, 2, vec![5, 6])], "{what}");
+        assert_eq!(alone, [4], "{what}");
+        story.check();
+    }
+}
+
+#[test]
+fn a_bundle_is_the_same_for_every_agent_and_every_later_head() {
+    let mut story = joined(1);
+    measure(&mut story, 1_000);
+    submit(&mut story, &vec![of_queue(NEVER_AGAIN); 3]);
+    story.schedule();
+    assert_eq!(handed_over(&story).0, [(2, 3, vec![2, 3, 4])]);
+    story.effects.to_agent.clear();
+    let end = end_of(Outcome::Returned(vec![1]));
+    on_shared_ended(&mut story.state, &mut story.effects, TaskId(2), &end, story.now);
+    on_agent(&mut story.state, &mut story.effects);
+    submit(&mut story, &[of_queue(NEVER_AGAIN)]);
+    story.schedule();
+    assert_eq!(handed_over(&story), (vec![(2, 3, vec![3, 4])], vec![5]), "without the one that has ended");
+    story.check();
+
+    let mut next = joined(1);
+    for task in 1..=4 {
+        let mut bytes = Vec::new();
+        of_queue(NEVER_AGAIN).encode(&mut bytes);
+        on_restored_submission(&mut next.state, TaskId(task), JobId(1), 5, bytes).unwrap();
+    }
+    on_restored_bundle(&mut next.state, TaskId(2), 2);
+    let unstarted = lifecycle::unstarted(Failure::Cancelled, next.now);
+    on_restored_end(&mut next.state, TaskId(3), 0, unstarted);
+    on_restored(&mut next.state, &mut next.effects, &HashMap::new(), &HashMap::new(), next.now);
+    next.check();
+    next.schedule();
+    assert_eq!(handed_over(&next), (vec![(2, 2, vec![2])], vec![1, 4]));
+}
+
+#[test]
+fn a_bundle_that_cannot_be_journaled_is_none() {
+    let mut story = joined(1);
+    measure(&mut story, 1_000);
+    submit(&mut story, &vec![of_queue(NEVER_AGAIN); 2]);
+    story.effects.is_disk_full = true;
+    story.schedule();
+    assert_eq!(handed_over(&story), (vec![], vec![2, 3]));
+}
+
+#[test]
+fn short_tasks_wait_for_a_whole_bundle_while_others_are_on_the_way() {
+    let mut story = joined(1);
+    measure(&mut story, 1_000_000);
+    on_reach(&mut story.state, true);
+    for _ in 0..2 {
+        submit(&mut story, &[of_queue(NEVER_AGAIN)]);
+        story.schedule();
+    }
+    assert_eq!(handed_over(&story), (vec![], vec![2, 3]), "nothing is on the way, or little");
+    submit(&mut story, &vec![of_queue(NEVER_AGAIN); 25]);
+    story.schedule();
+    assert_eq!(handed_over(&story).0, [(4, 20, (4..24).collect())], "five wait");
+    on_stored(&mut story.state, &mut story.effects, TaskId(2));
+    story.schedule();
+    assert_eq!(handed_over(&story).0.len(), 1);
+    on_stored(&mut story.state, &mut story.effects, TaskId(4));
+    story.schedule();
+    assert_eq!(handed_over(&story).0[1], (24, 5, (24..29).collect()));
+}
+
+#[test]
+fn what_waits_for_an_engine_that_is_there_is_handed_over_bit_by_bit_and_all_of_it_when_it_is_away() {
+    let mut story = joined(1);
+    on_reach(&mut story.state, true);
+    submit(&mut story, &vec![of_queue(NEVER_AGAIN); 100]);
+    story.schedule();
+    assert_eq!(handed_over(&story).1.len(), 64);
+    on_stored(&mut story.state, &mut story.effects, TaskId(1));
+    story.schedule();
+    assert_eq!(handed_over(&story).1.len(), 65);
+    on_reach(&mut story.state, false);
+    story.schedule();
+    assert_eq!(handed_over(&story).1.len(), 100);
 }

@@ -27,6 +27,8 @@ pub(crate) struct Remember {
     pub(crate) claimed: HashMap<u64, u32>,
     /// Task and attempt of starts that were journaled.
     pub(crate) starts: Vec<(u64, u32)>,
+    /// First task and number of tasks of bundles that were journaled.
+    pub(crate) bundles: Vec<(u64, u32)>,
     pub(crate) is_disk_full: bool,
     /// Number of submissions that fit the disk, if that is bounded.
     pub(crate) room: Option<usize>,
@@ -109,6 +111,11 @@ impl Effects for Remember {
 
     fn journal_start(&mut self, task: TaskId, attempt: u32) -> bool {
         self.starts.push((task.0, attempt));
+        !self.is_disk_full
+    }
+
+    fn journal_bundle(&mut self, first: TaskId, count: u32) -> bool {
+        self.bundles.push((first.0, count));
         !self.is_disk_full
     }
 

@@ -172,8 +172,7 @@ pub(crate) fn enqueue(state: &mut State, id: TaskId) {
     let Some(task) = state.tasks.get_mut(id) else { return };
     if task.is_shared {
         task.advance(id, Event::Shared, &mut state.tally);
-        state.shared.open.entry(id).or_default();
-        return state.shared.to_share.push(id);
+        return state.shared.open(id, task.job);
     }
     task.advance(id, Event::Queued, &mut state.tally);
     match task.actor {

@@ -229,6 +229,7 @@ pub(crate) fn run(session_dir: &Path, head_pid: u32) -> Result<(), ProxyError> {
 impl Proxy {
     /// Follows orders until there are no more.
     fn follow(&mut self) -> Result<(), ProxyError> {
+        tracer_ipc::background::yield_to_others();
         let mut commit_at: Option<Instant> = None;
         loop {
             let left = commit_at.map(|at| at.saturating_duration_since(Instant::now()));

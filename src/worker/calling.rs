@@ -1,7 +1,8 @@
 //! Calls of deployments by what runs in a process of the head's: handlers of a replica, and tasks of a worker.
 
+use std::os::fd::BorrowedFd;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, OnceLock};
 
 use tracer_client::calls::Calls;
 use tracer_core::lock::lock;
@@ -16,6 +17,8 @@ pub(super) struct ProcessCalls {
     /// Service and application of a replica.
     home: Option<(String, String)>,
     calls: Mutex<Option<Arc<Calls>>>,
+    /// Wakes the loop that looks for answers, in a replica.
+    wake_loop: OnceLock<Box<dyn Fn() + Send + Sync>>,
 }
 
 impl ProcessCalls {
@@ -24,7 +27,13 @@ impl ProcessCalls {
         recorder: Option<&'static Recorder>,
         home: Option<(String, String)>,
     ) -> ProcessCalls {
-        ProcessCalls { session_dir: session_dir.to_owned(), recorder, home, calls: Mutex::default() }
+        ProcessCalls {
+            session_dir: session_dir.to_owned(),
+            recorder,
+            home,
+            calls: Mutex::default(),
+            wake_loop: OnceLock::new(),
+        }
     }
 
     fn open(&self) -> Result<Arc<Calls>, String> {
@@ -41,6 +50,17 @@ impl ProcessCalls {
         Ok(Arc::clone(calls.insert(made)))
     }
 
+    /// Says how to wake the loop of the process, which [looks](Self::look) before it sleeps.
+    pub(super) fn set_loop(&self, wake: impl Fn() + Send + Sync + 'static) {
+        // It is set once, by the replica.
+        let _ = self.wake_loop.set(Box::new(wake));
+    }
+
+    /// Looks for the answer of a call, if there is one call; see [`Calls::look`].
+    pub(super) fn look(&self, events: BorrowedFd<'_>) -> bool {
+        self.opened().is_some_and(|calls| calls.look(events))
+    }
+
     fn opened(&self) -> Option<Arc<Calls>> {
         lock(&self.calls).clone()
     }
@@ -48,7 +68,12 @@ impl ProcessCalls {
 
 impl CallHost for ProcessCalls {
     fn call(&self, request: CallRequest, sink: CallSink) -> Result<u64, String> {
-        Ok(self.open()?.call(request, sink))
+        let calls = self.open()?;
+        let number = calls.call(request, sink);
+        if let Some(wake) = self.wake_loop.get().filter(|_| calls.wants_look()) {
+            wake();
+        }
+        Ok(number)
     }
 
     fn consumed(&self, call: u64, bytes: usize) {

@@ -135,7 +135,8 @@ fn serve_traced(
     // Before any code of the module's runs.
     offer_tasks(leak(HandlerTasks::new(session_dir, recorder)));
     let home = (begin.service.clone(), begin.application.clone());
-    offer_calls(leak(ProcessCalls::new(session_dir, recorder, Some(home))));
+    let calls: &'static ProcessCalls = leak(ProcessCalls::new(session_dir, recorder, Some(home)));
+    offer_calls(calls);
     offer_metrics(crate::session::place_of(session_dir));
     let handler = LoadedDeployment::find(loaded.module, attribute, recorder).map_err(|error| error.to_string())?;
     let names = names_of(&begin, &handler, loaded.version.clone());
@@ -152,8 +153,9 @@ fn serve_traced(
     };
     let failed = |error: io::Error| format!("its descriptors cannot be made: {error}");
     let control = control.try_clone_to_owned().map_err(failed)?;
-    let replica = Replica::new(control, spool, recorder, names, ready, &handler).map_err(failed)?;
+    let replica = Replica::new(control, spool, (recorder, calls), names, ready, &handler).map_err(failed)?;
     let replica: &'static Replica = leak(replica);
+    calls.set_loop(move || replica.wake());
     replica.turns().first_settings = settings;
     let settings = ServingSettings {
         arguments: arguments.leak(),
@@ -282,6 +284,8 @@ struct Replica {
     dirty: Mutex<Vec<Arc<Lane>>>,
     turns: Mutex<Turns>,
     looking: Looking,
+    /// Calls of the handler.
+    calls: &'static ProcessCalls,
     /// Orders that the module has not answered.
     orders: Mutex<Vec<u64>>,
     /// Report that is sent when the handler is made.
@@ -302,7 +306,7 @@ impl Replica {
     fn new(
         control: OwnedFd,
         spool: &'static Spool,
-        recorder: Option<&'static Recorder>,
+        (recorder, calls): (Option<&'static Recorder>, &'static ProcessCalls),
         names: Names,
         ready: ReplicaReport,
         handler: &LoadedDeployment,
@@ -329,6 +333,7 @@ impl Replica {
             dirty: Mutex::default(),
             turns: Mutex::default(),
             looking: Looking::default(),
+            calls,
             orders: Mutex::default(),
             ready: Mutex::new(Some(ready)),
             said: Mutex::default(),
@@ -576,7 +581,11 @@ impl RequestHost for Replica {
     }
 
     fn look(&self) -> bool {
-        self.looking.look()
+        match self.looking.open() {
+            // It may wait for the answer to a call of its own.
+            1 => self.calls.look(self.epoll.as_fd()),
+            _ => self.looking.look(),
+        }
     }
 }
 

@@ -113,7 +113,7 @@ fn another_machine_is_refused_without_tls_or_credentials() {
 }
 
 /// Returns an address of this machine that is not loopback, if it has one. Nothing is sent.
-fn address_beyond_loopback() -> Option<IpAddr> {
+pub(crate) fn address_beyond_loopback() -> Option<IpAddr> {
     let socket = UdpSocket::bind("0.0.0.0:0").ok()?;
     socket.connect("192.0.2.1:9").ok()?;
     socket.local_addr().ok().map(|address| address.ip()).filter(|ip| !ip.is_loopback() && !ip.is_unspecified())
@@ -152,7 +152,7 @@ fn credentials_that_are_refused_or_permit_too_little_are_told_while_a_head_runs_
     refused(&broker, &[&node, "--queue=other"])
         .status(1)
         .stderr_contains("do not permit to publish to \"$JS.API.STREAM.CREATE.TRACER_default_Q_other\"")
-        .stderr_contains("(hint: give their user this permission");
+        .stderr_contains("(hint: have what is missing made with other ones: `tracer engine init --address ");
     let denied = r#"permissions: { publish: { deny: "$JS.API.CONSUMER.>" } }"#;
     broker.start_again_with(&users(&format!("{{ nkey: {public_key}, {denied} }}")));
     wait_for_engine(&cluster, false, "do not permit to publish to \"$JS.API.CONSUMER.");

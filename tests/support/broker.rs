@@ -2,9 +2,10 @@
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, TcpStream};
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use super::skip;
 use super::wait::{DEADLINE, wait_until};
@@ -17,6 +18,8 @@ pub struct Broker {
     is_tls: bool,
     /// Lines of its configuration beside where it listens and keeps things.
     configuration: String,
+    /// File that is all of its configuration, of one that was started with such.
+    file: Option<PathBuf>,
     child: Option<Child>,
 }
 
@@ -53,25 +56,46 @@ impl Broker {
     }
 
     fn start_at(host: IpAddr, configuration: &str, jetstream: bool) -> Option<Broker> {
+        let mut broker = Broker::unstarted(free_port())?;
+        broker.host = host;
+        broker.is_tls = configuration.contains("tls {");
+        broker.configuration = configuration.to_owned();
+        broker.run(jetstream);
+        Some(broker)
+    }
+
+    fn unstarted(port: u16) -> Option<Broker> {
         if program().is_none() {
             skip("nats-server", "it is not installed");
             return None;
         }
         let folder = tempfile::Builder::new().prefix("tracer-broker-").tempdir().expect("a folder for the broker");
-        let (is_tls, configuration) = (configuration.contains("tls {"), configuration.to_owned());
-        let mut broker = Broker { folder, host, port: free_port(), is_tls, configuration, child: None };
-        broker.run(jetstream);
+        let (host, configuration) = (Ipv4Addr::LOCALHOST.into(), String::new());
+        Some(Broker { folder, host, port, is_tls: false, configuration, file: None, child: None })
+    }
+
+    /// Starts one with a configuration file that says all, this port of loopback among it; or skips the test.
+    pub fn start_file(file: &Path, port: u16) -> Option<Broker> {
+        let mut broker = Broker::unstarted(port)?;
+        broker.configuration = std::fs::read_to_string(file).expect("there is a configuration");
+        broker.is_tls = broker.configuration.contains("tls {");
+        broker.file = Some(file.into());
+        broker.run(true);
         Some(broker)
     }
 
     fn run(&mut self, jetstream: bool) {
         let mut command = Command::new(program().expect("it was found"));
-        let configuration = self.folder.path().join("nats.conf");
-        std::fs::write(&configuration, &self.configuration).expect("its folder is ours");
-        command.arg("-c").arg(configuration);
-        command.args(["-a", &self.host.to_string(), "-p", &self.port.to_string()]);
-        if jetstream {
-            command.arg("-js").arg("-sd").arg(self.folder.path());
+        if let Some(file) = &self.file {
+            command.arg("-c").arg(file);
+        } else {
+            let configuration = self.folder.path().join("nats.conf");
+            std::fs::write(&configuration, &self.configuration).expect("its folder is ours");
+            command.arg("-c").arg(configuration);
+            command.args(["-a", &self.host.to_string(), "-p", &self.port.to_string()]);
+            if jetstream {
+                command.arg("-js").arg("-sd").arg(self.folder.path());
+            }
         }
         command.stdout(Stdio::null()).stderr(Stdio::null());
         self.child = Some(command.spawn().expect("the broker starts"));
@@ -109,6 +133,23 @@ impl Broker {
         answer
     }
 
+    /// Signs in with the seed of an nkey.
+    pub fn sign_in(&self, seed: &str) -> SignedIn {
+        let stream = TcpStream::connect(SocketAddr::new(self.host, self.port)).expect("the broker listens");
+        stream.set_read_timeout(Some(DEADLINE)).expect("a socket has a timeout");
+        let mut lines = BufReader::new(stream);
+        let mut info = String::new();
+        lines.read_line(&mut info).expect("the broker introduces itself");
+        let info: Value = serde_json::from_str(info.trim().trim_start_matches("INFO ")).expect("JSON");
+        let key = nkeys::KeyPair::from_seed(seed).expect("a seed");
+        let signature = key.sign(info["nonce"].as_str().expect("it asks for nkeys").as_bytes()).expect("it signs");
+        let (nkey, sig) = (key.public_key(), base64_url(&signature));
+        let connect = json!({ "nkey": nkey, "sig": sig, "verbose": false, "pedantic": false, "headers": true });
+        let mut client = SignedIn { lines };
+        client.write(&format!("CONNECT {connect}\r\n"));
+        client.refusal().map_or(client, |refusal| panic!("it is not let in: {refusal}"))
+    }
+
     /// Asks JetStream's interface something, and returns the answer.
     pub fn jetstream(&self, subject: &str, question: &Value) -> Value {
         let answer = self.request(&format!("$JS.API.{subject}"), &[], question.to_string().as_bytes());
@@ -134,6 +175,65 @@ impl Broker {
     pub fn start_again(&mut self) {
         self.run(true);
     }
+}
+
+/// A client of a broker that has signed in.
+pub struct SignedIn {
+    lines: BufReader<TcpStream>,
+}
+
+impl SignedIn {
+    fn write(&mut self, text: &str) {
+        self.lines.get_mut().write_all(text.as_bytes()).expect("the broker reads");
+    }
+
+    /// Waits until the broker has taken all in, and returns what it refused.
+    fn refusal(&mut self) -> Option<String> {
+        self.write("PING\r\n");
+        let mut refusal = None;
+        loop {
+            let mut line = String::new();
+            assert_ne!(self.lines.read_line(&mut line).expect("the broker answers"), 0, "closed after {refusal:?}");
+            match line.trim() {
+                "PONG" => return refusal,
+                "PING" => self.write("PONG\r\n"),
+                said if said.starts_with("-ERR") => refusal = Some(said.to_owned()),
+                _ => {}
+            }
+        }
+    }
+
+    /// Publishes nothing under a subject, and returns whether that is permitted.
+    pub fn may_publish(&mut self, subject: &str) -> bool {
+        self.write(&format!("PUB {subject} 0\r\n\r\n"));
+        self.is_permitted()
+    }
+
+    /// Subscribes, and returns whether that is permitted.
+    pub fn may_subscribe(&mut self, subject: &str) -> bool {
+        self.write(&format!("SUB {subject} 9\r\n"));
+        self.is_permitted()
+    }
+
+    fn is_permitted(&mut self) -> bool {
+        match self.refusal() {
+            None => true,
+            Some(refusal) if refusal.contains("Permissions Violation") => false,
+            Some(refusal) => panic!("{refusal}"),
+        }
+    }
+}
+
+/// Returns bytes as URLs have them.
+fn base64_url(bytes: &[u8]) -> String {
+    const DIGITS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_";
+    let digit = |bits: u32| char::from(DIGITS[(bits & 63) as usize]);
+    let mut text = String::new();
+    for piece in bytes.chunks(3) {
+        let bits = piece.iter().fold(0, |bits, byte| bits << 8 | u32::from(*byte)) << (8 * (3 - piece.len()));
+        text.extend((0..=piece.len()).map(|at| digit(bits >> (18 - 6 * at))));
+    }
+    text
 }
 
 impl Drop for Broker {

@@ -43,6 +43,10 @@ impl Effects for IdleEffects {
         true
     }
 
+    fn journal_bundle(&mut self, _first: TaskId, _count: u32) -> bool {
+        true
+    }
+
     fn journal_actor(&mut self, _actor: TaskId, _attempt: u32, _restarts: u32, _death: Option<&Death>) {}
 
     fn journal_pruned(&mut self, _tasks: &[TaskId]) {}

@@ -14,12 +14,13 @@ use tracer_ipc::calling::{CallRoute, CallerOrder, CallerReport};
 use tracer_ipc::control;
 use tracer_ipc::lane::{self, Body, Frame, HEADER_LIMIT, Headers, LANE_FRAME_LIMIT, LaneError, Reset, is_final};
 use tracer_ipc::replica_table::{CallerIndex, ReplicaIndex, ReplicaTable};
+use tracer_ipc::spin::Spin;
 
 use super::call::{Call, End, EndingHop, Stage, Target, in_words, is_passed_on};
 use super::figures::Figures;
 use super::lane::Lane;
 use super::{CONTROL, FIRST_FREE};
-use crate::router::{Admitted, Arrival, Router};
+use crate::router::{Admitted, Arrival, Preference, Router};
 
 /// Attempts at replicas that have not begun a call.
 const ATTEMPTS: u32 = 32;
@@ -92,6 +93,12 @@ pub(super) struct State {
     is_orphaned: bool,
     /// Time until which the thread sleeps; none before it has begun.
     pub(super) sleeps_until_ns: Option<u64>,
+    /// Decides whether a loop looks for answers.
+    pub(super) spin: Spin,
+    /// True while there are calls, as `spin` knows it.
+    has_calls: bool,
+    /// True while a loop looks for answers whenever it has nothing else to do.
+    pub(super) is_looked_for: bool,
 }
 
 impl State {
@@ -121,7 +128,29 @@ impl State {
             due: BTreeSet::new(),
             is_orphaned: false,
             sleeps_until_ns: None,
+            spin: Spin::default().for_answers(),
+            has_calls: false,
+            is_looked_for: false,
         }
+    }
+
+    /// Notes that a call is about to begin.
+    pub(super) fn note_call(&mut self) {
+        if !std::mem::replace(&mut self.has_calls, true) {
+            self.spin.request_began();
+        }
+    }
+
+    /// Notes whether the last call has ended.
+    pub(super) fn note_calls(&mut self) {
+        if self.calls.is_empty() && std::mem::take(&mut self.has_calls) {
+            self.spin.request_ended();
+        }
+    }
+
+    /// Returns whether looking for an answer pays: there is one call, and it has followed the one before it closely.
+    pub(super) fn will_look(&self) -> bool {
+        self.calls.len() == 1 && self.spin.will_look()
     }
 
     /// Returns when something is due.
@@ -167,7 +196,7 @@ impl State {
         let Some(call) = self.calls.get_mut(&number) else { return };
         call.begin_attempt(self.recorder, target);
         let service = &mut self.services[target.service];
-        let arrival = service.router.arrive_for(target.index, &call.request.model, number, now);
+        let arrival = service.router.arrive_for(target.index, Preference::of_model(&call.request.model), number, now);
         if let Some(first) = service.router.next_first() {
             let deployment = u32::try_from(first.get()).unwrap_or(u32::MAX);
             self.reports.push_back(CallerReport::Wanted { service: service.name.clone(), deployment });

@@ -37,7 +37,7 @@ const UPLOAD: &str = "Tracer-Upload";
 /// Mark of the entry behind the pieces.
 const COMPLETE: &str = "Tracer-Complete";
 
-fn stream_name() -> String {
+pub(super) fn stream_name() -> String {
     format!("TRACER_{CLUSTER}_VALUE")
 }
 
@@ -50,7 +50,6 @@ pub(super) fn stream() -> StreamConfig {
         storage: StorageType::File,
         discard: DiscardPolicy::New,
         allow_direct: true,
-        num_replicas: 1,
         ..StreamConfig::default()
     }
 }

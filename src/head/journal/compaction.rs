@@ -172,7 +172,11 @@ impl LiveTasks {
                     }
                 }
                 Record::ServiceShutDown(name) => drop(services.remove(name)),
-                Record::Attempt { .. } | Record::Started { .. } | Record::Key { .. } | Record::Actor { .. } => {}
+                Record::Attempt { .. }
+                | Record::Started { .. }
+                | Record::Bundle { .. }
+                | Record::Key { .. }
+                | Record::Actor { .. } => {}
             }
             Ok(())
         })?;
@@ -191,6 +195,8 @@ impl LiveTasks {
     /// Reads everything again and writes what is kept. What is left of a task that has ended is what is shown of it.
     fn write(&self, old: &File, end: u64, out: &mut impl Write) -> io::Result<()> {
         let mut bytes = Vec::new();
+        // Tasks that have not ended, in the order of their ids.
+        let mut open = Vec::new();
         for_each_record(old, end, |raw, record| {
             let task = match &record {
                 Record::Submitted(submitted) => submitted.task,
@@ -200,6 +206,11 @@ impl LiveTasks {
                 | Record::Started { task, .. }
                 | Record::Actor { task, .. }
                 | Record::Key { task, .. } => *task,
+                Record::Bundle { first, count } => {
+                    let next = open.partition_point(|task| *task < first.0);
+                    let is_open = open.get(next).is_some_and(|task| task - first.0 < u64::from(*count));
+                    return if is_open { out.write_all(raw) } else { Ok(()) };
+                }
                 Record::ServiceDeployed(record) => {
                     let is_kept = self.services.get(record.name).is_some_and(|all| all.contains(&record.version));
                     return if is_kept { out.write_all(raw) } else { Ok(()) };
@@ -208,6 +219,9 @@ impl LiveTasks {
                 Record::Pruned(_) | Record::ServiceShutDown(_) | Record::NextIds { .. } => return Ok(()),
             };
             if self.ended.binary_search(&task.0).is_err() || self.living.contains(&task.0) {
+                if let Record::Submitted(_) = record {
+                    open.push(task.0);
+                }
                 return out.write_all(raw);
             }
             if !self.remembered.contains(&task.0) {

@@ -201,6 +201,7 @@ impl Noted {
             | Record::Started { task, .. }
             | Record::Actor { task, .. }
             | Record::Key { task, .. } => (*task, None, false),
+            Record::Bundle { first, .. } => (*first, None, false),
             Record::Pruned(tasks) => (tasks.iter().copied().max()?, None, false),
             Record::ServiceDeployed(_) | Record::ServiceShutDown(_) => (crate::task::TaskId(0), None, false),
             // It names those that come next.

@@ -69,6 +69,7 @@ impl Server {
             && let Some(agent) = &mut self.io.agent
         {
             agent.on_gone();
+            self.io.give_up_questions();
         }
         if let Peer::Worker(worker) = connection.peer {
             if let Some(process) = self.io.workers.processes.get_mut(&worker) {
@@ -312,11 +313,13 @@ impl Server {
             FromAgent::Engine { is_reachable, text } => {
                 let word = if is_reachable { "is there" } else { "cannot be reached" };
                 io.log(format!("the engine {word}: {text}"));
+                reactor::on_reach(state, is_reachable);
                 if let Some(agent) = &mut io.agent {
                     agent.state = (is_reachable, text);
                 }
             }
             FromAgent::Found { number, found } => io.on_found(number, found),
+            FromAgent::Surveyed { number, cluster } => io.on_surveyed(number, cluster),
             FromAgent::Log(line) => io.log(format!("the agent: {line}")),
         }
     }
@@ -333,6 +336,7 @@ impl Server {
             Query::Tasks { limit, which } => Reply::Tasks(reactor::list_tasks(state, io, limit, &which)),
             Query::Task { id } => Reply::Task(reactor::get_task(state, io, id).map(Box::new)),
             Query::Shared { id: shared } => return io.find_shared(&shared, id, number),
+            Query::Cluster => return io.find_cluster(id, number),
             Query::Explain { id } => Reply::Explanation(reactor::explain_task(state, io, id).map(Box::new)),
             Query::Actors => Reply::Actors(self.actors()),
             Query::Actor { wanted } => Reply::Actor(reactor::find_actor(state, &wanted).map(Box::new)),

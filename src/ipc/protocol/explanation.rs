@@ -39,6 +39,22 @@ pub enum Reason {
         /// True if the engine has said that it has it.
         is_stored: bool,
     },
+    /// These nodes serve the queue that it is in.
+    ServedBy {
+        /// The queue.
+        queue: String,
+        /// Their names.
+        nodes: Vec<String>,
+        /// Number of messages of the queue that no node has.
+        waiting: u64,
+    },
+    /// No living node serves the queue that it is in.
+    UnservedQueue {
+        /// The queue.
+        queue: String,
+        /// Address of the engine.
+        address: String,
+    },
     /// A node has taken it from its queue.
     RunsElsewhere {
         /// The node, as spans name it.
@@ -281,6 +297,17 @@ impl fmt::Display for Reason {
             Reason::InQueue { queue, is_stored: false } => {
                 write!(f, "it waits for the engine to take it into the queue `{queue}`")
             }
+            Reason::ServedBy { queue, nodes, waiting } => {
+                write!(f, "the queue `{queue}` is served by {}, and ", nodes.join(", "))?;
+                match waiting {
+                    1 => f.write_str("1 message waits in it"),
+                    waiting => write!(f, "{waiting} messages wait in it"),
+                }
+            }
+            Reason::UnservedQueue { queue, address } => write!(
+                f,
+                "no living node serves the queue `{queue}`\n(hint: `tracer start --address {address} --queue {queue}`)"
+            ),
             Reason::BehindAlike { tasks: 1 } => f.write_str("1 task that asks for the same is before it in the queue"),
             Reason::BehindAlike { tasks } => {
                 write!(f, "{tasks} tasks that ask for the same are before it in the queue")

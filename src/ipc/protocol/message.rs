@@ -218,6 +218,8 @@ pub enum Query {
         /// Its id in the cluster.
         id: String,
     },
+    /// The engine that the head has joined, with all nodes and queues. Answered by [`Reply::Cluster`].
+    Cluster,
     /// Explanation of why a task waits, what it is at, or why it ended as it did. Answered by [`Reply::Explanation`].
     Explain {
         /// Id of the task.
@@ -286,6 +288,8 @@ pub enum Reply {
     Task(Option<Box<TaskReport>>),
     /// To [`Query::Shared`]; or why nothing can be said of it, with the next step.
     Shared(Result<Box<SharedReport>, String>),
+    /// To [`Query::Cluster`]; or why the engine cannot be asked, with the next step.
+    Cluster(Result<Box<super::ClusterReport>, String>),
     /// To [`Query::Explain`]; none for a task that was never submitted here or was forgotten.
     Explanation(Option<Box<Explanation>>),
     /// To [`Query::Workers`], in the order in which they were started.
@@ -446,6 +450,18 @@ pub struct EngineReport {
     pub pid: Option<u32>,
     /// Number of times that it has ended and was started again.
     pub restarts: u64,
+    /// File with the credentials that the head shows, if it has any.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub credentials: Option<PathBuf>,
+    /// File with the authorities that may have signed the certificate of the engine, if one was named.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub authority: Option<PathBuf>,
+    /// True if the engine may be on another machine without TLS.
+    #[serde(default)]
+    pub is_insecure: bool,
+    /// All nodes and queues of the engine. `tracer status` adds them; none if the engine cannot be asked.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cluster: Option<Box<super::ClusterReport>>,
 }
 
 /// Counts of what came by OTLP, under this head and those before it in its place.

@@ -10,10 +10,14 @@ use tracer_core::codec::{Put, Take, WireError};
 use tracer_core::task::{AttemptReport, Outcome, Refusal, TaskId, WorkerId};
 use tracer_core::{ClusterTaskId, PlaceId};
 
-use super::message::{put_attempts, take_attempts};
+use super::cluster::ClusterReport;
+use super::message::{put_attempts, take_attempts, take_value};
 
 /// The SHA-256 of a value.
 pub type Digest = [u8; 32];
+
+/// The most tasks of a bundle: several short ones of one job in one message of a queue.
+pub const BUNDLE_LIMIT: u32 = 64;
 
 /// The end of a task as it travels from node to node.
 #[derive(Clone, Debug, PartialEq)]
@@ -161,6 +165,8 @@ pub enum ToAgent {
         task: TaskId,
         /// The queue.
         queue: String,
+        /// True if its job has many tasks in queues: others come before it.
+        is_of_many: bool,
         /// Time at which it was accepted, in nanoseconds since the Unix epoch.
         submitted_unix_nano: u64,
         /// True if it must not be started twice.
@@ -175,6 +181,26 @@ pub enum ToAgent {
         is_new: bool,
         /// True if an agent has said that the engine has it.
         is_stored: bool,
+    },
+    /// Short tasks to put into a queue together: a bundle, whose tasks have ids in a row.
+    ShareBundle {
+        /// The first of its tasks.
+        first: TaskId,
+        /// Number of tasks that it was made of.
+        count: u32,
+        /// The queue.
+        queue: String,
+        /// Limit of how often each is started again after its node or worker was lost.
+        crash_limit: u32,
+        /// Time that one of them is expected to run, in nanoseconds.
+        run_ns: u64,
+        /// True if no agent was told of it before.
+        is_new: bool,
+        /// True if an agent has said that the engine has it.
+        is_stored: bool,
+        /// Those of its tasks that have not ended: each with the time at which it was accepted, in nanoseconds since the Unix epoch, and its envelope as in
+        /// [`ToAgent::Share`].
+        tasks: Vec<(TaskId, u64, Vec<u8>)>,
     },
     /// Somebody wants a shared task to end.
     Withdraw {
@@ -250,6 +276,8 @@ pub enum ToAgent {
         /// The task.
         id: ClusterTaskId,
     },
+    /// Somebody asks for the nodes and queues of the engine: the number of the question, which comes back.
+    Survey(u64),
 }
 
 /// The way in which an attempt is to end.
@@ -409,9 +437,9 @@ pub struct Import {
 /// A message of an agent to its head.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum FromAgent {
-    /// The engine has this task.
+    /// The engine has this task; of a bundle, by its first one: all of it.
     Stored(TaskId),
-    /// The engine does not have this task, and never will.
+    /// The engine does not have this task, or this bundle, and never will.
     NotStored(TaskId, Refusal),
     /// A task of this head has ended: an encoded [`SharedEnd`].
     Ended(TaskId, Vec<u8>),
@@ -451,6 +479,13 @@ pub enum FromAgent {
         number: u64,
         /// State of the task.
         found: Found,
+    },
+    /// The answer to [`ToAgent::Survey`].
+    Surveyed {
+        /// Number of the question.
+        number: u64,
+        /// The engine with all that share it; or why it cannot be asked, as a clause.
+        cluster: Result<Box<ClusterReport>, String>,
     },
 }
 
@@ -500,6 +535,7 @@ impl ToAgent {
             ToAgent::Share {
                 task,
                 queue,
+                is_of_many,
                 submitted_unix_nano,
                 at_most_once,
                 crash_limit,
@@ -510,7 +546,7 @@ impl ToAgent {
             } => {
                 out.put_u8(2);
                 [task.0, *submitted_unix_nano].into_iter().for_each(|number| out.put_u64(number));
-                [*at_most_once, *is_new, *is_stored].into_iter().for_each(|flag| out.put_u8(flag.into()));
+                [*is_of_many, *at_most_once, *is_new, *is_stored].into_iter().for_each(|flag| out.put_u8(flag.into()));
                 out.put_u32(*crash_limit);
                 out.put_str(queue);
                 out.put_bytes(envelope);
@@ -518,6 +554,17 @@ impl ToAgent {
                 for (argument, value) in large {
                     out.put_u32(*argument);
                     out.put_bytes(value);
+                }
+            }
+            ToAgent::ShareBundle { first, count, queue, crash_limit, run_ns, is_new, is_stored, tasks } => {
+                out.put_u8(14);
+                [first.0, *run_ns].into_iter().for_each(|number| out.put_u64(number));
+                [*count, *crash_limit, tasks.len() as u32].into_iter().for_each(|number| out.put_u32(number));
+                [*is_new, *is_stored].into_iter().for_each(|flag| out.put_u8(flag.into()));
+                out.put_str(queue);
+                for (task, submitted_unix_nano, envelope) in tasks {
+                    [task.0, *submitted_unix_nano].into_iter().for_each(|number| out.put_u64(number));
+                    out.put_bytes(envelope);
                 }
             }
             ToAgent::Withdraw { task, stops, end } => {
@@ -568,13 +615,17 @@ impl ToAgent {
                 out.put_u64(task.0);
             }
             ToAgent::TakeBack(task) => {
-                out.put_u8(13);
+                out.put_u8(15);
                 out.put_u64(task.0);
             }
             ToAgent::Find { number, id } => {
                 out.put_u8(12);
                 out.put_u64(*number);
                 put_id(out, *id);
+            }
+            ToAgent::Survey(number) => {
+                out.put_u8(13);
+                out.put_u64(*number);
             }
         }
     }
@@ -593,7 +644,8 @@ impl ToAgent {
             }
             2 => {
                 let (task, submitted_unix_nano) = (TaskId(take.u64()?), take.u64()?);
-                let (at_most_once, is_new, is_stored) = (flag(&mut take)?, flag(&mut take)?, flag(&mut take)?);
+                let (is_of_many, at_most_once) = (flag(&mut take)?, flag(&mut take)?);
+                let (is_new, is_stored) = (flag(&mut take)?, flag(&mut take)?);
                 let (crash_limit, queue) = (take.u32()?, take.str()?.to_owned());
                 let envelope = take.bytes()?.into();
                 let large = (0..take.u32()?).map(|_| Ok((take.u32()?, take.bytes()?.into())));
@@ -601,6 +653,7 @@ impl ToAgent {
                 ToAgent::Share {
                     task,
                     queue,
+                    is_of_many,
                     submitted_unix_nano,
                     at_most_once,
                     crash_limit,
@@ -629,7 +682,16 @@ impl ToAgent {
             10 => ToAgent::StoodIn { id: take_id(&mut take)?, attempt: take.u32()? },
             11 => ToAgent::Taken(TaskId(take.u64()?)),
             12 => ToAgent::Find { number: take.u64()?, id: take_id(&mut take)? },
-            13 => ToAgent::TakeBack(TaskId(take.u64()?)),
+            13 => ToAgent::Survey(take.u64()?),
+            14 => {
+                let (first, run_ns) = (TaskId(take.u64()?), take.u64()?);
+                let (count, crash_limit, present) = (take.u32()?, take.u32()?, take.u32()?);
+                let (is_new, is_stored, queue) = (flag(&mut take)?, flag(&mut take)?, take.str()?.to_owned());
+                let tasks = (0..present).map(|_| Ok((TaskId(take.u64()?), take.u64()?, take.bytes()?.into())));
+                let tasks = tasks.collect::<Result<_, WireError>>()?;
+                ToAgent::ShareBundle { first, count, queue, crash_limit, run_ns, is_new, is_stored, tasks }
+            }
+            15 => ToAgent::TakeBack(TaskId(take.u64()?)),
             _ => return Err(WireError::UnknownValue("message to an agent")),
         };
         take.finish()?;
@@ -697,13 +759,18 @@ impl FromAgent {
                 out.put_u64(*number);
                 found.put(out);
             }
-            FromAgent::Claimed(task, claim) => {
+            FromAgent::Surveyed { number, cluster } => {
                 out.put_u8(11);
+                out.put_u64(*number);
+                out.put_bytes(&rmp_serde::to_vec_named(cluster).expect("a report is plain data"));
+            }
+            FromAgent::Claimed(task, claim) => {
+                out.put_u8(12);
                 out.put_u64(task.0);
                 claim.put(out);
             }
             FromAgent::LetGo(task) => {
-                out.put_u8(12);
+                out.put_u8(13);
                 out.put_u64(task.0);
             }
         }
@@ -740,8 +807,9 @@ impl FromAgent {
             8 => FromAgent::Engine { is_reachable: flag(&mut take)?, text: take.str()?.into() },
             9 => FromAgent::Log(take.str()?.into()),
             10 => FromAgent::Found { number: take.u64()?, found: Found::take(&mut take)? },
-            11 => FromAgent::Claimed(TaskId(take.u64()?), ClaimedBy::take(&mut take)?),
-            12 => FromAgent::LetGo(TaskId(take.u64()?)),
+            11 => FromAgent::Surveyed { number: take.u64()?, cluster: take_value(take.bytes()?)? },
+            12 => FromAgent::Claimed(TaskId(take.u64()?), ClaimedBy::take(&mut take)?),
+            13 => FromAgent::LetGo(TaskId(take.u64()?)),
             _ => return Err(WireError::UnknownValue("message of an agent")),
         };
         take.finish()?;
@@ -757,6 +825,19 @@ mod tests {
     use super::*;
 
     const ID: ClusterTaskId = ClusterTaskId { place: PlaceId(1), task: TaskId(2) };
+
+    fn cluster() -> ClusterReport {
+        ClusterReport {
+            address: "nats://127.0.0.1".into(),
+            engine: "nats-server".into(),
+            version: "2.9.10".into(),
+            replicas: 1,
+            nodes: Vec::new(),
+            queues: Vec::new(),
+            unread_nodes: 2,
+            unanswered: Vec::new(),
+        }
+    }
 
     #[test]
     fn what_is_told_either_way_survives_the_wire() {
@@ -778,6 +859,7 @@ mod tests {
             ToAgent::Share {
                 task: TaskId(1),
                 queue: "default".into(),
+                is_of_many: true,
                 submitted_unix_nano: 2,
                 at_most_once: true,
                 crash_limit: 3,
@@ -789,6 +871,16 @@ mod tests {
             ToAgent::Withdraw { task: TaskId(1), stops: Some(Stop { grace_ns: Some(0) }), end: b"end".to_vec() },
             ToAgent::Withdraw { task: TaskId(1), stops: Some(Stop { grace_ns: None }), end: b"end".to_vec() },
             ToAgent::Withdraw { task: TaskId(1), stops: None, end: b"end".to_vec() },
+            ToAgent::ShareBundle {
+                first: TaskId(1),
+                count: 3,
+                queue: "default".into(),
+                crash_limit: 3,
+                run_ns: 1000,
+                is_new: false,
+                is_stored: true,
+                tasks: vec![(TaskId(1), 5, b"one".to_vec()), (TaskId(3), 6, b"three".to_vec())],
+            },
             ToAgent::Free { slots: 2, free: 1, imports: 7 },
             ToAgent::Open { token: b"token".to_vec(), attempt: 2 },
             ToAgent::AttemptFailed { id: ID, attempt: 1, is_crash: true, report: b"r".to_vec() },
@@ -799,6 +891,7 @@ mod tests {
             ToAgent::Taken(TaskId(4)),
             ToAgent::TakeBack(TaskId(4)),
             ToAgent::Find { number: 8, id: ID },
+            ToAgent::Survey(9),
         ];
         for message in to_agent {
             let mut body = Vec::new();
@@ -829,6 +922,8 @@ mod tests {
             FromAgent::Settled(ID),
             FromAgent::Engine { is_reachable: true, text: "nats-server 2.9.10".into() },
             FromAgent::Log("line".into()),
+            FromAgent::Surveyed { number: 9, cluster: Err("it is away".into()) },
+            FromAgent::Surveyed { number: 9, cluster: Ok(Box::new(cluster())) },
         ];
         let found = [
             Found::Unreachable,

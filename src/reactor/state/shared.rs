@@ -1,6 +1,6 @@
 //! Tasks that are in an engine's queues, and tasks of other nodes that this head runs.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use tracer_core::task::{Failure, JobId, TaskId};
 use tracer_core::{ClusterTaskId, PlaceId};
@@ -16,9 +16,17 @@ pub(crate) struct SharedTasks {
     /// The job of imports; none in a head that has joined no engine.
     pub job: Option<JobId>,
     /// Tasks that are to be handed to the agent with the next turn.
-    pub to_share: Vec<TaskId>,
+    pub to_share: VecDeque<TaskId>,
+    /// Tasks that the agent was told of and that the engine is not known to have; of bundles the first.
+    pub on_the_way: BTreeSet<TaskId>,
+    /// True if the agent has said that the engine can be reached.
+    pub is_reachable: bool,
+    /// Bundles that have tasks that have not ended, by their first tasks.
+    pub bundles: BTreeMap<TaskId, Bundle>,
     /// Tasks that are [shared](crate::state::Progress::Shared), those included that are to be handed over.
     pub open: BTreeMap<TaskId, Open>,
+    /// Number of those, by their jobs.
+    pub of_job: BTreeMap<JobId, usize>,
     /// Tasks with ids below this one may have been put into a queue by an agent of a head before this one; none if there was no such head.
     pub new_from: Option<TaskId>,
     /// Tasks of other nodes that this head runs, or whose end the agent has not settled.
@@ -27,6 +35,69 @@ pub(crate) struct SharedTasks {
     pub imports_by_id: BTreeMap<ClusterTaskId, TaskId>,
     /// Number of imports that have come from the agent that there is.
     pub imports_seen: u64,
+}
+
+impl SharedTasks {
+    /// Notes that a task of a job is for a queue.
+    pub(crate) fn open(&mut self, id: TaskId, job: JobId) {
+        self.open.insert(id, Open::default());
+        *self.of_job.entry(job).or_default() += 1;
+        self.to_share.push_back(id);
+        if let Some((first, _)) = self.bundle_of(id)
+            && let Some(bundle) = self.bundles.get_mut(&first)
+        {
+            bundle.open += 1;
+        }
+    }
+
+    /// Forgets a task of a job. False if it is not known.
+    pub(crate) fn close(&mut self, id: TaskId, job: JobId) -> bool {
+        let is_known = self.open.remove(&id).is_some();
+        if !is_known {
+            return false;
+        }
+        match self.bundle_of(id) {
+            None => drop(self.on_the_way.remove(&id)),
+            Some((first, _)) => {
+                let bundle = self.bundles.get_mut(&first);
+                if bundle.is_some_and(|bundle| {
+                    bundle.open -= 1;
+                    bundle.open == 0
+                }) {
+                    self.bundles.remove(&first);
+                    self.on_the_way.remove(&first);
+                }
+            }
+        }
+        if let Some(count) = self.of_job.get_mut(&job) {
+            *count -= 1;
+            if *count == 0 {
+                self.of_job.remove(&job);
+            }
+        }
+        true
+    }
+
+    /// Returns the bundle that a task is in: its first task, and the number of tasks that it was made of.
+    pub(crate) fn bundle_of(&self, id: TaskId) -> Option<(TaskId, u32)> {
+        let (first, bundle) = self.bundles.range(..=id).next_back()?;
+        (id.0 < first.0 + u64::from(bundle.count)).then_some((*first, bundle.count))
+    }
+
+    /// Returns the tasks that are meant where the agent names a task: it alone, or all of the bundle that begins with it.
+    pub(crate) fn named(&self, first: TaskId) -> Vec<TaskId> {
+        let count = self.bundle_of(first).filter(|(begin, _)| *begin == first).map_or(1, |(_, count)| count);
+        self.open.range(first..TaskId(first.0 + u64::from(count))).map(|(id, _)| *id).collect()
+    }
+}
+
+/// Short tasks that are in a queue together.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Bundle {
+    /// Number of tasks that it was made of.
+    pub count: u32,
+    /// Number of those that have not ended.
+    pub open: u32,
 }
 
 /// A task of this head that the engine has or is to have.

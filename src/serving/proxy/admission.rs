@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
-use tracer_client::router::{Admitted, Arrival, Router, Ticket};
+use tracer_client::router::{Admitted, Arrival, Preference, Router, Ticket};
 use tracer_ipc::replica_table::{CallerIndex, DeploymentIndex, ReplicaIndex, ReplicaTable};
 use tracer_ipc::serving::ProxyReport;
 
@@ -77,19 +77,18 @@ impl Admission {
         self.callers.borrow_mut().insert(caller, wake);
     }
 
-    /// Finds a place, at once or when it is the request's turn. A request for a model prefers the replica that all callers prefer for that
-    /// model; `model` is empty for none. A place that is not used is to be [released](Self::release).
+    /// Finds a place, at once or when it is the request's turn. A place that is not used is to be [released](Self::release).
     pub(super) async fn admit(
         &self,
         deployment: DeploymentIndex,
-        model: &str,
+        preference: Preference<'_>,
         timeout: Option<Duration>,
     ) -> Result<Place, NoPlace> {
         let number = self.next.get();
         self.next.set(number.wrapping_add(1));
         let arrival = {
             let mut router = self.router.borrow_mut();
-            let arrival = router.arrive_for(deployment, model, number, self.now_ns());
+            let arrival = router.arrive_for(deployment, preference, number, self.now_ns());
             if let Some(first) = router.next_first() {
                 self.reports.send(&ProxyReport::Wanted { deployment: first.get() as u32 });
             }

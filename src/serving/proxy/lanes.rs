@@ -28,6 +28,9 @@ use crate::lane::{self, Body, LaneError, Numbers, Opening, Reset, whole_frames};
 const LANE_BYTES: usize = 16 << 20;
 /// Requests with which a lane is written before the turn is over: its replica handles them while the proxy takes in others, on another core.
 const EARLY: u32 = 8;
+/// Time within which a replica that is awake has handled what it has, in nanoseconds, so that it gets one request more: that of waking another process on a
+/// busy machine.
+const QUICK_NS: u64 = 100_000;
 /// Pause before something is written again to a lane that cannot be watched.
 const WRITE_PAUSE: Duration = Duration::from_millis(10);
 /// Least number of bytes read at once.
@@ -121,6 +124,13 @@ impl Lane {
                 Poll::Pending
             }
         }
+    }
+
+    /// Returns whether one more request may as well be sent there when so many are: its replica is awake, and has done them all before another one would have
+    /// begun.
+    pub(super) fn takes_along(&self, in_flight: u64) -> bool {
+        let handling_ns = self.claims.handling_ns();
+        in_flight > 0 && handling_ns > 0 && handling_ns.saturating_mul(in_flight + 1) <= QUICK_NS
     }
 
     /// Gives a number back that nothing was sent under.
@@ -491,6 +501,18 @@ mod tests {
             assert!(has(&first) && has(&last));
             lane.write();
             assert_eq!(read().unwrap_err().kind(), io::ErrorKind::WouldBlock, "they are written once");
+        });
+    }
+
+    #[test]
+    fn a_replica_gets_one_request_more_while_it_has_done_with_all_before_another_one_is_awake() {
+        with_lane(|lane, _, _| {
+            assert!(!lane.takes_along(1), "nobody knows how long it takes");
+            lane.claims.note_handled(QUICK_NS / 4);
+            assert_eq!([0, 1, 3, 4].map(|in_flight| lane.takes_along(in_flight)), [false, true, true, false]);
+            assert!(!lane.takes_along(u64::MAX - 1));
+            (0..100).for_each(|_| lane.claims.note_handled(QUICK_NS));
+            assert!(!lane.takes_along(1), "it has become slow");
         });
     }
 }

@@ -3,6 +3,8 @@
 //! With one request at a time nearly all of its time is sleep: the proxy's, until the answer comes, and until the next request does. So
 //! while that pays a task keeps the loop from sleeping, and lets other processes run in between. With more than one request in flight there is
 //! always something to do, and nobody looks.
+//!
+//! Looking for answers and looking for requests is decided apart: a client may send its next request at once to a replica that takes long.
 
 use std::cell::{Cell, RefCell};
 use std::future::poll_fn;
@@ -10,14 +12,22 @@ use std::task::{Poll, Waker};
 
 use crate::spin::Spin;
 
-/// Busy-polling of a thread: whether it looks, and for whom.
+/// Message that comes next.
+#[derive(Clone, Copy, Debug)]
+enum For {
+    Answers,
+    Requests,
+}
+
+/// Busy-polling of a thread: whether it looks, and for what.
 #[derive(Default)]
 pub(super) struct Looking {
-    spin: RefCell<Spin>,
+    for_answers: RefCell<Spin>,
+    for_requests: RefCell<Spin>,
     in_flight: Cell<u32>,
     /// Counts what has come, from clients and from replicas.
     came: Cell<u64>,
-    is_asked: Cell<bool>,
+    asked: Cell<Option<For>>,
     waker: RefCell<Option<Waker>>,
 }
 
@@ -27,14 +37,15 @@ impl Looking {
         self.something_came();
         self.in_flight.set(self.in_flight.get() + 1);
         if self.in_flight.get() == 1 {
-            self.spin.borrow_mut().request_began();
+            self.for_answers.borrow_mut().request_began();
+            self.for_requests.borrow_mut().request_began();
         }
     }
 
     /// Notes that a request was sent to a replica, whose answer comes next.
     pub(super) fn request_was_sent(&self) {
         if self.in_flight.get() == 1 {
-            self.ask();
+            self.ask(For::Answers);
         }
     }
 
@@ -42,8 +53,9 @@ impl Looking {
     pub(super) fn request_ended(&self) {
         self.in_flight.set(self.in_flight.get() - 1);
         if self.in_flight.get() == 0 {
-            self.spin.borrow_mut().request_ended();
-            self.ask();
+            self.for_answers.borrow_mut().request_ended();
+            self.for_requests.borrow_mut().request_ended();
+            self.ask(For::Requests);
         }
     }
 
@@ -52,9 +64,16 @@ impl Looking {
         self.came.set(self.came.get().wrapping_add(1));
     }
 
-    fn ask(&self) {
-        if self.spin.borrow().will_look() {
-            self.is_asked.set(true);
+    fn spin(&self, what: For) -> &RefCell<Spin> {
+        match what {
+            For::Answers => &self.for_answers,
+            For::Requests => &self.for_requests,
+        }
+    }
+
+    fn ask(&self, what: For) {
+        if self.spin(what).borrow().will_look() {
+            self.asked.set(Some(what));
             if let Some(waker) = self.waker.borrow_mut().take() {
                 waker.wake();
             }
@@ -64,29 +83,29 @@ impl Looking {
     /// Looks for as long as the thread runs.
     pub(super) async fn run(&self) {
         loop {
-            poll_fn(|context| match self.is_asked.replace(false) {
-                true => Poll::Ready(()),
-                false => {
+            let what = poll_fn(|context| match self.asked.take() {
+                Some(what) => Poll::Ready(what),
+                None => {
                     *self.waker.borrow_mut() = Some(context.waker().clone());
                     Poll::Pending
                 }
             })
             .await;
-            self.look().await;
+            self.look(self.spin(what)).await;
         }
     }
 
-    async fn look(&self) {
-        let Some(mut look) = self.spin.borrow_mut().begin_look() else { return };
+    async fn look(&self, spin: &RefCell<Spin>) {
+        let Some(mut look) = spin.borrow_mut().begin_look() else { return };
         let before = self.came.get();
         loop {
             // The loop takes in what is ready, and comes back without having slept.
             tokio::task::yield_now().await;
             if self.came.get() != before || self.in_flight.get() > 1 {
-                return self.spin.borrow_mut().has_found(look);
+                return spin.borrow_mut().has_found(look);
             }
             std::thread::yield_now();
-            if !self.spin.borrow_mut().looks_on(&mut look) {
+            if !spin.borrow_mut().looks_on(&mut look) {
                 return;
             }
         }

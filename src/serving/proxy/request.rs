@@ -11,6 +11,8 @@ use http::request::Parts;
 use http::{Method, Request, Response, StatusCode, Version};
 use hyper::body::Incoming;
 
+use tracer_client::router::Preference;
+
 use super::admission::NoPlace;
 use super::answer::{Answer, Cut, Stream};
 use super::connection::{Connection, HTTPS, LateBody, Serving};
@@ -266,7 +268,11 @@ async fn send(
 ) -> Result<Rc<Exchange>, Refused> {
     let thread = Rc::clone(&progress.thread);
     let (mut place, lane, number) = loop {
-        let admitted = thread.admission.admit(route.deployment, progress.model(), route.of.queue_timeout);
+        let preference = match progress.model() {
+            "" => thread.awake(route.deployment).map_or(Preference::None, Preference::Replica),
+            model => Preference::Model(model),
+        };
+        let admitted = thread.admission.admit(route.deployment, preference, route.of.queue_timeout);
         let place = match admitted.await {
             Ok(place) => thread.hold(place),
             Err(NoPlace::Full { retry_after_s }) => {
@@ -325,6 +331,7 @@ async fn send(
     let exchange =
         lane.open(number, upload.is_empty() && upgrade.is_none(), &opening, headers::to_replica(&parts.headers, &told));
     place.keep();
+    thread.sent_to(route.deployment, lane.replica);
     fault::point("request_sent");
     thread.looking.request_was_sent();
     Ok(exchange)

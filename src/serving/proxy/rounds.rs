@@ -16,12 +16,12 @@ use super::thread::ProxyThread;
 /// Interval between two rounds over connections that have been answered. One that is idle from one to the next rests. It is short, because what clients
 /// have taken who come and go within it stays with the allocator.
 const REST: Duration = Duration::from_millis(20);
-/// Interval between two rounds over connections with slow heads.
-const SLOW: Duration = Duration::from_millis(10);
+/// Interval between two rounds over connections with slow heads. It is short, because other requests wait for as long as a round takes.
+const SLOW: Duration = Duration::from_millis(2);
 /// Connections with slow heads that are read in one round, unless there are so many that each would wait for more than [`SLOW_ROUNDS`].
-const SLOW_READS: usize = 16;
+const SLOW_READS: usize = 4;
 /// Rounds in which each of them is read, however many there are.
-const SLOW_ROUNDS: usize = 32;
+const SLOW_ROUNDS: usize = 160;
 
 /// Rounds of a thread.
 #[derive(Default)]

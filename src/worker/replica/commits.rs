@@ -33,22 +33,25 @@ impl Commits {
     pub(super) fn start(recorder: &'static Recorder) -> io::Result<Commits> {
         let asked = Arc::new(Asked::default());
         let own = Arc::clone(&asked);
-        let run = move || loop {
-            while !own.is_asked.load(Acquire) && !own.is_due.load(Acquire) {
-                thread::park();
-            }
-            let until = Instant::now() + DELAY;
-            while !own.is_due.load(Acquire) {
-                let left = until.saturating_duration_since(Instant::now());
-                if left.is_zero() {
-                    break;
+        let run = move || {
+            tracer_ipc::background::yield_to_others();
+            loop {
+                while !own.is_asked.load(Acquire) && !own.is_due.load(Acquire) {
+                    thread::park();
                 }
-                thread::park_timeout(left);
-            }
-            own.is_asked.store(false, Release);
-            own.is_due.store(false, Release);
-            if let Err(reason) = recorder.commit() {
-                eprintln!("tracer: spans cannot be written yet: {reason}");
+                let until = Instant::now() + DELAY;
+                while !own.is_due.load(Acquire) {
+                    let left = until.saturating_duration_since(Instant::now());
+                    if left.is_zero() {
+                        break;
+                    }
+                    thread::park_timeout(left);
+                }
+                own.is_asked.store(false, Release);
+                own.is_due.store(false, Release);
+                if let Err(reason) = recorder.commit() {
+                    eprintln!("tracer: spans cannot be written yet: {reason}");
+                }
             }
         };
         let thread = thread::Builder::new().name("tracer-commits".into()).spawn(run)?;

@@ -204,6 +204,10 @@ impl Lane {
     /// Ends a request that the module has ended, if nothing of its body waits for credit: its span first, then the last frame.
     pub(super) fn finish(&self, id: u32) {
         let Some(mut finishing) = self.take_finished(id) else { return };
+        let Facts { first_byte_ns, beside, .. } = finishing.facts;
+        if let Some(ns) = first_byte_ns {
+            self.claims.note_handled(ns / u64::from(beside.max(1)));
+        }
         if let Some(span) = finishing.span.take() {
             let trailers = finishing.trailers.iter().flatten().map(|(name, value)| (&**name, &**value));
             finishing.facts.grpc_status(trailers);

@@ -28,8 +28,8 @@ struct State {
 }
 
 impl Looking {
-    /// Notes that a request has come.
-    pub(super) fn request_began(&self) {
+    /// Notes that a request has come. Returns how many the module has with it.
+    pub(super) fn request_began(&self) -> u32 {
         let mut state = lock(&self.0);
         if let Some(look) = state.look.take() {
             state.spin.has_found(look);
@@ -41,6 +41,7 @@ impl Looking {
             state.alone = 0;
         }
         state.open += 1;
+        state.open
     }
 
     /// Notes that the module has ended a request.
@@ -50,6 +51,11 @@ impl Looking {
         if state.open == 0 {
             state.spin.request_ended();
         }
+    }
+
+    /// Number of requests that the module has.
+    pub(super) fn open(&self) -> u32 {
+        lock(&self.0).open
     }
 
     /// Returns whether to look once more. Lets other processes run between two looks.

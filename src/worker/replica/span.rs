@@ -228,6 +228,8 @@ fn host_and_port(text: &str) -> (&str, Option<u16>) {
 pub(super) struct Facts {
     /// Time of its span's start.
     pub(super) began_unix_nano: u64,
+    /// Number of requests that the handler had when it began, this one among them.
+    pub(super) beside: u32,
     /// From then to the head of the response.
     pub(super) first_byte_ns: Option<u64>,
     /// The status of the response; 0 before.

@@ -23,11 +23,15 @@ pub(crate) const WORKERS: usize = 2;
 /// True if processes that are started from now on spin for a while before they sleep.
 pub(crate) static HAS_SPINNING: AtomicBool = AtomicBool::new(true);
 
-/// The folder of the running cluster, for the thread that waits for signals.
-static RUNNING: Mutex<Option<PathBuf>> = Mutex::new(None);
+/// The folders of running clusters, for the thread that waits for signals.
+static RUNNING: Mutex<Vec<PathBuf>> = Mutex::new(Vec::new());
 
-fn running() -> MutexGuard<'static, Option<PathBuf>> {
+fn running() -> MutexGuard<'static, Vec<PathBuf>> {
     RUNNING.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn forget(folder: &Path) {
+    running().retain(|other| other != folder);
 }
 
 /// On Ctrl-C and SIGTERM, stops the cluster, removes its folder, and ends this program.
@@ -44,7 +48,7 @@ pub(crate) fn stop_on_signals() {
         if signals.read_exact(&mut [0]).is_ok() {
             // Held until the end, so that no cluster is started in between.
             let running = running();
-            if let Some(folder) = &*running {
+            for folder in &*running {
                 let _ = stop(folder, &["--force"]);
                 let _ = std::fs::remove_dir_all(folder);
             }
@@ -220,6 +224,15 @@ impl<'a> Cluster<'a> {
         Cluster::start_command(place, hook, command(TRACER, place.folder.path()), WORKERS, flags)
     }
 
+    /// The same of a node without workers, which only submits to queues.
+    pub(crate) fn start_to_submit(
+        place: &'a Place,
+        hook: Option<&Hook>,
+        flags: &[&str],
+    ) -> Result<Cluster<'a>, Failure> {
+        Cluster::start_command(place, hook, command(TRACER, place.folder.path()), 0, flags)
+    }
+
     /// Returns the URL of its HTTP API, and a token that reads.
     pub(crate) fn http(&self) -> Result<(String, String), Failure> {
         let http = self.http_report()?;
@@ -263,7 +276,7 @@ impl<'a> Cluster<'a> {
         if hook.is_some() {
             start.args(["--tracing-startup-hook", HOOK, "--tracing-required"]);
         }
-        *running() = Some(place.folder.path().into());
+        running().push(place.folder.path().into());
         let cluster = Cluster { place, is_running: true };
         output(start)?;
         Ok(cluster)
@@ -273,14 +286,14 @@ impl<'a> Cluster<'a> {
     pub(crate) fn stop_at_once(mut self) -> Result<(), Failure> {
         self.is_running = false;
         let stopped = stop(self.place.folder.path(), &["--force"]);
-        *running() = None;
+        forget(self.place.folder.path());
         stopped
     }
 
     pub(crate) fn stop(mut self) -> Result<(), Failure> {
         self.is_running = false;
         let stopped = stop(self.place.folder.path(), &[]);
-        *running() = None;
+        forget(self.place.folder.path());
         stopped
     }
 
@@ -372,7 +385,7 @@ impl Drop for Cluster<'_> {
         if self.is_running {
             // On the way out of a failure, which is what will be reported.
             let _ = stop(self.place.folder.path(), &["--force"]);
-            *running() = None;
+            forget(self.place.folder.path());
         }
     }
 }

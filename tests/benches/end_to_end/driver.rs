@@ -2,6 +2,7 @@
 //!
 //! A process of its own, because a hook runs once in a process, and so that its cpu time and memory are the driver's alone.
 
+use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize, Serializer};
@@ -13,6 +14,10 @@ use super::{Failure, floor, process, spans};
 
 /// The task that does nothing.
 const NO_OP: &str = "demo:my_function";
+/// The queue of tasks that are shared.
+const QUEUE: &str = "default";
+/// Tasks of it on the way at a time that must not be started twice.
+pub(crate) const ONCE_AT_A_TIME: usize = 64;
 /// Tasks before those that count, so that every worker has loaded the module.
 const WARM_UP: usize = 500;
 /// Rounds in which a few tasks wait.
@@ -43,6 +48,9 @@ pub(crate) fn run_role(arguments: &[String]) -> Result<(), Failure> {
     let found = match role.as_str() {
         "throughput" => serde_json::to_string(&throughput(&cluster, count)?)?,
         "round_trips" => serde_json::to_string(&round_trips(&cluster, count)?)?,
+        "shared_throughput" => serde_json::to_string(&shared_throughput(&cluster, count)?)?,
+        "shared_round_trips" => serde_json::to_string(&shared_round_trips(&cluster, count)?)?,
+        "shared_once" => serde_json::to_string(&shared_once(&cluster, count)?)?,
         "sparse" => serde_json::to_string(&sparse(&cluster, count)?)?,
         "calls" => serde_json::to_string(&calls(&cluster, count)?)?,
         "calls_in_a_row" => serde_json::to_string(&calls_in_a_row(&cluster, count)?)?,
@@ -62,11 +70,23 @@ pub(crate) fn run_role(arguments: &[String]) -> Result<(), Failure> {
 }
 
 fn throughput(cluster: &Cluster, count: usize) -> Result<Throughput, Failure> {
-    run_all(cluster, WARM_UP)?;
+    throughput_of(count, |count| run_all(cluster, count))
+}
+
+/// The same of tasks of a queue.
+fn shared_throughput(cluster: &Cluster, count: usize) -> Result<Throughput, Failure> {
+    throughput_of(count, |count| {
+        let tasks = (0..count).map(|_| cluster.remote(NO_OP).queue(QUEUE).submit());
+        expect_ones(tasks.collect::<Result<_, _>>()?)
+    })
+}
+
+fn throughput_of(count: usize, run_all: impl Fn(usize) -> Result<(), Failure>) -> Result<Throughput, Failure> {
+    run_all(WARM_UP)?;
     let pid = std::process::id();
     let cpu_before = process::cpu_ns(pid)?;
     let begun = Instant::now();
-    run_all(cluster, count)?;
+    run_all(count)?;
     let seconds = begun.elapsed().as_secs_f64();
     let cpu_ns = process::cpu_ns(pid)? - cpu_before;
     Ok(Throughput { seconds, cpu_ns, pss: process::pss(pid)?, tasks: count, tasks_in_all: count + WARM_UP })
@@ -93,10 +113,33 @@ fn expect_one(task: TaskHandle) -> Result<(), Failure> {
 
 /// Nanoseconds of each.
 fn round_trips(cluster: &Cluster, count: usize) -> Result<Vec<f64>, Failure> {
+    times_of(count, || Ok(cluster.remote(NO_OP).submit()?))
+}
+
+/// Nanoseconds of each, of a queue.
+fn shared_round_trips(cluster: &Cluster, count: usize) -> Result<Vec<f64>, Failure> {
+    times_of(count, || Ok(cluster.remote(NO_OP).queue(QUEUE).submit()?))
+}
+
+/// Seconds of so many tasks of a queue that must not be started twice, some at a time.
+fn shared_once(cluster: &Cluster, count: usize) -> Result<f64, Failure> {
+    let mut open = VecDeque::new();
+    let begun = Instant::now();
+    for _ in 0..count {
+        if open.len() == ONCE_AT_A_TIME {
+            open.pop_front().map_or(Ok(()), expect_one)?;
+        }
+        open.push_back(cluster.remote(NO_OP).queue(QUEUE).at_most_once().submit()?);
+    }
+    open.into_iter().try_for_each(expect_one)?;
+    Ok(begun.elapsed().as_secs_f64())
+}
+
+fn times_of(count: usize, submit: impl Fn() -> Result<TaskHandle, Failure>) -> Result<Vec<f64>, Failure> {
     let mut times = Vec::with_capacity(count);
     for number in 0..count + WARM_UP {
         let begun = Instant::now();
-        let task = cluster.remote(NO_OP).submit()?;
+        let task = submit()?;
         expect_one(task)?;
         if number >= WARM_UP {
             times.push(nanos(begun.elapsed()));

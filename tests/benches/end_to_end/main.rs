@@ -10,6 +10,7 @@
 //! cargo bench --bench end_to_end -- --quick         # does it work at all
 //! cargo bench --bench end_to_end -- --only round_trip --json figures.json
 //! cargo bench --bench end_to_end -- --only signals  # log records, metrics and OTLP in, each beside what else does it
+//! cargo bench --bench end_to_end -- --only shared   # tasks of queues, beside what their engine alone takes
 //! cargo bench --bench end_to_end -- --only peers    # Ray, Dask, HyperQueue, GNU parallel, xargs beside it, where they are installed
 //! cargo bench --profile counted --bench end_to_end -- --only untraced    # against a build without tracing code, which it makes
 //! ```
@@ -29,6 +30,7 @@ mod process;
 mod queued;
 mod report;
 mod seeing;
+mod shared;
 mod signals;
 mod spans;
 mod steps;
@@ -120,7 +122,7 @@ const QUICK: Effort = Effort {
 type Measure = fn(&mut Run) -> Result<(), Failure>;
 
 /// Measurements, by the names that `--only` takes.
-const GROUPS: [(&str, Measure); 18] = [
+const GROUPS: [(&str, Measure); 19] = [
     ("start", start),
     ("submit", submit),
     ("throughput", throughput),
@@ -137,6 +139,7 @@ const GROUPS: [(&str, Measure); 18] = [
     ("system_calls", system_calls),
     ("seeing", seeing::measure),
     ("signals", signals::measure),
+    ("shared", shared::measure),
     ("untraced", untraced),
     ("peers", peers::measure),
 ];

@@ -1,0 +1,214 @@
+//! Everything that an engine tells of a cluster, and what follows from it for whoever asks: the nodes, the queues, and who serves them.
+
+use std::collections::BTreeMap;
+
+use tracer_core::PlaceId;
+use tracer_ipc::protocol::{ClusterReport, NodeReport, QueueReport};
+
+use crate::message::Heartbeat;
+
+/// Time without a heartbeat after which a node is not counted among the living, in nanoseconds: more than three of its intervals.
+pub const SILENT_NS: u64 = 10_000_000_000;
+
+/// State of a cluster, as it was read within some milliseconds.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Survey {
+    /// The server that was asked.
+    pub server: ServerSeen,
+    /// The streams of the account that are of this cluster.
+    pub streams: Vec<StreamSeen>,
+    /// Names of streams whose servers do not answer.
+    pub unanswered: Vec<String>,
+    /// Heartbeats of the nodes.
+    pub beats: Vec<Beat>,
+    /// Number of heartbeats that cannot be read here.
+    pub unread_beats: usize,
+    /// Time of the engine's clock, in nanoseconds since the Unix epoch, as near as it can be known.
+    pub now_ns: u64,
+}
+
+/// A server, as it introduces itself.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ServerSeen {
+    /// The address that it was reached at.
+    pub address: String,
+    /// Its version: `2.9.10`.
+    pub version: String,
+    /// True if it is one of several.
+    pub is_clustered: bool,
+    /// The most bytes of a message.
+    pub max_payload: usize,
+}
+
+/// A stream of the cluster.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct StreamSeen {
+    /// Its name.
+    pub name: String,
+    /// The queue that it is of; none for records and values.
+    pub queue: Option<String>,
+    /// Version of the cluster that it was made for; none if nothing is said of that.
+    pub cluster_version: Option<u32>,
+    /// Number of servers that have a copy.
+    pub replicas: usize,
+    /// Number of messages.
+    pub messages: u64,
+    /// Bytes of these.
+    pub bytes: u64,
+    /// The most bytes; none if nothing but the disk bounds it.
+    pub max_bytes: Option<u64>,
+    /// Number of messages that nodes have, of a queue.
+    pub held: u64,
+}
+
+/// The last heartbeat of a node.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Beat {
+    /// Its place.
+    pub place: PlaceId,
+    /// Time of the engine's clock, in nanoseconds since the Unix epoch.
+    pub stamp_ns: u64,
+    /// The heartbeat.
+    pub heartbeat: Heartbeat,
+}
+
+impl Survey {
+    /// True if the node was heard lately.
+    pub fn is_alive(&self, beat: &Beat) -> bool {
+        self.now_ns.saturating_sub(beat.stamp_ns) < SILENT_NS
+    }
+
+    /// Returns the nodes that were heard lately.
+    pub fn living(&self) -> impl Iterator<Item = &Beat> {
+        self.beats.iter().filter(|beat| self.is_alive(beat))
+    }
+
+    /// Returns a living node of another place that has this name.
+    pub fn other_of_name(&self, place: PlaceId, node_id: &str) -> Option<&Beat> {
+        self.living().find(|beat| beat.place != place && beat.heartbeat.node_id == node_id)
+    }
+
+    /// Returns the number of servers that have a copy of each record; 0 while there are no records.
+    pub fn replicas(&self) -> usize {
+        self.streams.iter().filter(|stream| stream.queue.is_none()).map(|stream| stream.replicas).min().unwrap_or(0)
+    }
+
+    /// Returns the queues by name, each with who serves it.
+    pub fn queues(&self) -> Vec<QueueReport> {
+        let mut queues: BTreeMap<&str, QueueReport> = BTreeMap::new();
+        for stream in &self.streams {
+            let Some(name) = &stream.queue else { continue };
+            let queue = queues.entry(name).or_insert_with(|| QueueReport {
+                name: name.clone(),
+                waiting: 0,
+                held: 0,
+                bytes: 0,
+                max_bytes: None,
+                replicas: stream.replicas,
+                served_by: Vec::new(),
+            });
+            queue.waiting += stream.messages.saturating_sub(stream.held);
+            queue.held += stream.held;
+            queue.bytes += stream.bytes;
+            queue.max_bytes = stream.max_bytes.map(|bytes| bytes + queue.max_bytes.unwrap_or(0));
+            queue.replicas = queue.replicas.min(stream.replicas);
+        }
+        for beat in self.living() {
+            for name in &beat.heartbeat.queues {
+                if let Some(queue) = queues.get_mut(name.as_str()) {
+                    queue.served_by.push(beat.heartbeat.node_id.clone());
+                }
+            }
+        }
+        let mut queues: Vec<_> = queues.into_values().collect();
+        queues.iter_mut().for_each(|queue| queue.served_by.sort());
+        queues
+    }
+
+    /// Returns what people and programs are told of it.
+    pub fn report(&self) -> ClusterReport {
+        let mut nodes: Vec<_> = self
+            .beats
+            .iter()
+            .map(|beat| NodeReport {
+                node_id: beat.heartbeat.node_id.clone(),
+                place_id: beat.place.to_string(),
+                version: beat.heartbeat.version.clone(),
+                is_alive: self.is_alive(beat),
+                heard_ns: self.now_ns.saturating_sub(beat.stamp_ns),
+                queues: beat.heartbeat.queues.clone(),
+                slots: beat.heartbeat.slots,
+                free: beat.heartbeat.free,
+            })
+            .collect();
+        nodes.sort_by(|a, b| (!a.is_alive, &a.node_id, &a.place_id).cmp(&(!b.is_alive, &b.node_id, &b.place_id)));
+        ClusterReport {
+            address: self.server.address.clone(),
+            engine: "nats-server".into(),
+            version: self.server.version.clone(),
+            replicas: self.replicas(),
+            nodes,
+            queues: self.queues(),
+            unread_nodes: self.unread_beats,
+            unanswered: self.unanswered.clone(),
+        }
+    }
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::*;
+
+    pub(crate) fn beat(place: u64, node_id: &str, stamp_ns: u64, queues: &[&str]) -> Beat {
+        let queues = queues.iter().map(|queue| (*queue).to_owned()).collect();
+        let version = "0.1.0".into();
+        let heartbeat = Heartbeat { life: 1, node_id: node_id.into(), version, free: 1, slots: 2, queues };
+        Beat { place: PlaceId(place), stamp_ns, heartbeat }
+    }
+
+    pub(crate) fn queue(name: &str, messages: u64, held: u64) -> StreamSeen {
+        StreamSeen {
+            name: format!("Q_{name}"),
+            queue: Some(name.into()),
+            replicas: 1,
+            messages,
+            held,
+            bytes: messages * 100,
+            max_bytes: Some(10_000),
+            ..StreamSeen::default()
+        }
+    }
+
+    #[test]
+    fn queues_are_served_by_the_living_alone_and_the_dead_are_listed_last() {
+        let now_ns = 100_000_000_000;
+        let survey = Survey {
+            server: ServerSeen { version: "2.9.10".into(), ..ServerSeen::default() },
+            streams: vec![
+                StreamSeen { replicas: 3, ..StreamSeen::default() },
+                queue("b", 5, 2),
+                queue("a", 1, 0),
+                queue("a", 3, 1),
+            ],
+            beats: vec![
+                beat(1, "a", now_ns - SILENT_NS, &["a", "b"]),
+                beat(2, "c", now_ns, &["a"]),
+                // The clock was read before it came.
+                beat(3, "b", now_ns + 5, &["a", "gone"]),
+            ],
+            unread_beats: 1,
+            unanswered: vec!["c".into()],
+            now_ns,
+        };
+        let report = survey.report();
+        let nodes: Vec<_> = report.nodes.iter().map(|node| (&*node.node_id, node.is_alive, node.heard_ns)).collect();
+        assert_eq!(nodes, [("b", true, 0), ("c", true, 0), ("a", false, SILENT_NS)]);
+        let queues: Vec<_> =
+            report.queues.iter().map(|queue| (&*queue.name, queue.waiting, queue.held, queue.bytes)).collect();
+        assert_eq!(queues, [("a", 3, 1, 400), ("b", 3, 2, 500)], "streams of one queue are added up");
+        assert_eq!(report.queues[0].served_by, ["b", "c"]);
+        assert_eq!((report.queues[0].max_bytes, report.queues[1].served_by.len()), (Some(20_000), 0));
+        assert_eq!((report.replicas, report.unread_nodes, &*report.version), (3, 1, "2.9.10"));
+        assert_eq!(report.unanswered, ["c"]);
+    }
+}

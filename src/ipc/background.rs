@@ -1,0 +1,51 @@
+//! Scheduling of a thread that does what can wait, such as writing spans, beside threads that answer somebody.
+//!
+//! Such a thread sleeps for long, has a millisecond of work, and would take a core for as long as that from a thread that is about to be woken: with a fair
+//! scheduler whoever has slept goes first. A long *slice* (`sched_setattr` with `sched_runtime`, Linux 6.12 and later; see sched(7)) changes the order and
+//! not the share: it is given its deadline that much later, so that threads with slices of the usual length run before it, and take a core from it
+//! when they are woken. It still gets its share of a busy machine, which a low priority would not give it. Older kernels ignore the slice.
+
+use std::mem::MaybeUninit;
+
+/// The longest slice that the kernel takes, in nanoseconds.
+const SLICE_NS: u64 = 100_000_000;
+
+/// Gives the calling thread a long slice, where the kernel knows of slices, unless it has a policy of its own. Threads that it starts later do not inherit it.
+pub fn yield_to_others() {
+    let Some(attributes) = attributes().filter(|found| found.sched_policy == libc::SCHED_OTHER as u32) else { return };
+    let sched_flags = attributes.sched_flags | libc::SCHED_FLAG_RESET_ON_FORK as u64;
+    let attributes = libc::sched_attr { sched_flags, sched_runtime: SLICE_NS, ..attributes };
+    // SAFETY: the call reads a structure of the size that it says, which outlives it, and changes the calling thread alone.
+    let _refused = unsafe { libc::syscall(libc::SYS_sched_setattr, 0, &raw const attributes, 0) };
+}
+
+/// Returns the scheduling of the calling thread.
+fn attributes() -> Option<libc::sched_attr> {
+    let mut attributes = MaybeUninit::<libc::sched_attr>::zeroed();
+    let size = size_of::<libc::sched_attr>() as u32;
+    // SAFETY: the call writes at most as many bytes as it is told.
+    let result = unsafe { libc::syscall(libc::SYS_sched_getattr, 0, attributes.as_mut_ptr(), size, 0) };
+    // SAFETY: all zeroes are attributes, and so is what the call has written.
+    (result == 0).then(|| unsafe { attributes.assume_init() })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_thread_gets_a_long_slice_and_keeps_its_policy_and_its_priority() {
+        let attributes = || attributes().unwrap();
+        let before = attributes();
+        let after = std::thread::spawn(move || {
+            yield_to_others();
+            let own = attributes();
+            (own, std::thread::spawn(attributes).join().unwrap())
+        });
+        let (own, child) = after.join().unwrap();
+        assert_eq!((own.sched_policy, own.sched_nice), (before.sched_policy, before.sched_nice));
+        // A kernel without slices says 0 for all.
+        assert!(own.sched_runtime == SLICE_NS || own.sched_runtime == before.sched_runtime, "{}", own.sched_runtime);
+        assert_eq!(child.sched_runtime, before.sched_runtime, "a thread that it starts has the usual one");
+    }
+}

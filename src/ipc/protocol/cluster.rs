@@ -1,0 +1,64 @@
+//! What a head tells of the engine that it has joined: the nodes that share it, and their queues.
+
+use serde::{Deserialize, Serialize};
+
+/// An engine, with all that share it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ClusterReport {
+    /// Its address: `nats://127.0.0.1:4222`.
+    pub address: String,
+    /// Its name: `nats-server`.
+    pub engine: String,
+    /// Its version: `2.9.10`.
+    pub version: String,
+    /// Number of its servers that have a copy of each record; 0 while there are no records.
+    pub replicas: usize,
+    /// Every node whose heartbeat is kept, those that are heard first, by name.
+    pub nodes: Vec<NodeReport>,
+    /// Every queue, by name.
+    pub queues: Vec<QueueReport>,
+    /// Number of nodes whose heartbeats cannot be read here: they are of another version.
+    pub unread_nodes: usize,
+    /// Streams whose servers do not answer, so that nothing is known of what is in them.
+    pub unanswered: Vec<String>,
+}
+
+/// A node, as its heartbeats tell of it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NodeReport {
+    /// Its name, as spans have it.
+    pub node_id: String,
+    /// The id of its place.
+    pub place_id: String,
+    /// Its version of tracer.
+    pub version: String,
+    /// True if it was heard lately.
+    pub is_alive: bool,
+    /// Time since its last heartbeat, in nanoseconds of the engine's clock.
+    pub heard_ns: u64,
+    /// The queues that it serves.
+    pub queues: Vec<String>,
+    /// Slots for tasks of queues.
+    pub slots: u32,
+    /// Slots that are free.
+    pub free: u32,
+}
+
+/// A queue, as the engine has it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct QueueReport {
+    /// Its name.
+    pub name: String,
+    /// Number of messages that no node has.
+    pub waiting: u64,
+    /// Number of messages that nodes have.
+    pub held: u64,
+    /// Bytes of both together.
+    pub bytes: u64,
+    /// The most bytes that it takes; none if nothing but the disk bounds it.
+    pub max_bytes: Option<u64>,
+    /// Number of servers that have a copy of it.
+    pub replicas: usize,
+    /// The nodes that are alive and serve it, by name.
+    pub served_by: Vec<String>,
+}

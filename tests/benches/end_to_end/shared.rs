@@ -1,0 +1,149 @@
+//! Tasks of queues, over a NATS server on this machine: what a node pays that has joined, and one shared task and many of them beside what the engine alone
+//! takes by the same client for the least that they need of it. Without `nats-server` nothing is measured.
+
+mod engine_alone;
+
+use std::net::{TcpListener, TcpStream};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use tempfile::TempDir;
+
+use super::cluster::{Cluster, Place};
+use super::driver::ONCE_AT_A_TIME;
+use super::report::{self, Figure, Variant};
+use super::{Failure, Run, driver, each, say};
+use engine_alone::Alone;
+
+/// Tasks of a bundle, and bundles on the way at a time where the engine alone is measured with them.
+const BUNDLE: usize = 64;
+const BUNDLES: usize = 32;
+/// Bytes of one task in a message, and of one outcome in a record.
+const TASK_BYTES: usize = 200;
+const OUTCOME_BYTES: usize = 60;
+/// Time within which the server listens.
+const LISTENS: Duration = Duration::from_secs(10);
+
+/// A `nats-server` with JetStream. Dropped, it is killed.
+struct Broker {
+    child: Child,
+    address: String,
+    _folder: TempDir,
+}
+
+impl Broker {
+    /// None if it is not installed.
+    fn start() -> Result<Option<Broker>, Failure> {
+        let mut programs = ["nats-server", "/usr/sbin/nats-server"].into_iter();
+        let is_there = |program: &&str| Command::new(program).arg("--version").stdout(Stdio::null()).status().is_ok();
+        let Some(program) = programs.find(is_there) else { return Ok(None) };
+        let folder = tempfile::Builder::new().prefix("broker-").tempdir_in(env!("CARGO_TARGET_TMPDIR"))?;
+        let port = TcpListener::bind("127.0.0.1:0")?.local_addr()?.port();
+        let mut command = Command::new(program);
+        command.args(["-a", "127.0.0.1", "-p", &port.to_string(), "-js", "-sd"]).arg(folder.path());
+        let child = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn()?;
+        let broker = Broker { child, address: format!("nats://127.0.0.1:{port}"), _folder: folder };
+        let begun = Instant::now();
+        while TcpStream::connect(("127.0.0.1", port)).is_err() {
+            if begun.elapsed() > LISTENS {
+                return Err("nats-server does not listen".into());
+            }
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        Ok(Some(broker))
+    }
+}
+
+impl Drop for Broker {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+pub(crate) fn measure(run: &mut Run) -> Result<(), Failure> {
+    let Some(broker) = Broker::start()? else {
+        say("tasks of queues are left out: there is no nats-server");
+        return Ok(());
+    };
+    let joined = format!("--address={}", broker.address);
+    beside_the_same_not_joined(run, &joined)?;
+
+    say("engine alone: one task after another, and several at a time");
+    let (trips, tasks) = (run.effort.round_trips, run.effort.tasks);
+    let one = engine_alone::measure(&broker.address, &Alone::of_one(trips, 1))?;
+    let bundled = Alone { messages: tasks.div_ceil(BUNDLE), in_flight: BUNDLES, tasks: BUNDLE };
+    let bundled = tasks as f64 / engine_alone::measure(&broker.address, &bundled)?.seconds;
+    let singles = trips as f64 / engine_alone::measure(&broker.address, &Alone::of_one(trips, ONCE_AT_A_TIME))?.seconds;
+
+    let place = [Place::new()?, Place::new()?];
+    let hook = Some(&run.hook);
+    let holder = Cluster::start_with_flags(&place[1], hook, &[&joined, "--queue=default"])?;
+    let origin = Cluster::start_to_submit(&place[0], hook, &[&joined])?;
+    say("the holder's own throughput");
+    let own: driver::Throughput = holder.drive(&["throughput".into(), tasks.to_string()])?;
+    let own = tasks as f64 / own.seconds;
+
+    say(&format!("{trips} shared tasks one after another"));
+    let local: Vec<f64> = holder.drive(&["round_trips".into(), trips.to_string()])?;
+    let times: Vec<f64> = origin.drive(&["shared_round_trips".into(), trips.to_string()])?;
+    for percent in [50, 99] {
+        let floor = report::percentile(&one.times, percent) + report::percentile(&local, percent);
+        run.report.add(Figure {
+            floor: Some(("engine alone, and a local round trip", floor)),
+            ..Figure::time(
+                &format!("round trip of a shared task, p{percent}"),
+                Variant::Traced,
+                report::percentile(&times, percent),
+            )
+        });
+    }
+    say(&format!("{tasks} shared tasks"));
+    let before = place[1].span_lines()?;
+    let many: driver::Throughput = origin.drive(&["shared_throughput".into(), tasks.to_string()])?;
+    run.report.add(Figure {
+        floor: Some(("the slower of the engine alone in bundles and the holder", bundled.min(own))),
+        ..Figure::rate(&format!("{tasks} shared no-op tasks"), Variant::Traced, tasks as f64 / many.seconds)
+    });
+    say(&format!("{trips} shared tasks that are not started twice, {ONCE_AT_A_TIME} at a time"));
+    let once: f64 = origin.drive(&["shared_once".into(), trips.to_string()])?;
+    run.report.add(Figure {
+        floor: Some(("engine alone, as many at a time", singles)),
+        ..Figure::rate(
+            &format!("shared no-op tasks, at most once, {ONCE_AT_A_TIME} at a time"),
+            Variant::Traced,
+            trips as f64 / once,
+        )
+    });
+    origin.stop()?;
+    holder.stop()?;
+    // Work that is lost is no measurement.
+    let (attempts, expected) = (place[1].span_lines()? - before, many.tasks_in_all + trips);
+    if attempts < expected {
+        return Err(format!("{expected} shared tasks left {attempts} spans of attempts").into());
+    }
+    Ok(())
+}
+
+/// Local no-op tasks of a node that has joined, beside those of one that has not: by turns, as no machine is equally fast all the time.
+fn beside_the_same_not_joined(run: &mut Run, joined: &str) -> Result<(), Failure> {
+    let tasks = run.effort.tasks;
+    let mut found = [Vec::new(), Vec::new()];
+    for number in 1..=run.effort.runs {
+        for (found, flags) in found.iter_mut().zip([&[][..], &[joined, "--queue=default"][..]]) {
+            let how = if flags.is_empty() { "not joined" } else { "joined" };
+            say(&format!("{tasks} local tasks of a node that has {how}, run {number} of {}", run.effort.runs));
+            let place = Place::new()?;
+            let cluster = Cluster::start_with_flags(&place, Some(&run.hook), flags)?;
+            found.push(cluster.drive::<driver::Throughput>(&["throughput".into(), tasks.to_string()])?);
+            cluster.stop()?;
+        }
+    }
+    let [without, with] = found.map(|runs| each(&runs, |one| tasks as f64 / one.seconds));
+    let name = format!("no-op tasks, {tasks} by one driver, of a node that has joined");
+    run.report.add(Figure {
+        floor: Some(("the same, not joined", report::percentile(&without, 50))),
+        ..Figure::rate(&name, Variant::Traced, f64::NAN).over(&with)
+    });
+    Ok(())
+}
