@@ -72,7 +72,7 @@ fn ask_engine(driver: &mut Driver, id: TaskId, reasons: &mut Vec<Reason>) -> Res
     if let Some(SharedReport { node_id: Some(node_id), attempt, started_unix_nano: Some(since_unix_nano), .. }) =
         found.map(|found| *found).filter(|found| found.state == TaskState::Running)
     {
-        reasons[at] = Reason::RunsOn { node_id, attempt, since_unix_nano };
+        reasons[at] = Reason::RunsElsewhere { node_id, attempt, since_unix_nano };
         return Ok(());
     }
     let (Reason::InQueue { queue, .. }, Reply::Cluster(Ok(cluster))) = (&reasons[at], driver.query(&Query::Cluster)?)

@@ -19,7 +19,7 @@ use tracer_core::codec::{Put, Take, WireError};
 use tracer_core::count::Size;
 use tracer_core::task::{Outcome, TaskId};
 use tracer_core::{ClusterTaskId, PlaceId, Stored};
-use tracer_ipc::protocol::{Digest, Found, SharedEnd};
+use tracer_ipc::protocol::{ClaimedBy, Digest, Found, SharedEnd, Stop};
 
 use crate::bundle::BundleRecord;
 use crate::interface::{
@@ -119,7 +119,7 @@ pub struct Token {
     pub id: ClusterTaskId,
     /// The queue that it came from.
     pub queue: String,
-    /// The delivery that is acknowledged at its end.
+    /// The delivery that is acknowledged at its end; empty for a task that this node has taken back.
     pub handle: Handle,
     /// See [`Terms`].
     pub terms: Terms,
@@ -176,10 +176,14 @@ pub enum ToHead {
     Ended(TaskId, End),
     /// The engine has lost a task of this head that it had acknowledged. Nobody knows whether it was begun, and it must not be started twice.
     LostWrites(TaskId),
+    /// A node has a task of this head.
+    Claimed(TaskId, ClaimedBy),
+    /// The node that had a task of this head has let go of it.
+    LetGo(TaskId),
     /// Run this.
     Import(Import),
     /// An attempt of a task that the head runs is to end, because its origin wants that.
-    Stop(ClusterTaskId),
+    Stop(ClusterTaskId, Stop),
     /// The end of an import is in its record, or counts for nothing: it need not be remembered any more.
     Settled(ClusterTaskId),
     /// The answer to a question of somebody.
@@ -222,8 +226,10 @@ struct Share {
     is_asked: bool,
     /// Time at which it was looked at last, in nanoseconds of the monotonic clock.
     looked_ns: u64,
-    /// The outcome that it is to have if nobody has begun it, and whether it is to end also where it runs, if its origin wants to end it.
-    withdrawn: Option<(Vec<u8>, bool)>,
+    /// The outcome that it is to have if nobody has begun it, and how it is to end where it runs if it is, once its origin wants to end it.
+    withdrawn: Option<(Vec<u8>, Option<Stop>)>,
+    /// Set while the head wants to run it itself if nobody has begun it: since when, in nanoseconds since the Unix epoch.
+    taken_back: Option<u64>,
     /// The first task of the bundle that it is in; none if it goes by itself.
     bundle: Option<TaskId>,
     /// True once the record of its bundle is settled, and what that says of it: it goes on by itself.
@@ -248,6 +254,7 @@ impl Share {
             is_asked: false,
             looked_ns: now_ns,
             withdrawn: None,
+            taken_back: None,
             bundle: None,
             is_apart: false,
             base: None,
@@ -297,6 +304,8 @@ struct Held {
     attempt: Option<u32>,
     /// The claim, while its arguments are on the way.
     fetch: Option<Fetch>,
+    /// True if it is one of this node that was taken back: it runs in a worker that waits for it, and takes no slot of its queue.
+    is_taken_back: bool,
     /// The bundle that it came in, by its first task.
     bundle: Option<ClusterTaskId>,
     /// State of it as its bundle says, as long as there is no record of its own.
@@ -312,6 +321,8 @@ impl Held {
             message: None,
             attempt: None,
             fetch: None,
+            // What is taken back came with no delivery.
+            is_taken_back: handle.0.is_empty(),
             bundle: None,
             base: None,
         }
@@ -346,6 +357,12 @@ struct Known {
     revision: Option<u64>,
     record: Option<Record>,
     stamp_ns: u64,
+}
+
+/// Returns a claim as the head is told of it.
+fn claimed_by(claim: Claim) -> ClaimedBy {
+    let Mark { node_id, unix_nano } = claim.mark;
+    ClaimedBy { node_id, attempt: claim.attempt, since_unix_nano: unix_nano }
 }
 
 /// Returns the queue of a share.
@@ -492,6 +509,12 @@ impl Agent {
     }
 
     fn say(&mut self, request: Request) {
+        if let Request::Keep(handle) | Request::GiveBack(handle) | Request::Done(handle) = &request
+            && handle.0.is_empty()
+        {
+            // What this node has taken back was not delivered to it.
+            return;
+        }
         let number = self.next_request;
         self.next_request += 1;
         self.effects.push(Effect::Ask(number, request));
@@ -563,6 +586,7 @@ impl Agent {
             for task in self.shares.keys().copied().collect::<Vec<_>>() {
                 self.go_on_sharing(task);
                 self.go_on_withdrawing(task);
+                self.go_on_taking_back(task);
                 self.go_on_ending(task);
             }
             for id in self.giving.keys().copied().collect::<Vec<_>>() {
@@ -715,7 +739,7 @@ impl Agent {
     }
 
     /// Ends a task of this head with an outcome, if nobody has begun it; else its holder is told to end it, if it `stops` there.
-    pub fn on_withdraw(&mut self, task: TaskId, outcome: Vec<u8>, stops: bool) {
+    pub fn on_withdraw(&mut self, task: TaskId, outcome: Vec<u8>, stops: Option<Stop>) {
         let Some(share) = self.shares.get(&task) else { return };
         let is_sent = share.bundle.map_or(share.is_sent, |first| self.is_bundle_sent(first));
         if !is_sent {
@@ -724,7 +748,8 @@ impl Agent {
             return self.tell(ToHead::Ended(task, end));
         }
         let Some(share) = self.shares.get_mut(&task).filter(|share| share.ending.is_none()) else { return };
-        let stops = stops || share.withdrawn.as_ref().is_some_and(|(_, stops)| *stops);
+        let before = share.withdrawn.as_ref().and_then(|(_, stops)| *stops);
+        let stops = stops.into_iter().chain(before).reduce(Stop::sooner);
         share.withdrawn = Some((outcome, stops));
         self.go_on_withdrawing(task);
     }
@@ -745,6 +770,51 @@ impl Agent {
         self.go_on_changing(id);
     }
 
+    /// Takes a task of this node back, unless somebody has begun it: the head is to run it in a worker that waits for it. The time is in nanoseconds since the
+    /// Unix epoch.
+    pub fn on_take_back(&mut self, task: TaskId, now_unix_nano: u64) {
+        // One of a bundle stays in it, as long as that is one.
+        let share = self.shares.get_mut(&task).filter(|share| share.bundle.is_none() || share.is_apart);
+        if let Some(share) = share {
+            share.taken_back = Some(now_unix_nano);
+            self.go_on_taking_back(task);
+        }
+    }
+
+    fn go_on_taking_back(&mut self, task: TaskId) {
+        let id = self.id(task);
+        let Some(share) = self.shares.get(&task).filter(|share| share.is_sent && share.ending.is_none()) else {
+            return;
+        };
+        let terms = share.terms;
+        // Its message is known once the engine has its arguments.
+        let has_message = share.values.iter().all(|(_, digest)| digest.is_some());
+        let Some(unix_nano) = share.taken_back.filter(|_| has_message && !self.is_stopping) else { return };
+        let change = self.changes.entry(id).or_default();
+        if !change.todo.iter().any(|event| matches!(event, Event::Withdrawn { .. })) {
+            let mark = Mark { node_id: self.settings.node_id.clone(), unix_nano };
+            change.todo.push_back(Event::Withdrawn { by: self.settings.own, mark, terms });
+            change.known = change.known.take().filter(|_| change.is_asked);
+        }
+        self.go_on_changing(id);
+    }
+
+    /// Hands a task to the head that this node has taken back. Its message stays in the queue, and whoever it comes to finds the record.
+    fn hold_own(&mut self, id: ClusterTaskId, claim: Claim) {
+        let Some(share) = self.shares.get_mut(&id.task) else {
+            let by = self.settings.own;
+            return self.bring_about(id, Event::NotRun { by });
+        };
+        share.taken_back = None;
+        let digests = share.values.iter().flat_map(|(_, digest)| digest.unwrap_or_default());
+        let message = share.message.iter().copied().chain(digests).collect();
+        let (queue, terms) = (share.queue.clone(), share.terms);
+        let of_no_delivery = Handle(String::new());
+        let held = Held { message: Some(message), ..Held::new(&queue, &of_no_delivery, terms) };
+        self.held.entry(id).or_insert(held);
+        self.import(id, claim);
+    }
+
     /// Notes that the record of a task or a bundle of this node has changed.
     pub fn on_record(&mut self, key: RecordKey, record: &[u8]) {
         let id = match key {
@@ -756,7 +826,18 @@ impl Agent {
         }
         match Record::decode(record) {
             Ok(Record::Ended(end)) => self.on_ended(id.task, end),
-            Ok(_) => self.note_stored(id.task),
+            Ok(record) => {
+                if self.shares.get(&id.task).is_none_or(|share| share.ending.is_some()) {
+                    return;
+                }
+                self.note_stored(id.task);
+                self.tell(match record {
+                    Record::Claimed(claim) | Record::Suspected { claim, .. } => {
+                        ToHead::Claimed(id.task, claimed_by(claim))
+                    }
+                    Record::GivenBack { .. } | Record::Ended(_) => ToHead::LetGo(id.task),
+                });
+            }
             Err(error) => self.tell(ToHead::Log(format!("the record of task {id} cannot be read: {error}"))),
         }
     }
@@ -861,6 +942,7 @@ impl Agent {
             Answer::Put(Ok(())) => {
                 self.note_stored(task);
                 self.go_on_withdrawing(task);
+                self.go_on_taking_back(task);
             }
             // What the engine may have had before is not refused: it is tried again.
             Answer::Put(Err(why)) if !share.was_tried && !share.is_stored => self.refuse(task, why),
@@ -1014,9 +1096,10 @@ impl Agent {
         self.settings.queues.iter().find(|(name, _)| name == queue).map_or(0, |(_, slots)| *slots)
     }
 
-    /// Returns the number of tasks of a queue that this node has and that came by themselves.
+    /// Returns the number of tasks of a queue that this node has, that came by themselves, and that take slots.
     fn alone(&self, queue: &str) -> usize {
-        self.held.values().filter(|held| held.bundle.is_none() && held.queue == queue).count()
+        let is_alone = |held: &&Held| held.bundle.is_none() && !held.is_taken_back && held.queue == queue;
+        self.held.values().filter(is_alone).count()
     }
 
     /// Takes a message that a pull has brought. The time is in nanoseconds since the Unix epoch.
@@ -1151,6 +1234,7 @@ impl Agent {
     /// Notes that the head ends: nothing is pulled any more.
     pub fn on_stopping(&mut self) {
         self.is_stopping = true;
+        self.say(Request::StopPulling);
         // What the head was not told of yet is for others.
         let fetching = |(id, held): (&ClusterTaskId, &Held)| Some((*id, held.fetch.as_ref()?.claim.attempt));
         let fetching: Vec<_> = self.held.iter().filter_map(fetching).collect();
@@ -1162,9 +1246,9 @@ impl Agent {
     /// Takes what another node has told.
     pub fn on_told(&mut self, told: &[u8]) {
         match Told::decode(told) {
-            Ok(Told::Stop(id)) if self.held.get(&id).is_some_and(|held| held.attempt.is_some()) => {
+            Ok(Told::Stop(id, stop)) if self.held.get(&id).is_some_and(|held| held.attempt.is_some()) => {
                 self.hurry_bundle_of(id);
-                self.tell(ToHead::Stop(id));
+                self.tell(ToHead::Stop(id, stop));
             }
             Ok(Told::DoYouRun(id)) if !self.held.contains_key(&id) => {
                 let by = self.settings.own;
@@ -1218,10 +1302,7 @@ impl Agent {
                 let attempts = attempts_of(&claim, has_begun);
                 return self.ask(Asked::FindMessage(number, attempts), Request::FindMessage(id));
             }
-            Record::Claimed(claim) | Record::Suspected { claim, .. } => {
-                let Mark { node_id, unix_nano } = claim.mark;
-                Found::Claimed { node_id, attempt: claim.attempt, since_unix_nano: unix_nano }
-            }
+            Record::Claimed(claim) | Record::Suspected { claim, .. } => Found::Claimed(claimed_by(claim)),
             Record::Ended(End::Outcome { attempt, outcome, .. }) => match value_of(&outcome) {
                 None => Found::Ended { end: outcome, loss: None },
                 Some((mut shared, stored)) => {
@@ -1420,7 +1501,8 @@ impl Agent {
                 self.ask_holder(id, record.claim());
                 self.let_go_of(id);
             }
-            (Event::EndedUnbegun { .. }, Record::Ended(end)) => self.on_own_ended(id, end),
+            (Event::EndedUnbegun { .. } | Event::Withdrawn { .. }, Record::Ended(end)) => self.on_own_ended(id, end),
+            (Event::Withdrawn { .. }, Record::Claimed(claim)) => self.hold_own(id, claim),
             (Event::Outcome { .. }, Record::Ended(end)) => {
                 self.tell(ToHead::Settled(id));
                 self.acknowledge(id);
@@ -1491,10 +1573,9 @@ impl Agent {
             }
             (Event::EndedUnbegun { .. }, Refusal::Begun) => {
                 let share = self.shares.get_mut(&id.task).filter(|_| id.place == self.settings.own.place);
-                let stops =
-                    share.as_ref().is_some_and(|share| share.withdrawn.as_ref().is_some_and(|(_, stops)| *stops));
-                if let (Some(claim), true) = (claim, stops) {
-                    let (place, told) = (claim.holder.place, Told::Stop(id).encode());
+                let withdrawn = share.as_ref().and_then(|share| share.withdrawn.as_ref());
+                if let (Some(claim), Some(stop)) = (claim, withdrawn.and_then(|(_, stops)| *stops)) {
+                    let (place, told) = (claim.holder.place, Told::Stop(id, stop).encode());
                     self.say(Request::Tell(place, told));
                 } else if let Some(share) = share {
                     // It has begun in time.
@@ -1502,6 +1583,19 @@ impl Agent {
                 }
             }
             (Event::EndedUnbegun { .. }, _) => {}
+            // It was brought about, and the answer was lost.
+            (Event::Withdrawn { by, .. }, Refusal::Begun)
+                if claim.is_some_and(|claim| claim.holder == *by) && !self.held.contains_key(&id) =>
+            {
+                if let Some(claim) = claim.cloned() {
+                    self.hold_own(id, claim);
+                }
+            }
+            (Event::Withdrawn { .. }, _) => {
+                if let Some(share) = self.shares.get_mut(&id.task) {
+                    share.taken_back = None;
+                }
+            }
             (Event::Outcome { .. }, Refusal::HasEnded) => {
                 self.tell(ToHead::Settled(id));
                 self.acknowledge(id);
@@ -1512,10 +1606,7 @@ impl Agent {
                 self.remove_held(id, true);
             }
             (Event::GivenBack { .. }, _) => self.on_given_back(id),
-            (
-                Event::AttemptFailed { .. } | Event::Withdrawn { .. } | Event::StoodIn { .. } | Event::NotRun { .. },
-                _,
-            ) => {}
+            (Event::AttemptFailed { .. } | Event::StoodIn { .. } | Event::NotRun { .. }, _) => {}
         }
         if let Some(Record::Ended(end)) = record {
             self.on_own_ended(id, end);
@@ -1565,7 +1656,9 @@ impl Agent {
             false => with_files(envelope, files).unwrap_or_default(),
         };
         held.attempt = Some(claim.attempt);
-        let (queue, handle, terms) = (held.queue.clone(), held.handle.clone(), held.terms);
+        // What was taken back stays so for the next agent, also if its message has come meanwhile.
+        let handle = if held.is_taken_back { Handle(String::new()) } else { held.handle.clone() };
+        let (queue, terms) = (held.queue.clone(), held.terms);
         let of_bundle = held.bundle.and_then(|first| Some((first.task, self.bundles.get(&first)?.count())));
         self.told += 1;
         let token = Token { id, queue, handle, terms, bundle: of_bundle };

@@ -105,6 +105,7 @@ fn end_with(name: &str, bytes: u64, attempt: u32) -> Vec<u8> {
         ended_unix_nano: 0,
         past: Vec::new(),
         node_id: String::new(),
+        worker: None,
     }
     .encode()
 }
@@ -191,6 +192,7 @@ impl Engine {
                 kept.into_iter().for_each(|message| message.again_ns = Some(now_ns));
                 None
             }
+            Request::StopPulling => None,
             Request::Done(handle) => {
                 let kept = handle.0.parse::<usize>().ok().and_then(|number| self.kept.messages.get_mut(number));
                 kept.into_iter().for_each(|message| message.is_done = true);
@@ -427,7 +429,7 @@ impl World {
             }
         }
         for (task, _) in open.iter().filter(|(_, accepted)| accepted.is_withdrawn) {
-            agent.on_withdraw(**task, b"cancelled".to_vec(), true);
+            agent.on_withdraw(**task, b"cancelled".to_vec(), Some(Stop::default()));
         }
         for run in node.head.runs.values() {
             agent.on_import_open(run.token.clone(), run.first);
@@ -492,6 +494,9 @@ impl World {
                 assert!(self.engine.has_lost_writes, "nothing was lost");
                 node.head.accepted.get_mut(&task).unwrap().is_lost = true;
             }
+            ToHead::Claimed(task, _) | ToHead::LetGo(task) => {
+                assert!(node.head.accepted[&task].end.is_none(), "task {task} of {place} has ended for its head");
+            }
             ToHead::Ended(task, end) => {
                 let accepted = node.head.accepted.get_mut(&task).unwrap();
                 assert!(accepted.end.is_none(), "task {task} of {place} has ended twice for its head");
@@ -536,16 +541,18 @@ impl World {
                 let run = Running { token: import.token, first, attempt: first, outcome: None, is_to_stop: false };
                 let before = node.head.runs.insert(id, run);
                 assert!(before.is_none(), "{id} runs twice on {place}");
-                let running = node.head.runs.values().filter(|run| run.outcome.is_none()).count();
+                // What a head has taken back runs in a worker that waits for it.
+                let has_slot = |run: &&Running| run.outcome.is_none() && !run.token.handle.0.is_empty();
+                let running = node.head.runs.values().filter(has_slot).count();
                 let is_limited = place == PlaceId(3) && node.agent.is_some();
-                assert!(running == 1 || !is_limited, "{running} tasks run, but the queue may have one slot");
+                assert!(running <= 1 || !is_limited, "{running} tasks run, but the queue may have one slot");
                 let starts = self.starts.entry(id).or_default();
                 *starts += 1;
                 let is_once = self.at_most_once.contains(&id) && !self.engine.has_lost_writes;
                 assert!(*starts == 1 || !is_once, "{id} was started {starts} times");
                 self.tell_free(at);
             }
-            ToHead::Stop(id) => {
+            ToHead::Stop(id, _) => {
                 if let Some(run) = node.head.runs.get_mut(&id) {
                     run.is_to_stop = true;
                 }
@@ -637,7 +644,18 @@ impl World {
         let node = &mut self.nodes[at];
         node.head.accepted.get_mut(&task).unwrap().is_withdrawn = true;
         if let Some(agent) = &mut node.agent {
-            agent.on_withdraw(task, b"cancelled".to_vec(), true);
+            agent.on_withdraw(task, b"cancelled".to_vec(), Some(Stop::default()));
+        }
+        self.take_effects(at);
+    }
+
+    /// Has a head want to run one of its own tasks.
+    fn take_back(&mut self, at: usize) {
+        let node = &mut self.nodes[at];
+        let open = |(task, accepted): (&TaskId, &Accepted)| accepted.end.is_none().then_some(*task);
+        let open: Vec<_> = node.head.accepted.iter().filter_map(open).collect();
+        if let (Some(agent), false) = (&mut node.agent, open.is_empty()) {
+            agent.on_take_back(open[self.random.below(open.len())], self.now_ns);
         }
         self.take_effects(at);
     }
@@ -920,6 +938,7 @@ fn run(seed: u64, faults: Faults, seen: &mut Seen) {
                 world.start_agent(at);
                 world.note_reach();
             }
+            38..40 => world.take_back(at),
             _ => world.arrive(true),
         }
     }
@@ -1141,8 +1160,10 @@ fn an_argument_of_a_delivery_that_was_let_go_of_is_removed_and_taken_for_no_othe
     let mut agent = agent();
     let (number, _) = claim_with_a_value(&mut agent, id);
     agent.on_stopping();
-    let (swap, request) = only_asked(&mut agent);
-    assert!(matches!(request, Request::Swap { .. }), "{request:?}");
+    let effects = agent.take_effects();
+    let [Effect::Ask(_, Request::StopPulling), Effect::Ask(swap, Request::Swap { .. })] = effects[..] else {
+        panic!("{effects:?}")
+    };
     agent.on_answer(swap, Answer::Swapped(Some(2)));
     let effects = agent.take_effects();
     assert!(effects.iter().any(|effect| matches!(effect, Effect::Ask(_, Request::GiveBack(_)))), "{effects:?}");
@@ -1158,7 +1179,7 @@ fn what_is_asked_of_any_task_is_answered_from_its_record_and_its_queue() {
     let claim = Claim { holder, mark, attempt: 2, failures: 0, crashes: 1, past: Vec::new() };
     let entry = |record: &Record| Some(Entry { revision: 1, stamp_ns: 1, value: record.encode() });
     let ended = |outcome: Vec<u8>| Record::Ended(End::Outcome { attempt: 2, holder: Some(holder), outcome });
-    let claimed = Found::Claimed { node_id: "b".into(), attempt: 2, since_unix_nano: 7 };
+    let claimed = Found::Claimed(ClaimedBy { node_id: "b".into(), attempt: 2, since_unix_nano: 7 });
     let given_back = Record::GivenBack { claim: claim.clone(), has_begun: false };
     let waits = |attempts| Found::Waiting { queue: QUEUE.into(), attempts };
     let done = Found::Ended { end: b"done".to_vec(), loss: None };
@@ -1227,6 +1248,84 @@ fn what_is_asked_of_any_task_is_answered_from_its_record_and_its_queue() {
 }
 
 #[test]
+fn a_task_that_nobody_has_begun_is_taken_back_and_one_that_somebody_has_is_not() {
+    let id = ClusterTaskId { place: PlaceId(1), task: TaskId(1) };
+    let (own, other) = (Holder { place: PlaceId(1), life: 1 }, Holder { place: PlaceId(2), life: 1 });
+    let mark = Mark { node_id: PlaceId(1).to_string(), unix_nano: 7 };
+    let claim = |holder| Claim { holder, mark: mark.clone(), attempt: 1, failures: 0, crashes: 0, past: Vec::new() };
+    let entry = |record: Record| Answer::Record(Some(Entry { revision: 1, stamp_ns: 1, value: record.encode() }));
+    let asking = || {
+        let mut agent = agent();
+        agent.on_share(TaskId(1), sharing(), 0);
+        let (number, _) = only_asked(&mut agent);
+        agent.on_take_back(TaskId(1), 7);
+        assert_eq!(only_asked(&mut agent).1, Request::Read(RecordKey::Task(id)));
+        agent.on_answer(number, Answer::Put(Ok(())));
+        assert_eq!(agent.take_effects(), [Effect::Tell(ToHead::Stored(TaskId(1)))]);
+        agent
+    };
+    let is_import =
+        |effect: &Effect| matches!(effect, Effect::Tell(ToHead::Import(import)) if import.claim == claim(own));
+    // Nobody has it.
+    let mut agent = asking();
+    let number = *agent.asked.keys().last().unwrap();
+    agent.on_answer(number, Answer::Record(None));
+    let (number, swap) = only_asked(&mut agent);
+    assert_eq!(
+        swap,
+        Request::Swap { key: RecordKey::Task(id), revision: None, record: Record::Claimed(claim(own)).encode() }
+    );
+    agent.on_answer(number, Answer::Swapped(Some(1)));
+    assert!(matches!(&agent.take_effects()[..], [effect] if is_import(effect)));
+    // Its end needs no message.
+    agent.on_import_ended(id, 1, b"done".to_vec());
+    let (number, _) = only_asked(&mut agent);
+    agent.on_answer(number, Answer::Swapped(Some(2)));
+    let effects = agent.take_effects();
+    assert!(effects.iter().all(|effect| matches!(effect, Effect::Tell(_))) && effects.len() == 2, "{effects:?}");
+    // This node has it already, and nobody told.
+    let mut agent = asking();
+    let number = *agent.asked.keys().last().unwrap();
+    agent.on_answer(number, entry(Record::Claimed(claim(own))));
+    assert!(matches!(&agent.take_effects()[..], [effect] if is_import(effect)));
+    // Another one has it.
+    let mut agent = asking();
+    let number = *agent.asked.keys().last().unwrap();
+    agent.on_answer(number, entry(Record::Claimed(claim(other))));
+    assert_eq!(agent.take_effects(), []);
+    agent.on_tick(10 * SECOND);
+    let is_about_it = |effect: &Effect| matches!(effect, Effect::Ask(_, Request::Read(_) | Request::Swap { .. }));
+    assert!(!agent.take_effects().iter().any(is_about_it), "it is not asked for again");
+}
+
+#[test]
+fn the_head_hears_which_node_has_its_task_and_that_it_has_let_go_of_it() {
+    let id = ClusterTaskId { place: PlaceId(1), task: TaskId(1) };
+    let holder = Holder { place: PlaceId(2), life: 1 };
+    let mark = Mark { node_id: "b".into(), unix_nano: 7 };
+    let claim = Claim { holder, mark, attempt: 2, failures: 1, crashes: 0, past: Vec::new() };
+    let claimed = ClaimedBy { node_id: "b".into(), attempt: 2, since_unix_nano: 7 };
+    let mut agent = agent();
+    agent.on_share(TaskId(1), sharing(), 0);
+    let (number, _) = only_asked(&mut agent);
+    agent.on_answer(number, Answer::Put(Ok(())));
+    agent.take_effects();
+    for (record, expected) in [
+        (Record::Claimed(claim.clone()), ToHead::Claimed(TaskId(1), claimed.clone())),
+        (Record::Suspected { claim: claim.clone(), by: holder }, ToHead::Claimed(TaskId(1), claimed)),
+        (Record::GivenBack { claim: claim.clone(), has_begun: true }, ToHead::LetGo(TaskId(1))),
+    ] {
+        agent.on_record(RecordKey::Task(id), &record.encode());
+        assert_eq!(agent.take_effects(), [Effect::Tell(expected)]);
+    }
+    let end = End::Outcome { attempt: 2, holder: Some(holder), outcome: b"done".to_vec() };
+    agent.on_record(RecordKey::Task(id), &Record::Ended(end).encode());
+    agent.take_effects();
+    agent.on_record(RecordKey::Task(id), &Record::Claimed(claim).encode());
+    assert_eq!(agent.take_effects(), [], "it has ended");
+}
+
+#[test]
 fn a_value_above_the_bound_is_not_got_and_a_file_of_another_node_is_no_result() {
     let id = ClusterTaskId { place: PlaceId(1), task: TaskId(1) };
     for (bytes, digest, expected) in
@@ -1287,6 +1386,7 @@ fn a_node_asks_for_as_many_tasks_as_it_has_free_slots() {
     let asked = pulls(&mut agent);
     assert!(matches!(asked[..], [(_, _, Tier::First, 2, true), (_, _, Tier::Second, 2, true)]), "{asked:?}");
     agent.on_stopping();
+    assert_eq!(only_asked(&mut agent).1, Request::StopPulling);
     agent.on_free(4, 4, 0);
     assert_eq!(agent.take_effects(), []);
 }
@@ -1381,7 +1481,7 @@ fn a_task_that_has_waited_too_long_is_not_ended_where_it_has_begun_in_time() {
     agent.on_share(TaskId(1), sharing(), 0);
     let [Effect::Ask(number, _)] = agent.take_effects()[..] else { panic!() };
     agent.on_answer(number, Answer::Put(Ok(())));
-    for (stops, expected) in [(false, 0), (true, 1)] {
+    for (stops, expected) in [(None, 0), (Some(Stop::default()), 1)] {
         agent.take_effects();
         agent.on_withdraw(TaskId(1), b"late".to_vec(), stops);
         let effects = agent.take_effects();

@@ -124,6 +124,8 @@ pub enum Request {
     },
     /// Say that the holder of a message goes on with it. Not answered.
     Keep(Handle),
+    /// End the pulls that go on, and begin no other: what comes from now on is for other nodes. Not answered.
+    StopPulling,
     /// Have a message delivered again, at once. Not answered.
     GiveBack(Handle),
     /// Remove a message. Not answered: it may come again.

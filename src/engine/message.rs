@@ -3,7 +3,7 @@
 use tracer_core::codec::{Put, Take, WireError};
 use tracer_core::task::{Envelope, Failure, Input, InputSource, Outcome, TaskId};
 use tracer_core::{ClusterTaskId, PlaceId, Stored};
-use tracer_ipc::protocol::{Digest, SharedEnd};
+use tracer_ipc::protocol::{Digest, SharedEnd, Stop};
 
 use crate::bundle::check_count;
 use crate::interface::{ValueKey, ValueSource};
@@ -270,7 +270,7 @@ impl Heartbeat {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Told {
     /// The origin of a task wants its attempt to end.
-    Stop(ClusterTaskId),
+    Stop(ClusterTaskId, Stop),
     /// Its arguments are not in the engine, although it is in the queue.
     NeedsValues(ClusterTaskId),
     /// Its message has come to another node. Whoever has claimed it and does not run it is to say so in its record.
@@ -288,7 +288,7 @@ impl Told {
     /// Encodes it.
     pub fn encode(&self) -> Vec<u8> {
         let (kind, id) = match self {
-            Told::Stop(id) => (STOP, id),
+            Told::Stop(id, _) => (STOP, id),
             Told::DoYouRun(id) => (DO_YOU_RUN, id),
             Told::NeedsValues(id) => (NEEDS_VALUES, id),
             Told::DoYouRunBundle(id) => (DO_YOU_RUN_BUNDLE, id),
@@ -296,6 +296,9 @@ impl Told {
         let mut out = vec![VERSION, kind];
         out.put_u64(id.place.0);
         out.put_u64(id.task.0);
+        if let Told::Stop(_, stop) = self {
+            stop.put(&mut out);
+        }
         out
     }
 
@@ -304,14 +307,15 @@ impl Told {
         let mut take = begin(bytes)?;
         let kind = take.u8()?;
         let id = ClusterTaskId { place: PlaceId(take.u64()?), task: TaskId(take.u64()?) };
+        let told = match kind {
+            STOP => Told::Stop(id, Stop::take(&mut take)?),
+            DO_YOU_RUN => Told::DoYouRun(id),
+            NEEDS_VALUES => Told::NeedsValues(id),
+            DO_YOU_RUN_BUNDLE => Told::DoYouRunBundle(id),
+            _ => return Err(WireError::UnknownValue("message of a node")),
+        };
         take.finish()?;
-        match kind {
-            STOP => Ok(Told::Stop(id)),
-            DO_YOU_RUN => Ok(Told::DoYouRun(id)),
-            NEEDS_VALUES => Ok(Told::NeedsValues(id)),
-            DO_YOU_RUN_BUNDLE => Ok(Told::DoYouRunBundle(id)),
-            _ => Err(WireError::UnknownValue("message of a node")),
-        }
+        Ok(told)
     }
 }
 
@@ -345,7 +349,9 @@ mod tests {
         let beat = Heartbeat { life: 7, node_id: "a".into(), version: "0.1.0".into(), free: 1, slots: 2, queues };
         assert_eq!(Heartbeat::decode(&beat.encode()), Ok(beat));
         let id = ClusterTaskId { place: PlaceId(1), task: TaskId(2) };
-        for told in [Told::Stop(id), Told::DoYouRun(id), Told::NeedsValues(id), Told::DoYouRunBundle(id)] {
+        let stop = |grace_ns| Told::Stop(id, Stop { grace_ns });
+        let others = [Told::DoYouRun(id), Told::NeedsValues(id), Told::DoYouRunBundle(id)];
+        for told in [stop(None), stop(Some(0))].into_iter().chain(others) {
             assert_eq!(Told::decode(&told.encode()), Ok(told));
         }
     }

@@ -31,6 +31,7 @@ use nkeys::KeyPair;
 use tokio::sync::mpsc::UnboundedSender;
 use tokio::sync::watch::{self, error::RecvError};
 use tokio::sync::{Mutex, Semaphore};
+use tokio::task::JoinHandle;
 use tracer_core::causes::with_causes;
 use tracer_core::clock::now_unix_nano;
 use tracer_core::task::TaskId;
@@ -176,6 +177,8 @@ pub(crate) struct Nats {
     values: PathBuf,
     /// Permits for copies of values that go on at a time.
     copies: Semaphore,
+    /// True once nothing is to be pulled any more.
+    is_stopping: watch::Sender<bool>,
     /// Consumers that were pulled from, by the names of their streams.
     consumers: Mutex<HashMap<String, PullConsumer>>,
 }
@@ -209,7 +212,7 @@ impl Nats {
         let told_of = violations.clone();
         tokio::spawn(async move {
             let mut is_told = String::new();
-            let mut set_up: Option<tokio::task::JoinHandle<()>> = None;
+            let mut set_up: Option<JoinHandle<()>> = None;
             while let Some(event) = states.recv().await {
                 match event {
                     Event::Connected => {
@@ -255,18 +258,19 @@ impl Nats {
             violations,
             values,
             copies: Semaphore::new(values::COPIES),
+            is_stopping: watch::Sender::new(false),
             consumers: Mutex::default(),
         })
     }
 
-    /// Carries a request out, beside others.
-    pub(crate) fn carry_out(self: &Arc<Nats>, number: u64, request: Request) {
+    /// Carries a request out, beside others. Returns its task.
+    pub(crate) fn carry_out(self: &Arc<Nats>, number: u64, request: Request) -> JoinHandle<()> {
         let nats = Arc::clone(self);
         tokio::spawn(async move {
             if let Some(answer) = nats.answer(request).await {
                 let _ = nats.events.send(FromEngine::Answer(number, answer));
             }
-        });
+        })
     }
 
     async fn answer(&self, request: Request) -> Option<Answer> {
@@ -278,7 +282,15 @@ impl Nats {
             }
             Request::Pull { queue, tier, count, waits } => Some(self.pull((&queue, tier), count, waits).await),
             Request::Keep(handle) => self.acknowledge(handle, "+WPI").await,
-            Request::GiveBack(handle) => self.acknowledge(handle, "-NAK").await,
+            Request::GiveBack(handle) => {
+                self.acknowledge(handle, "-NAK").await;
+                let _ = self.client.flush().await;
+                None
+            }
+            Request::StopPulling => {
+                self.is_stopping.send_replace(true);
+                None
+            }
             Request::Done(handle) => self.acknowledge(handle, "+ACK").await,
             Request::Read(key) => {
                 let entry = self.last(record_stream(), record_subject(key)).await;
@@ -406,7 +418,13 @@ impl Nats {
 
     /// Hands on what a pull brings.
     async fn deliver(&self, queue: &str, mut batch: Batch) -> Answer {
-        while let Some(message) = batch.next().await {
+        let mut is_stopping = self.is_stopping.subscribe();
+        loop {
+            let message = tokio::select! {
+                message = batch.next() => message,
+                _ = is_stopping.wait_for(|is_stopping| *is_stopping) => None,
+            };
+            let Some(message) = message else { return Answer::Pulled };
             let Ok(message) = message else { return Answer::Unreachable };
             let is_again = message.info().map_or(true, |info| info.delivered > 1);
             let id = message.subject.rsplit('.').next().and_then(|id| id.parse().ok());
@@ -420,7 +438,6 @@ impl Nats {
             };
             let _ = self.events.send(FromEngine::Delivered(delivery));
         }
-        Answer::Pulled
     }
 
     /// Returns the consumer of a part of a queue, which is looked up once.

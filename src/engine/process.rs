@@ -20,7 +20,7 @@ use tracer_ipc::stored;
 
 use crate::agent::{Agent, BUNDLE_WAIT_NS, Effect, Import, NotStored, Settings, Sharing, SharingBundle, ToHead, Token};
 use crate::doctor::{Examination, Finding};
-use crate::interface::{PutError, Tier};
+use crate::interface::{PutError, Request, Tier};
 use crate::message::{TaskMessage, set_aside};
 use crate::nats::{self, ACK_WAIT, FromEngine, Nats, roles};
 use crate::record::{Claim, End, Holder, Mark, PastAttempt, Terms};
@@ -30,6 +30,9 @@ pub use crate::nats::Made;
 
 /// Interval of heartbeats, and of saying that messages are held.
 const KEEP: Duration = Duration::from_secs(3);
+
+/// Time that it may take to tell the engine of messages that are given back.
+const GIVE_BACK_LIMIT: Duration = Duration::from_millis(500);
 
 /// Reason why the process ends. The head starts it again.
 #[derive(Debug)]
@@ -185,14 +188,25 @@ async fn serve(
         if agent.take_new_bundle() {
             next_ns = next_ns.min(now_ns() + BUNDLE_WAIT_NS);
         }
+        let mut given_back = Vec::new();
         for effect in agent.take_effects() {
             match effect {
-                Effect::Ask(number, request) => nats.carry_out(number, request),
+                Effect::Ask(number, request @ Request::GiveBack(_)) => {
+                    given_back.push(nats.carry_out(number, request));
+                }
+                Effect::Ask(number, request) => drop(nats.carry_out(number, request)),
                 Effect::Tell(told) => out.put(told),
                 // What is left goes with the head.
                 Effect::RemoveFile(name) => drop(std::fs::remove_file(values.join(name))),
             }
         }
+        // A head that stops ends this process once it hears that all is settled.
+        let given_back = async {
+            for giving in given_back {
+                let _ = giving.await;
+            }
+        };
+        let _ = tokio::time::timeout(GIVE_BACK_LIMIT, given_back).await;
         out.write(stream)?;
     }
 }
@@ -235,6 +249,8 @@ impl Out {
                 lost: Vec::new(),
                 why: "the engine has lost it, and nobody knows whether it had begun".into(),
             },
+            ToHead::Claimed(task, claim) => FromAgent::Claimed(task, claim),
+            ToHead::LetGo(task) => FromAgent::LetGo(task),
             ToHead::Import(Import { token, claim, submitted_unix_nano, envelope, problem }) => {
                 FromAgent::Import(protocol::Import {
                     id: token.id,
@@ -248,7 +264,7 @@ impl Out {
                     problem,
                 })
             }
-            ToHead::Stop(id) => FromAgent::Stop(id),
+            ToHead::Stop(id, stop) => FromAgent::Stop(id, stop),
             ToHead::Settled(id) => FromAgent::Settled(id),
             ToHead::Found(number, found) => FromAgent::Found { number, found },
             ToHead::Log(line) => FromAgent::Log(line),
@@ -354,6 +370,7 @@ fn on_head(agent: &mut Agent, nats: &Arc<Nats>, message: ToAgent, now_ns: u64) -
         ToAgent::Stopping => agent.on_stopping(),
         ToAgent::Taken(task) => agent.on_taken(task),
         ToAgent::Find { number, id } => agent.on_find(number, id),
+        ToAgent::TakeBack(task) => agent.on_take_back(task, now_unix_nano()),
         ToAgent::Survey(number) => nats.survey_for(number),
     }
     Ok(())

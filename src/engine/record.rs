@@ -8,7 +8,7 @@
 //! | **none** | claimed, attempt 1 | ended | claimed by its origin | not its holder | not its holder | not its holder | not its holder |
 //! | **claimed** | suspected; to its holder: has it; of an older life: taken over | begun | begun | next attempt | ended | given back | noted |
 //! | **suspected** | taken over, or too early; to its holder: claimed | begun | begun | next attempt | ended | given back | noted |
-//! | **given back** | claimed; if it had begun: taken over | ended | claimed by its origin | not its holder | not its holder | not its holder | not its holder |
+//! | **given back** | claimed; if it had begun: taken over | ended | claimed by its origin; if it had begun: taken over | not its holder | not its holder | not its holder | not its holder |
 //! | **ended** | has ended | has ended | has ended | has ended | has ended | has ended | has ended |
 //!
 //! A row is what the record [is](Record), a column what [happens](Event). What only a holder may do, it may do with the life and the attempt that stand
@@ -158,6 +158,8 @@ pub enum Event {
         by: Holder,
         /// The origin's name and clock.
         mark: Mark,
+        /// See [`Terms`].
+        terms: Terms,
     },
     /// An attempt failed, and its holder goes on with the next one.
     AttemptFailed {
@@ -282,7 +284,7 @@ pub fn change(record: Option<&Record>, event: &Event) -> Result<Record, Refusal>
 
         (None, On::Delivered { to, mark, .. }) => Ok(At::Claimed(Claim::first(*to, mark.clone()))),
         (None, On::EndedUnbegun { outcome }) => Ok(ended_unbegun(outcome)),
-        (None, On::Withdrawn { by, mark }) => Ok(At::Claimed(Claim::first(*by, mark.clone()))),
+        (None, On::Withdrawn { by, mark, .. }) => Ok(At::Claimed(Claim::first(*by, mark.clone()))),
 
         (Some(At::Claimed(claim)), On::Delivered { to, .. }) if claim.holder == *to => Err(Refusal::HasIt),
         (Some(At::Suspected { claim, .. }), On::Delivered { to, .. }) if claim.holder == *to => {
@@ -304,17 +306,14 @@ pub fn change(record: Option<&Record>, event: &Event) -> Result<Record, Refusal>
             Err(Refusal::Begun)
         }
 
-        (Some(At::GivenBack { claim, has_begun: true }), On::Delivered { to, mark, terms, .. }) => {
-            Ok(written_by_its_node(claim.taken_over(*to, mark, *terms)))
-        }
+        (
+            Some(At::GivenBack { claim, has_begun: true }),
+            On::Delivered { to, mark, terms, .. } | On::Withdrawn { by: to, mark, terms },
+        ) => Ok(written_by_its_node(claim.taken_over(*to, mark, *terms))),
         (
             Some(At::GivenBack { claim, has_begun: false }),
-            On::Delivered { to, mark, .. } | On::Withdrawn { by: to, mark },
+            On::Delivered { to, mark, .. } | On::Withdrawn { by: to, mark, .. },
         ) => Ok(At::Claimed(Claim { holder: *to, mark: mark.clone(), ..claim.clone() })),
-        (Some(At::GivenBack { claim, has_begun: true }), On::Withdrawn { by, mark }) => {
-            let next = Claim { crashes: claim.crashes + 1, ..claim.next(*by, mark.clone(), None) };
-            Ok(written_by_its_node(At::Claimed(next)))
-        }
         (Some(At::GivenBack { .. }), On::EndedUnbegun { outcome }) => Ok(ended_unbegun(outcome)),
 
         (

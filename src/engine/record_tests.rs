@@ -41,7 +41,7 @@ fn columns() -> [(&'static str, Event); 15] {
         ("delivered to C, new life", delivered(C, Sight::NewLife)),
         ("delivered to B", delivered(B, Sight::MayLive)),
         ("ended unbegun", Event::EndedUnbegun { outcome: b"cancelled".to_vec() }),
-        ("withdrawn by A", Event::Withdrawn { by: A, mark: mark(2) }),
+        ("withdrawn by A", Event::Withdrawn { by: A, mark: mark(2), terms: TERMS }),
         ("B's attempt failed", failed(2, false, b"r")),
         ("B's outcome", Event::Outcome { by: B, attempt: 2, outcome: b"one".to_vec() }),
         ("B's outcome, of an older attempt", Event::Outcome { by: B, attempt: 1, outcome: b"one".to_vec() }),
@@ -111,6 +111,11 @@ fn a_task_that_must_not_be_started_twice_is_lost_with_its_node_and_one_that_was_
     }
     let claimed = Record::Claimed(claim());
     assert_eq!(word(&change(Some(&claimed), &delivered(Sight::NewLife))), "lost");
+    let withdrawn = Event::Withdrawn { by: A, mark: mark(2), terms: at_most_once };
+    let expected = ["A1 -0", "Begun", "Begun", "A2 -1", "lost", "HasEnded"];
+    for ((row, record), expected) in rows().iter().zip(expected) {
+        assert_eq!(word(&change(record.as_ref(), &withdrawn)), expected, "{row}");
+    }
 }
 
 #[test]

@@ -304,13 +304,14 @@
 //!   `resources::memory_is_bounded_by_the_head_where_there_are_no_control_groups`.
 //!
 //! **Tasks that wait for tasks come to an end.** A waiting worker gives its slot back; where no further process may be started, what is waited for runs
-//! in the waiter. So neither depth nor number of waiting tasks stops a head.
+//! in the waiter, also what is in a queue of many machines and no node has begun. So neither depth nor number of waiting tasks stops a head, or nodes that wait for one another.
 //!
 //! - 128 tasks deep in one process it fails, and names the limit.
 //! - A parent that is killed, cancelled or ended by its limit takes along its children that have not ended; one that returns leaves them running.
 //! - Kept by `nesting::recursion_deeper_than_there_are_workers_does_not_deadlock`,
 //!   `nesting::many_parents_that_wait_neither_take_all_processes_nor_starve`,
-//!   `nesting::a_process_that_may_be_the_only_one_runs_what_it_waits_for` and
+//!   `nesting::a_process_that_may_be_the_only_one_runs_what_it_waits_for`,
+//!   `over_a_queue::waiting::fifty_deep_where_no_further_process_may_be_had` and
 //!   `nesting::a_parent_that_is_killed_while_it_waits_takes_its_children_with_it_in_one_whole_trace`.
 //!
 //! **An actor's calls run in the order of their submission, and none runs twice unless it is said.** When its worker is killed, it is created again as often as

@@ -14,7 +14,7 @@ use super::reactor::Effects;
 use crate::config::Engine;
 use crate::protocol::frame::put_frame;
 use crate::protocol::{
-    ClusterReport, EngineReport, Found, Reply, SharedEnd, SharedReport, TaskState, ToAgent, kind, put_reply,
+    ClaimedBy, ClusterReport, EngineReport, Found, Reply, SharedEnd, SharedReport, TaskState, ToAgent, kind, put_reply,
 };
 use crate::task::{Failure, Outcome};
 use crate::value::JsonText;
@@ -249,7 +249,7 @@ fn shared_report(id: ClusterTaskId, found: Found, engine: &str) -> Result<Shared
             report.attempt = attempts;
             return Ok(report);
         }
-        Found::Claimed { node_id, attempt, since_unix_nano } => {
+        Found::Claimed(ClaimedBy { node_id, attempt, since_unix_nano }) => {
             (report.state, report.node_id, report.attempt) = (TaskState::Running, Some(node_id), attempt);
             report.started_unix_nano = Some(since_unix_nano);
             return Ok(report);

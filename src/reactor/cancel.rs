@@ -14,7 +14,7 @@ use crate::{
     stopping, waiting,
 };
 use tracer_core::task::{DEFAULT_GRACE, StopReason, TaskId};
-use tracer_ipc::protocol::{CancelReport, CancelWhich, INLINE_LEASE};
+use tracer_ipc::protocol::{CancelReport, CancelWhich, INLINE_LEASE, Stop};
 
 /// Ends tasks for someone who wants that.
 pub fn on_cancel_many(
@@ -72,7 +72,7 @@ pub fn on_cancel(
         &Progress::Leased { worker } => worker,
         Progress::Shared => {
             let failure = children::why_cancelled(state, id);
-            return exports::withdraw(state, effects, id, failure, true, now);
+            return exports::withdraw(state, effects, id, failure, Some(Stop { grace_ns }), now);
         }
         // Whoever has let go of it goes on with it at once.
         Progress::Between => return CancelReport::Unknown,

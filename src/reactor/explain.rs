@@ -16,7 +16,7 @@ use crate::{
     },
 };
 use tracer_core::task::{Envelope, Failure, Input, Outcome, TaskId, WorkerId};
-use tracer_ipc::protocol::{Explanation, Holder, INLINE_LEASE, OtherTask, Reason, RunningTask, TaskReport};
+use tracer_ipc::protocol::{ClaimedBy, Explanation, Holder, INLINE_LEASE, OtherTask, Reason, RunningTask, TaskReport};
 use tracer_ipc::spool::ClaimState;
 
 /// Limit on the workers and tasks that are named. The rest is counted.
@@ -57,9 +57,12 @@ pub fn explain_task(state: &State, effects: &impl Effects, id: TaskId) -> Option
 
 /// Returns what is known of a task that is in a queue.
 fn of_queue(state: &State, id: TaskId, task: &Task) -> Option<Reason> {
+    let open = state.shared.open.get(&id)?;
+    if let Some(ClaimedBy { node_id, attempt, since_unix_nano }) = open.claim.clone() {
+        return Some(Reason::RunsElsewhere { node_id, attempt, since_unix_nano });
+    }
     let queue = Envelope::decode(task.envelope()).ok()?.policy.queue.to_owned();
-    let is_stored = state.shared.open.get(&id)?.is_stored;
-    Some(Reason::InQueue { queue, is_stored })
+    Some(Reason::InQueue { queue, is_stored: open.is_stored })
 }
 
 fn needs_results(state: &State, effects: &impl Effects, id: TaskId, task: &Task) -> Reason {

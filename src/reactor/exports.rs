@@ -10,7 +10,7 @@ use tracer_core::task::{
     TaskId, TaskSpec,
 };
 use tracer_core::{ClusterTaskId, Stored, value};
-use tracer_ipc::protocol::{CancelReport, SharedEnd, ToAgent};
+use tracer_ipc::protocol::{CancelReport, SharedEnd, Stop, ToAgent};
 
 use crate::{
     effects::Effects,
@@ -202,10 +202,12 @@ pub(crate) fn withdraw(
     effects: &mut impl Effects,
     id: TaskId,
     failure: Failure,
-    stops: bool,
+    stops: Option<Stop>,
     now: Now,
 ) -> CancelReport {
     let Some(open) = state.shared.open.get_mut(&id) else { return CancelReport::Unknown };
+    let before = open.withdrawn.as_ref().and_then(|withdrawn| withdrawn.stops);
+    let stops = stops.into_iter().chain(before).reduce(Stop::sooner);
     open.withdrawn = Some(Withdrawn { failure, stops, unix_nano: now.unix_nano });
     tell_withdrawn(state, effects, id);
     CancelReport::Cancelling
@@ -222,6 +224,7 @@ pub(crate) fn tell_withdrawn(state: &State, effects: &mut impl Effects, id: Task
         ended_unix_nano: withdrawn.unix_nano,
         past: Vec::new(),
         node_id: String::new(),
+        worker: None,
     };
     effects.to_agent(&ToAgent::Withdraw { task: id, stops: withdrawn.stops, end: end.encode() });
 }

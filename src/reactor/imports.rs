@@ -69,6 +69,7 @@ pub(crate) fn note_end(
             ended_unix_nano: ended.ended_unix_nano,
             past: past.to_vec(),
             node_id: here.node_id.into(),
+            worker: ended.worker.zip(ended.worker_pid),
         };
         // The claim is for an attempt, whether or not it has begun.
         ImportEnd::Outcome { attempt: attempt.max(import.first_attempt), end: end.encode() }

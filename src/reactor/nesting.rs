@@ -3,7 +3,8 @@
 //! As many tasks run at a time as there are to be workers; that many *slots* there are. A task that waits for others gives its slot
 //! back, and a further worker process may take it, up to a limit. Named resources it keeps. When all processes there may be exist, and slots are free
 //! because tasks wait, an awaited task that no worker has begun runs *inline*: in a process that waits for it, on a thread of its own,
-//! beside the task that waits. A task with a bound on its memory never does: the bound is that of a whole process. Where nothing else goes
+//! beside the task that waits. One that is in a queue of an engine is taken back for that, if no node has it yet. A task with a bound on its
+//! memory never does: the bound is that of a whole process. Where nothing else goes
 //! on and no process can be had for it, it fails and names the limit.
 //!
 //! So nothing waits for ever. A task waits only for tasks that it has submitted itself, and a task that is held for results only for
@@ -27,13 +28,14 @@ use crate::{
         State,
         now::Now,
         progress::Progress,
+        task::Task,
         worker::{Ending, Wait, Worker},
     },
     waiting,
 };
 use tracer_core::count::{Count, Size};
 use tracer_core::task::{Failure, TaskId, WorkerId};
-use tracer_ipc::protocol::Wait as WaitMessage;
+use tracer_ipc::protocol::{ToAgent, Wait as WaitMessage};
 use tracer_ipc::spool::INLINE_LIMIT;
 
 /// Time for which workers live that are not needed any more. They may be again: what waits once often waits again.
@@ -61,6 +63,12 @@ pub(crate) fn missing_workers(state: &State) -> usize {
     let wanted = for_tasks + place::placeable(state);
     let most = state.settings.max_processes.saturating_sub(state.replicas).max(state.settings.workers_wanted);
     missing.max(wanted.saturating_sub(coming)).min(most.saturating_sub(state.workers.len()))
+}
+
+/// Returns how many processes there are with nothing to do, or may be started.
+pub(crate) fn processes_to_come(state: &State) -> usize {
+    let most = state.settings.max_processes.max(state.settings.workers_wanted);
+    state.workers.starting() + state.workers.idle() + most.saturating_sub(state.workers.len() + state.replicas)
 }
 
 /// Notes that a task that runs in this worker waits for others.
@@ -105,7 +113,8 @@ pub(crate) fn run_in_waiters(state: &mut State, effects: &mut impl Effects, now:
     let may_start = state.workers.len() + state.replicas < state.settings.max_processes && state.starts.are_possible();
     // A worker that has nothing to do, or will have when it is ready, is there for them.
     let has_process = state.workers.starting() + state.workers.idle() > 0;
-    if state.queue.is_empty() || !state.workers.has_waiting() || may_start || has_process {
+    let is_nothing_open = state.queue.is_empty() && state.shared.open.is_empty();
+    if is_nothing_open || !state.workers.has_waiting() || may_start || has_process {
         return;
     }
     let mut free = Free::of(state);
@@ -113,7 +122,7 @@ pub(crate) fn run_in_waiters(state: &mut State, effects: &mut impl Effects, now:
     let (from, most) = if state.workers.goes_on() { (from, WAITERS_PER_TURN) } else { (None, usize::MAX) };
     let waiting: Vec<_> = state.workers.waiting_from(from.unwrap_or(WorkerId(0))).take(most).collect();
     let last = waiting.last().filter(|_| waiting.len() == most).map(|&(last, _)| last);
-    let mut chosen = Vec::new();
+    let (mut chosen, mut to_take_back) = (Vec::new(), Vec::new());
     let (mut beyond, mut bounded) = (None, None);
     let is_bounded = |id: &TaskId| {
         state.tasks.get(*id).and_then(|task| task.limits.as_ref()).is_some_and(|limits| limits.memory_bytes > 0)
@@ -128,8 +137,19 @@ pub(crate) fn run_in_waiters(state: &mut State, effects: &mut impl Effects, now:
         } else if let Some(task) = awaited(state, worker, may_begin) {
             free.take(state, state.tasks.get(task).and_then(|task| task.needs.as_deref()));
             chosen.push((worker_id, task));
+        } else if let Some(task) = in_a_queue(state, worker).filter(|task| !to_take_back.contains(task))
+            && free.cpus > 0
+        {
+            free.take(state, None);
+            to_take_back.push(task);
         } else {
             bounded = bounded.or_else(|| awaited(state, worker, is_bounded));
+        }
+    }
+    for id in to_take_back {
+        let is_told = effects.to_agent(&ToAgent::TakeBack(id));
+        if let Some(open) = state.shared.open.get_mut(&id) {
+            open.is_taken_back = is_told;
         }
     }
     for &(worker_id, id) in &chosen {
@@ -153,9 +173,25 @@ pub(crate) fn run_in_waiters(state: &mut State, effects: &mut impl Effects, now:
 
 /// Returns a task that this worker waits for, or that such a one needs, and that nobody has begun; one that may begin.
 pub(crate) fn awaited(state: &State, worker: &Worker, may_begin: impl Fn(&TaskId) -> bool) -> Option<TaskId> {
+    open_waits(worker).filter_map(|id| waiting::runnable(state, id)).find(may_begin)
+}
+
+/// Returns a task in a queue that this worker waits for, or that such a one needs, and that no node is known to have; none while one is being taken back.
+fn in_a_queue(state: &State, worker: &Worker) -> Option<TaskId> {
+    let unclaimed = |id: TaskId, _: &Task| {
+        let open = state.shared.open.get(&id)?;
+        let is_free = open.is_stored && open.claim.is_none() && open.withdrawn.is_none();
+        is_free.then_some((id, open.is_taken_back))
+    };
+    let (id, is_taken_back) = open_waits(worker).find_map(|id| waiting::needed(state, id, unclaimed))?;
+    (!is_taken_back).then_some(id)
+}
+
+/// Returns what the task on top of a worker waits for.
+fn open_waits(worker: &Worker) -> impl Iterator<Item = TaskId> {
     let top = worker.inline.last().map(|running| running.task);
-    let waits = worker.waits.iter().filter(|wait| top.is_none_or(|top| wait.task == top));
-    waits.flat_map(|wait| &wait.open).filter_map(|&id| waiting::runnable(state, id)).find(may_begin)
+    let waits = worker.waits.iter().filter(move |wait| top.is_none_or(|top| wait.task == top));
+    waits.flat_map(|wait| &wait.open).copied()
 }
 
 fn fail_beyond_limit(state: &mut State, effects: &mut impl Effects, id: TaskId, now: Now) {

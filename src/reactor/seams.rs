@@ -20,9 +20,6 @@
 //!
 //! | needed | where |
 //! |---|---|
-//! | withdrawal by a waiter | `nesting::run_in_waiters` asks to have a task back that nobody has begun, where it revokes a lease today; the answer comes later, so it gets a state of waiting for it |
-//! | a span for an attempt that was lost with its node | an import has its claim's past attempts; the head writes a span in the place of one that has none before it begins the next |
-//! | large values | an argument or a result in a file travels beside the message: `exports::check` and `imports::note_end` refuse it today |
 //! | demands of a queue | `exports::check` compares with what the queue says its tasks may ask for |
 //! | output while it runs | `Watchers` of an import, whose driver is the agent |
 //!

@@ -5,13 +5,13 @@ use tracer_core::task::{
     ActorRole, Envelope, Failure, FunctionSpec, JobId, Outcome, Refusal, SpanLink, TaskId, TaskSpec,
 };
 use tracer_core::{ClusterTaskId, PlaceId};
-use tracer_ipc::protocol::{Accepted, Import, LostElsewhere, SharedEnd, ToAgent};
+use tracer_ipc::protocol::{Accepted, ClaimedBy, Import, LostElsewhere, SharedEnd, Stop, ToAgent};
 
 use crate::{
     actors::life,
     bundling, cancel,
     effects::{Effects, StandIn, Submission},
-    exports, imports, lifecycle,
+    exports, imports, lifecycle, nesting,
     resources::Free,
     state::{
         State,
@@ -59,6 +59,7 @@ pub fn on_agent(state: &mut State, effects: &mut impl Effects) {
         }
     }
     shared.to_share = shared.open.keys().copied().collect();
+    shared.open.values_mut().for_each(|open| open.is_taken_back = false);
     if state.is_stopping {
         effects.to_agent(&ToAgent::Stopping);
     }
@@ -128,6 +129,13 @@ pub fn on_stored(state: &mut State, effects: &mut impl Effects, first: TaskId) {
     }
 }
 
+/// Notes which node has a task; none if it has let go of it.
+pub fn on_claimed(state: &mut State, id: TaskId, claim: Option<ClaimedBy>) {
+    if let Some(open) = state.shared.open.get_mut(&id) {
+        (open.claim, open.is_taken_back) = (claim, false);
+    }
+}
+
 fn accept(state: &mut State, effects: &mut impl Effects, id: TaskId) {
     let Some(to) = state.shared.open.get_mut(&id).and_then(|open| open.unanswered.take()) else { return };
     effects.answer_later(to, Ok(Accepted { first_tag: to.1, first_task: id, count: 1, journaled: None }));
@@ -166,6 +174,7 @@ pub fn on_shared_ended(state: &mut State, effects: &mut impl Effects, id: TaskId
         ended_unix_nano: now.unix_nano,
         past: Vec::new(),
         node_id: String::new(),
+        worker: None,
     });
     if let (Some(task), Outcome::Returned(_) | Outcome::Stored(_), Some(started_unix_nano)) =
         (state.tasks.get(id), &shared.outcome, shared.started_unix_nano)
@@ -180,9 +189,9 @@ pub fn on_shared_ended(state: &mut State, effects: &mut impl Effects, id: TaskId
     }
     let ended = TaskEnd {
         outcome: shared.outcome,
-        // Its worker is another node's.
-        worker: None,
-        worker_pid: None,
+        // Of the node that ran it.
+        worker: shared.worker.map(|(worker, _)| worker),
+        worker_pid: shared.worker.map(|(_, pid)| pid),
         started_unix_nano: shared.started_unix_nano,
         ended_unix_nano: shared.ended_unix_nano,
     };
@@ -324,9 +333,9 @@ fn placeholder() -> Vec<u8> {
 }
 
 /// Ends an import, because its origin wants that.
-pub fn on_stop_import(state: &mut State, effects: &mut impl Effects, id: ClusterTaskId, now: Now) {
+pub fn on_stop_import(state: &mut State, effects: &mut impl Effects, id: ClusterTaskId, stop: Stop, now: Now) {
     if let Some(&task) = state.shared.imports_by_id.get(&id) {
-        cancel::on_cancel(state, effects, task, None, now);
+        cancel::on_cancel(state, effects, task, stop.grace_ns, now);
     }
 }
 
@@ -343,10 +352,13 @@ pub fn has_unsettled(state: &State) -> bool {
     state.shared.imports.values().any(|import| import.end.is_some())
 }
 
-/// Returns what the agent is told of the slots for tasks of queues: local tasks that wait come first.
+/// Returns what the agent is told of the slots for tasks of queues, as far as there are processes for them: local tasks that wait come first.
 pub fn free_for_imports(state: &State) -> ToAgent {
     let waiting = state.queue.len();
-    let free = if state.is_stopping { 0 } else { Free::of(state).cpus.saturating_sub(waiting) };
+    let free = match state.is_stopping {
+        true => 0,
+        false => Free::of(state).cpus.min(nesting::processes_to_come(state)).saturating_sub(waiting),
+    };
     let number = |count: usize| u32::try_from(count).unwrap_or(u32::MAX);
     ToAgent::Free {
         slots: number(state.settings.workers_wanted),

@@ -73,6 +73,7 @@ fn end_of(outcome: Outcome) -> Vec<u8> {
         ended_unix_nano: 20,
         past: Vec::new(),
         node_id: "b".into(),
+        worker: Some((WorkerId(2), 44)),
     }
     .encode()
 }
@@ -95,6 +96,76 @@ fn a_task_of_a_queue_is_journaled_handed_over_and_acknowledged_when_the_engine_h
     assert_eq!(story.effects.journaled, [TaskId(1)]);
     on_shared_ended(&mut story.state, &mut story.effects, TaskId(1), &end, story.now);
     assert_eq!(story.effects.finished.len(), 1, "the first end counts");
+}
+
+#[test]
+fn a_task_that_a_node_has_runs_for_those_who_ask_and_its_end_names_the_worker_of_that_node() {
+    let mut story = joined(1);
+    submit(&mut story, &[of_queue(NEVER_AGAIN)]);
+    story.schedule();
+    on_stored(&mut story.state, &mut story.effects, TaskId(1));
+    let row = |story: &Story| get_task(&story.state, &story.effects, TaskId(1)).unwrap();
+    let reason = |story: &Story| explain_task(&story.state, &story.effects, TaskId(1)).unwrap().reasons.remove(0);
+    assert_eq!((row(&story).state, reason(&story).to_string().contains("in the queue")), (TaskState::Waiting, true));
+    let claim = ClaimedBy { node_id: "b".into(), attempt: 2, since_unix_nano: 10 };
+    on_claimed(&mut story.state, TaskId(1), Some(claim.clone()));
+    let running = row(&story);
+    assert_eq!((running.state, running.attempt, running.started_unix_nano), (TaskState::Running, 2, Some(10)));
+    let ClaimedBy { node_id, attempt, since_unix_nano } = claim.clone();
+    assert_eq!(reason(&story), Reason::RunsElsewhere { node_id, attempt, since_unix_nano });
+    on_cancel(&mut story.state, &mut story.effects, TaskId(1), None, story.now);
+    assert_eq!(row(&story).state, TaskState::Cancelling);
+    on_claimed(&mut story.state, TaskId(1), None);
+    assert_eq!((row(&story).state, row(&story).attempt), (TaskState::Waiting, 0));
+    let end = end_of(Outcome::Failed(Failure::Cancelled));
+    on_shared_ended(&mut story.state, &mut story.effects, TaskId(1), &end, story.now);
+    story.check();
+    let ended = row(&story);
+    assert_eq!((ended.worker_id, ended.worker_pid, ended.attempts.len()), (Some(WorkerId(2)), Some(44), 1));
+    on_claimed(&mut story.state, TaskId(1), Some(claim));
+    assert_eq!(row(&story).state, TaskState::Cancelled, "it comes too late");
+}
+
+#[test]
+fn where_no_process_may_be_had_a_child_in_a_queue_is_taken_back_and_runs_in_the_worker_that_waits_for_it() {
+    let mut story = joined(1);
+    story.submit(1);
+    story.schedule();
+    story.claim(1, 0);
+    let child = story.submit_envelope(&Envelope { submitter: Some(TaskId(1)), ..of_queue(NEVER_AGAIN) });
+    story.schedule();
+    story.wait(1, 1, 1, &[child]);
+    let taken_back = |story: &Story| {
+        story.effects.to_agent.iter().filter(|it| matches!(it, ToAgent::TakeBack(id) if *id == child)).count()
+    };
+    story.schedule();
+    assert_eq!(taken_back(&story), 0, "the engine may not have it");
+    on_stored(&mut story.state, &mut story.effects, child);
+    assert!(matches!(free_for_imports(&story.state), ToAgent::Free { slots: 1, free: 0, .. }), "no process is free");
+    story.schedule();
+    story.schedule();
+    assert_eq!(taken_back(&story), 1, "once");
+    // A node has it after all, and lets go of it.
+    let claim = ClaimedBy { node_id: "b".into(), attempt: 1, since_unix_nano: 10 };
+    on_claimed(&mut story.state, child, Some(claim));
+    story.schedule();
+    assert_eq!(taken_back(&story), 1);
+    on_claimed(&mut story.state, child, None);
+    story.schedule();
+    assert_eq!(taken_back(&story), 2);
+    let own = ClusterTaskId { place: PlaceId(6), task: child };
+    let import = Import { id: own, ..import(&of_queue(NEVER_AGAIN)) };
+    on_import(&mut story.state, &mut story.effects, import, story.now);
+    let [(1, lease, task, 1)] = story.schedule()[..] else { panic!("it runs in the worker") };
+    assert_eq!(lease, INLINE_LEASE | task);
+    story.result(1, lease, 1_000);
+    let is_end = |it: &&ToAgent| matches!(it, ToAgent::Ended { id, attempt: 1, .. } if *id == own);
+    assert_eq!(story.effects.to_agent.iter().filter(is_end).count(), 1);
+    on_settled(&mut story.state, own);
+    let end = end_of(Outcome::Returned(vec![1]));
+    on_shared_ended(&mut story.state, &mut story.effects, child, &end, story.now);
+    story.check();
+    assert!(!story.state.workers[&WorkerId(1)].is_waiting(), "whoever waited goes on");
 }
 
 #[test]
@@ -343,7 +414,10 @@ fn a_new_agent_is_told_all_that_is_open_both_ways() {
     let told = |wanted: fn(&ToAgent) -> bool| story.effects.to_agent.iter().filter(|it| wanted(it)).count();
     assert_eq!(told(|it| matches!(it, ToAgent::Open { attempt: 1, .. })), 1);
     assert_eq!(told(|it| matches!(it, ToAgent::AttemptFailed { attempt: 1, is_crash: false, .. })), 1);
-    assert_eq!(told(|it| matches!(it, ToAgent::Withdraw { task: TaskId(2), stops: true, .. })), 1);
+    assert_eq!(
+        told(|it| matches!(it, ToAgent::Withdraw { task: TaskId(2), stops: Some(Stop { grace_ns: None }), .. })),
+        1
+    );
 }
 
 #[test]
@@ -475,7 +549,7 @@ fn a_shared_task_that_waits_too_long_is_withdrawn_if_nobody_has_begun_it() {
     story.schedule();
     story.now.monotonic_ns += 2_000_000_000;
     on_tick(&mut story.state, &mut story.effects, START_LIMIT_NS, story.now);
-    let Some(ToAgent::Withdraw { task: TaskId(1), stops: false, end }) = story.effects.to_agent.last() else {
+    let Some(ToAgent::Withdraw { task: TaskId(1), stops: None, end }) = story.effects.to_agent.last() else {
         panic!("{:?}", story.effects.to_agent)
     };
     let outcome = SharedEnd::decode(end).unwrap().outcome;

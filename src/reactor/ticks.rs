@@ -28,7 +28,7 @@ fn end_waited_too_long(state: &mut State, effects: &mut impl Effects, now: Now) 
                     lifecycle::end_unbegun(state, effects, worker, lease, failure, now);
                 }
             }
-            Progress::Shared => drop(exports::withdraw(state, effects, id, failure, false, now)),
+            Progress::Shared => drop(exports::withdraw(state, effects, id, failure, None, now)),
             // It has begun.
             Progress::Between
             | Progress::Waiting

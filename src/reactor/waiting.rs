@@ -4,9 +4,11 @@ use crate::{
         actor::{Actor, Life, Part},
         follow_ups::FollowUp,
         progress::{Event, Progress},
+        task::Task,
     },
     values,
 };
+use tracer_core::ClusterTaskId;
 use tracer_core::task::{Failure, Input, Outcome, RefusalCode, TaskId};
 
 /// Puts a task into the queue, or holds it until what it needs has ended. One whose arguments will not come fails as a
@@ -97,27 +99,35 @@ pub(crate) fn take_all(state: &mut State) -> Vec<TaskId> {
     all
 }
 
-/// Returns a task that can be begun now and that this one needs, itself included; none when all that it needs runs already.
+/// Returns a task that can be begun now and that this one needs, itself included; none when all that it needs runs already. A task of a queue that this node
+/// has taken can be begun under the id that it has here.
 pub(crate) fn runnable(state: &State, id: TaskId) -> Option<TaskId> {
+    needed(state, id, |id, task| match task.progress() {
+        // Actors have processes of their own.
+        Progress::Waiting => (task.actor == Part::None).then_some(id),
+        Progress::Shared => {
+            let id = ClusterTaskId { place: state.shared.place?, task: id };
+            let import = *state.shared.imports_by_id.get(&id)?;
+            matches!(state.tasks.get(import)?.progress(), Progress::Waiting).then_some(import)
+        }
+        _ => None,
+    })
+}
+
+/// Returns the first of the tasks that this one needs, itself included, for which `look` returns something.
+pub(crate) fn needed<T>(state: &State, id: TaskId, look: impl Fn(TaskId, &Task) -> Option<T>) -> Option<T> {
     /// So that a chain of whatever length holds up nobody.
     const LOOKS: usize = 4096;
     let mut to_look_at = vec![id];
     for _ in 0..LOOKS {
         let id = to_look_at.pop()?;
         let Some(task) = state.tasks.get(id) else { continue };
-        match task.progress() {
-            // Actors have processes of their own.
-            Progress::Waiting if task.actor == Part::None => return Some(id),
-            Progress::Waiting => {}
-            Progress::Held => {
-                let inputs = task.links.iter().flat_map(|links| &links.inputs);
-                to_look_at.extend(inputs.filter_map(Input::task).filter(|&input| input < id));
-            }
-            Progress::Between
-            | Progress::Retrying { .. }
-            | Progress::Leased { .. }
-            | Progress::Shared
-            | Progress::Ended(_) => {}
+        if let Some(found) = look(id, task) {
+            return Some(found);
+        }
+        if matches!(task.progress(), Progress::Held) {
+            let inputs = task.links.iter().flat_map(|links| &links.inputs);
+            to_look_at.extend(inputs.filter_map(Input::task).filter(|&input| input < id));
         }
     }
     None

@@ -7,12 +7,11 @@ use std::time::Duration;
 
 use rustix::process::Signal;
 use serde_json::{Value, json};
-use tracer::Driver;
 use tracer::driver::DriverError;
 use tracer::propagation::Carrier;
 use tracer::task::Outcome;
 
-use crate::support::{Cluster, HOOK, Span, Spans, kill, wait_until};
+use super::support::{Cluster, Driver, HOOK, Span, Spans, kill, wait_until};
 
 /// Returns the number of starts of a task that counts them in this file.
 fn starts(path: &Path) -> usize {
@@ -91,6 +90,9 @@ fn the_last_error_tells_all_attempts() {
 #[test]
 fn only_the_named_kinds_of_failure_are_tried_again() {
     let cluster = Cluster::untraced();
+    if differs!() {
+        return;
+    }
     let flaky = "echo started >> starts; [ $(wc -l < starts) -ge 3 ] || exit 75";
     let flags = ["submit", "command", "--retries=9", "--retry-backoff=1ms", "--retry-on=exit:75,timeout"];
     let run = |script: &str| cluster.tracer(&[&flags[..], &["--", "sh", "-c", script]].concat());
@@ -197,6 +199,12 @@ fn what_is_to_start_at_most_once_is_lost_with_its_worker_or_its_head_and_never_s
     cluster.wait_for_file(&cluster.file("with head"));
     let queued = submit("queued");
     wait_until("it is queued", || (cluster.tasks().len() == 3).then_some(()));
+    if differs!() {
+        fs::write(cluster.file("released"), "").unwrap();
+        with_head.wait().success();
+        queued.wait().success();
+        return;
+    }
     cluster.kill_head();
     with_head.wait().status(1);
     queued.wait().status(1);
@@ -215,6 +223,9 @@ fn what_is_to_start_at_most_once_is_lost_with_its_worker_or_its_head_and_never_s
 
 #[test]
 fn a_task_that_ran_when_its_head_died_is_started_again_under_the_next_and_stays_charged() {
+    if differs!() {
+        return;
+    }
     let cluster = Cluster::traced();
     let (file, released) = (cluster.file("starts"), cluster.file("released"));
     let arguments = [&*json!(file).to_string(), &*json!(released).to_string(), "--no-wait", "--crash-limit=2"];
@@ -245,10 +256,12 @@ fn attempts_that_were_charged_survive_the_head() {
     let arguments = [&*json!(file).to_string(), "9", "--no-wait", "--retries=1", "--retry-backoff=1h"];
     cluster.submit("misbehaving_tasks:fails_at_first", &arguments).success();
     let waiting = wait_until("it waits to be tried again", || {
-        let task = cluster.task(1);
-        (task["state"] == "retrying").then_some(task)
+        cluster.runner().tasks().into_iter().find(|task| task["state"] == "retrying")
     });
     assert_eq!(waiting["attempts"][0]["message"], "start 1 fails");
+    if differs!() {
+        return;
+    }
     cluster.kill_head();
     // The wait is not remembered; what was charged is.
     cluster.start_head(&[]).success();

@@ -4,9 +4,8 @@ use std::fs;
 
 use rustix::process::Signal;
 use serde_json::{Value, json};
-use tracer::Driver;
 
-use crate::support::{Background, Cluster, HOOK, is_alive, kill, wait_until};
+use super::support::{Background, Cluster, Driver, HOOK, is_alive, kill, wait_until};
 
 /// Submits a function of the fixtures with the names of files as arguments, and waits until the first of them exists.
 #[track_caller]
@@ -51,7 +50,7 @@ fn a_function_that_asks_ends_by_itself_and_its_worker_goes_on() {
     submission.wait().status(124).stderr_contains("failed: timed out: it was still running after 100 ms\n");
     assert!(cluster.file("cleaned up again").exists());
     assert_eq!(cluster.spans().attempt_of(2).attribute("error.type"), "timeout");
-    assert_eq!((cluster.worker_pids(), &cluster.status()["workers"]["lost"]), (worker, &json!(0)));
+    assert_eq!((cluster.worker_pids(), &cluster.runner().status()["workers"]["lost"]), (worker, &json!(0)));
 }
 
 #[test]
@@ -92,7 +91,7 @@ fn a_function_that_waits_for_others_is_told_in_its_wait_and_may_clean_up() {
         }
         assert_eq!(fs::read_to_string(&cleaned).expect("it cleans up"), "Some(Cancelled) true 49");
         let of_child = |task: &Value| task["target"] == "nested_tasks.after" && task["state"] != "cancelled";
-        wait_until("the child has ended too", || (!cluster.tasks().iter().any(of_child)).then_some(()));
+        wait_until("the child has ended too", || (!cluster.runner().tasks().iter().any(of_child)).then_some(()));
     }
     cluster.spans().assert_whole(&[]);
     assert!(cluster.worker_pids().iter().any(|pid| workers.contains(pid)), "the worker that waited goes on");
@@ -106,7 +105,7 @@ fn a_function_that_does_not_ask_is_ended_with_its_worker_when_its_time_is_up() {
     cluster.tracer(&["cancel", "1"]).success();
     let task = wait_for_state(&cluster, 1, "cancelling");
     assert_eq!(task["ended_unix_ms"], Value::Null);
-    cluster.tracer(&["status"]).success().stdout_contains("1 running (1 of them being ended)");
+    cluster.runner().tracer(&["status"]).success().stdout_contains("1 running (1 of them being ended)");
     assert!(is_alive(workers[0]));
     cluster.tracer(&["cancel", "1", "--grace=50ms"]).success();
     submission.wait().status(1).stderr_contains("failed: it was cancelled\n");
@@ -122,6 +121,9 @@ fn a_function_that_does_not_ask_is_ended_with_its_worker_when_its_time_is_up() {
 
 #[test]
 fn a_command_gets_sigterm_then_sigkill_and_each_step_is_seen() {
+    if differs!() {
+        return;
+    }
     let cluster = Cluster::traced();
     let worker = cluster.worker_pids();
     let (submission, pid) = submit_stubborn(&cluster, &["--name=stubborn", "--grace=1h"]);
@@ -142,6 +144,9 @@ fn a_command_gets_sigterm_then_sigkill_and_each_step_is_seen() {
 
 #[test]
 fn ctrl_c_twice_ends_it_at_once() {
+    if differs!() {
+        return;
+    }
     let cluster = Cluster::traced();
     let (submission, pid) = submit_stubborn(&cluster, &["--grace=1h"]);
     submission.signal(Signal::INT);
@@ -159,6 +164,9 @@ fn ctrl_c_twice_ends_it_at_once() {
 /// A lease is revoked in the ring of claims, which does not need the worker.
 #[test]
 fn a_task_in_the_lease_of_a_busy_worker_is_cancelled_without_waiting_for_that_worker() {
+    if differs!() {
+        return;
+    }
     let cluster = Cluster::untraced();
     let mut driver = Driver::connect(&cluster.temp_dir()).unwrap();
     let released = cluster.file("released");
@@ -207,6 +215,9 @@ fn a_task_that_waits_for_too_long_and_a_command_that_is_silent_for_too_long_are_
     running.wait().success();
     cluster.submit("demo:my_function", &["--queue-timeout=1h"]).success();
 
+    if differs!() {
+        return;
+    }
     let worker = cluster.worker_pids();
     let idle = ["submit", "command", "--idle-timeout=400ms", "--", "sh", "-c"];
     // It takes longer than that, and is never silent for that long.

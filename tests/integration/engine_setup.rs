@@ -326,7 +326,7 @@ fn wrong_engines_are_found_and_each_is_told_with_what_mends_it() {
     let (id, [started, _]) = super::engine::submit_blocked(&b, &[], "one");
     b.wait_for_file(started.as_ref());
     let explained = |cluster: &Cluster, id: u64| cluster.tracer(&["explain", &id.to_string()]).success();
-    explained(&b, id).stdout_contains("` runs attempt 1 of it, which it took ");
+    explained(&b, id).stdout_contains("` has had it for ").stdout_contains(", at attempt 1");
     b.stop().success();
     let a = super::engine::origin(&broker);
     super::engine::agent_pid(&a);

@@ -2,14 +2,13 @@
 
 use rustix::process::Signal;
 use serde_json::{Value, json};
-use tracer::Driver;
 
-use crate::support::{Cluster, kill, wait_until};
+use super::support::{Cluster, Driver, Head, kill, wait_until};
 
 /// Returns the reasons as JSON.
 #[track_caller]
-fn reasons(cluster: &Cluster, id: u64) -> Vec<Value> {
-    let answer = cluster.tracer(&["explain", &id.to_string(), "--format", "json"]).success().stderr("").json();
+fn reasons(head: &Head, id: u64) -> Vec<Value> {
+    let answer = head.tracer(&["explain", &id.to_string(), "--format", "json"]).success().stderr("").json();
     assert_eq!(answer["task"]["id"], id);
     answer["reasons"].as_array().expect("reasons are a list").clone()
 }
@@ -24,6 +23,11 @@ fn occupy(cluster: &Cluster) -> u32 {
     std::fs::read_to_string(cluster.file("started")).unwrap().parse().unwrap()
 }
 
+/// Returns the reason of the first task, once a node has it.
+fn running_elsewhere(cluster: &Cluster) -> Option<Value> {
+    reasons(cluster, 1).into_iter().find(|reason| reason["reason"] == "runs_elsewhere")
+}
+
 #[test]
 fn a_running_task_has_its_worker_named_and_those_behind_it_what_they_wait_for() {
     let cluster = Cluster::untraced();
@@ -31,10 +35,24 @@ fn a_running_task_has_its_worker_named_and_those_behind_it_what_they_wait_for() 
     for _ in 0..3 {
         cluster.tracer(&["submit", "task", "--no-wait", "demo:my_function"]).success();
     }
-    let running = &reasons(&cluster, 1)[0];
+    let running = &reasons(cluster.runner(), 1)[0];
     assert_eq!((&running["reason"], &running["worker_pid"]), (&json!("running"), &json!(pid)));
     assert!(running["since_unix_ms"].as_u64() > Some(0), "{running}");
-    cluster.tracer(&["explain", "1"]).success().stdout_contains(&format!("(pid {pid}) has run it for "));
+    cluster.runner().tracer(&["explain", "1"]).success().stdout_contains(&format!("(pid {pid}) has run it for "));
+    if differs!() {
+        let (running, last) = (wait_until("the claim is known", || running_elsewhere(&cluster)), reasons(&cluster, 4));
+        assert_eq!(running["node_id"], cluster.runner().status()["node_id"]);
+        assert_eq!((&running["attempt"], running["since_unix_ms"].as_u64() > Some(0)), (&json!(1), true), "{running}");
+        cluster
+            .tracer(&["explain", "1"])
+            .success()
+            .stdout_contains("state      running\n")
+            .stdout_contains(" has had it for ");
+        assert_eq!((last.len(), &last[0]["reason"], &last[0]["queue"]), (1, &json!("in_queue"), &json!("default")));
+        std::fs::write(cluster.file("go"), "").unwrap();
+        cluster.wait_for_task(4);
+        return;
+    }
 
     let first = reasons(&cluster, 2);
     let last = reasons(&cluster, 4);
@@ -100,7 +118,7 @@ fn a_task_that_waits_for_tasks_of_its_own_has_those_named() {
     let [said, go] = ["said", "go"].map(|name| json!(cluster.file(name)).to_string());
     let run = cluster.submit_in_background("nested_tasks:waits_for_children", &["3", &said, &go]);
     cluster.wait_for_file(&cluster.file("said"));
-    let awaits = wait_until("it waits", || reasons(&cluster, 1).get(1).cloned());
+    let awaits = wait_until("it waits", || reasons(cluster.runner(), 1).get(1).cloned());
     assert_eq!(awaits["reason"], "awaits_tasks");
     let ids: Vec<_> = awaits["tasks"].as_array().unwrap().iter().map(|task| task["id"].clone()).collect();
     assert_eq!(ids, [2, 3, 4]);
@@ -112,8 +130,8 @@ fn a_task_that_waits_for_tasks_of_its_own_has_those_named() {
 fn a_task_in_a_head_that_stops_is_told_so() {
     let cluster = Cluster::untraced();
     occupy(&cluster);
-    let stop = cluster.tracer_in_background(&["stop", "--grace-period", "60s"]);
-    let ending = wait_until("it stops", || reasons(&cluster, 1).get(1).cloned());
+    let stop = cluster.runner().tracer_in_background(&["stop", "--grace-period", "60s"]);
+    let ending = wait_until("it stops", || reasons(cluster.runner(), 1).get(1).cloned());
     assert_eq!(ending["reason"], "worker_ending");
     assert_eq!(ending["text"], "its worker is being ended, because the head is stopping");
     std::fs::write(cluster.file("go"), "").unwrap();
@@ -126,11 +144,13 @@ fn a_task_that_finds_no_worker_is_told_why_there_is_none() {
     let pid = occupy(&cluster);
     cluster.tracer(&["submit", "task", "--no-wait", "demo:my_function"]).success();
     // Where a further worker would keep its spans.
-    let (spools, elsewhere) = (cluster.session_dir().join("spool"), cluster.session_dir().join("elsewhere"));
+    let session_dir = cluster.runner().session_dir();
+    let (spools, elsewhere) = (session_dir.join("spool"), session_dir.join("elsewhere"));
     std::fs::rename(&spools, &elsewhere).unwrap();
     kill(pid, Signal::KILL);
+    wait_until("the other one is there", || (cluster.runner().tasks().len() == 2).then_some(()));
     let text = wait_until("another cannot be started", || {
-        let reasons = reasons(&cluster, 2);
+        let reasons = reasons(cluster.runner(), 2);
         let reason =
             reasons.iter().find(|reason| reason["reason"] == "no_worker_ready" && reason["why"].is_string())?;
         Some(reason["text"].as_str()?.to_owned())

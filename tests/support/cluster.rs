@@ -27,6 +27,7 @@ pub struct Builder {
     hook: Option<String>,
     arguments: Vec<OsString>,
     env: Vec<(OsString, OsString)>,
+    queue: Option<String>,
 }
 
 impl Builder {
@@ -51,6 +52,12 @@ impl Builder {
     /// Adds a variable for every command of this cluster, the one that starts it among them.
     pub fn env(mut self, name: &str, value: impl AsRef<OsStr>) -> Builder {
         self.env.push((name.into(), value.as_ref().into()));
+        self
+    }
+
+    /// Queue that each task of `tracer submit` goes to; without it they name none.
+    pub fn submits_to(mut self, queue: &str) -> Builder {
+        self.queue = Some(queue.into());
         self
     }
 
@@ -176,7 +183,13 @@ impl Cluster {
     /// `tracer`, to be changed before it is run with [`Cluster::run`] or [`Cluster::spawn`].
     pub fn command<S: AsRef<OsStr>>(&self, arguments: &[S]) -> Command {
         let mut command = self.program(env!("CARGO_BIN_EXE_tracer"));
-        command.args(arguments);
+        let (first, rest) = arguments.split_at(arguments.len().min(2));
+        command.args(first);
+        let submits = first.len() == 2 && first[0].as_ref() == "submit" && first[1].as_ref() != "actor";
+        if let (true, Some(queue)) = (submits, &self.builder.queue) {
+            command.args(["--queue", queue]);
+        }
+        command.args(rest);
         command
     }
 
@@ -285,6 +298,11 @@ impl Cluster {
     #[track_caller]
     pub fn stop(&self) -> Run {
         self.tracer(&["stop"])
+    }
+
+    /// Returns the node whose workers run what is submitted here: this one.
+    pub fn runner(&self) -> &Cluster {
+        self
     }
 
     /// `tracer status --format json`.

@@ -26,7 +26,7 @@ mod terminal;
 mod wait;
 
 pub use broker::{Broker, free_port};
-pub use cluster::{Builder, Cluster};
+pub use cluster::{Builder, Cluster, Cluster as Head};
 pub use foreign::{build_standalone, cargo_on_new_crate, compile_c, compile_c_with};
 pub use http::{Answer, Api, Ask, read_answer, read_chunk, read_head};
 pub use load::{Clients, Exchange, Idle, Outcome};
@@ -40,6 +40,7 @@ pub use run::{Background, Run};
 pub use skip::skip;
 pub use spans::{Span, Spans};
 pub use terminal::{in_a_terminal, run_in_a_terminal, type_in_a_terminal};
+pub use tracer::Driver;
 pub use wait::{wait_until, wait_until_within};
 
 /// The hook that comes with tracer.

@@ -824,8 +824,9 @@ impl Agent {
                 for place in 0..*count {
                     let task = member(id, place);
                     match self.shares.get_mut(&task.task).filter(|share| share.bundle == Some(id.task)) {
-                        Some(Share { withdrawn: Some((_, true)), .. }) => {
-                            self.say(Request::Tell(claim.holder.place, Told::Stop(task).encode()));
+                        Some(Share { withdrawn: Some((_, Some(stop))), .. }) => {
+                            let told = Told::Stop(task, *stop).encode();
+                            self.say(Request::Tell(claim.holder.place, told));
                         }
                         // It has begun in time.
                         Some(share) => share.withdrawn = None,

@@ -305,8 +305,10 @@ impl Server {
             FromAgent::Lost { task, attempt, lost, why } => {
                 reactor::on_shared_lost(state, io, task, (attempt, &lost), why, now);
             }
+            FromAgent::Claimed(task, claim) => reactor::on_claimed(state, task, Some(claim)),
+            FromAgent::LetGo(task) => reactor::on_claimed(state, task, None),
             FromAgent::Import(import) => reactor::on_import(state, io, import, now),
-            FromAgent::Stop(id) => reactor::on_stop_import(state, io, id, now),
+            FromAgent::Stop(id, stop) => reactor::on_stop_import(state, io, id, stop, now),
             FromAgent::Settled(id) => reactor::on_settled(state, id),
             FromAgent::Engine { is_reachable, text } => {
                 let word = if is_reachable { "is there" } else { "cannot be reached" };

@@ -56,10 +56,10 @@ pub enum Reason {
         address: String,
     },
     /// A node has taken it from its queue.
-    RunsOn {
-        /// The node.
+    RunsElsewhere {
+        /// The node, as spans name it.
         node_id: String,
-        /// Number of the attempt.
+        /// Number of the attempt, from 1.
         attempt: u32,
         /// Time at which that node took it, in nanoseconds since the Unix epoch by that node's clock.
         since_unix_nano: u64,
@@ -308,10 +308,6 @@ impl fmt::Display for Reason {
                 f,
                 "no living node serves the queue `{queue}`\n(hint: `tracer start --address {address} --queue {queue}`)"
             ),
-            Reason::RunsOn { node_id, attempt, since_unix_nano } => {
-                let ran = Elapsed::from_nanos(now_unix_nano().saturating_sub(*since_unix_nano));
-                write!(f, "node `{node_id}` runs attempt {attempt} of it, which it took {ran} ago")
-            }
             Reason::BehindAlike { tasks: 1 } => f.write_str("1 task that asks for the same is before it in the queue"),
             Reason::BehindAlike { tasks } => {
                 write!(f, "{tasks} tasks that ask for the same are before it in the queue")
@@ -377,6 +373,9 @@ impl fmt::Display for Reason {
                 } else {
                     Ok(())
                 }
+            }
+            Reason::RunsElsewhere { node_id, attempt, since_unix_nano } => {
+                write!(f, "node `{node_id}` has had it for {}, at attempt {attempt}", since(*since_unix_nano))
             }
             Reason::Running(running) => write!(
                 f,

@@ -7,7 +7,7 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 use tracer_core::codec::{Put, Take, WireError};
-use tracer_core::task::{AttemptReport, Outcome, Refusal, TaskId};
+use tracer_core::task::{AttemptReport, Outcome, Refusal, TaskId, WorkerId};
 use tracer_core::{ClusterTaskId, PlaceId};
 
 use super::cluster::ClusterReport;
@@ -36,6 +36,8 @@ pub struct SharedEnd {
     pub past: Vec<AttemptReport>,
     /// The node that ran it; empty if none did.
     pub node_id: String,
+    /// The worker of that node that ran the last attempt, with its process id.
+    pub worker: Option<(WorkerId, u32)>,
 }
 
 impl SharedEnd {
@@ -47,6 +49,9 @@ impl SharedEnd {
         out.put_u64(self.started_unix_nano.unwrap_or(0));
         out.put_u64(self.ended_unix_nano);
         out.put_str(&self.node_id);
+        let (worker, pid) = self.worker.map_or((0, 0), |(worker, pid)| (worker.0, pid));
+        out.put_u64(worker);
+        out.put_u32(pid);
         self.outcome.encode(&mut out);
         put_attempts(&mut out, &self.past);
         self.digest.iter().for_each(|digest| out.extend_from_slice(digest));
@@ -60,6 +65,8 @@ impl SharedEnd {
         let has_started = flag(&mut take)?;
         let started_unix_nano = Some(take.u64()?).filter(|_| has_started);
         let (ended_unix_nano, node_id) = (take.u64()?, take.str()?.to_owned());
+        // No process has the id 0.
+        let worker = Some((WorkerId(take.u64()?), take.u32()?)).filter(|(_, pid)| *pid != 0);
         let outcome = Outcome::take(&mut take)?;
         let past = take_attempts(&mut take)?;
         let digest = match &outcome {
@@ -67,7 +74,7 @@ impl SharedEnd {
             _ => None,
         };
         take.finish()?;
-        Ok(SharedEnd { attempt, outcome, digest, started_unix_nano, ended_unix_nano, past, node_id })
+        Ok(SharedEnd { attempt, outcome, digest, started_unix_nano, ended_unix_nano, past, node_id, worker })
     }
 }
 
@@ -199,8 +206,8 @@ pub enum ToAgent {
     Withdraw {
         /// The task.
         task: TaskId,
-        /// True if it is to end also where it runs.
-        stops: bool,
+        /// Set if it is to end also where it runs.
+        stops: Option<Stop>,
         /// End that it has if nobody has begun it: an encoded [`SharedEnd`].
         end: Vec<u8>,
     },
@@ -260,6 +267,8 @@ pub enum ToAgent {
     },
     /// The end of a task of this head is in its journal: what the engine keeps for it is not needed any more.
     Taken(TaskId),
+    /// A worker waits for a task that no process is free for: it is to run here, unless somebody has begun it.
+    TakeBack(TaskId),
     /// Somebody asks for a task of any node.
     Find {
         /// Number of the question, which comes back.
@@ -269,6 +278,43 @@ pub enum ToAgent {
     },
     /// Somebody asks for the nodes and queues of the engine: the number of the question, which comes back.
     Survey(u64),
+}
+
+/// The way in which an attempt is to end.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Stop {
+    /// Time for each step, in nanoseconds; none for that of the task.
+    pub grace_ns: Option<u64>,
+}
+
+impl Stop {
+    /// Returns a way that is no slower than either of two.
+    pub fn sooner(self, other: Stop) -> Stop {
+        Stop { grace_ns: self.grace_ns.into_iter().chain(other.grace_ns).min() }
+    }
+
+    /// Appends it.
+    pub fn put(self, out: &mut Vec<u8>) {
+        out.put_u8(self.grace_ns.is_some().into());
+        out.put_u64(self.grace_ns.unwrap_or(0));
+    }
+
+    /// Takes it from what follows.
+    pub fn take(take: &mut Take<'_>) -> Result<Stop, WireError> {
+        let has_grace = flag(take)?;
+        Ok(Stop { grace_ns: Some(take.u64()?).filter(|_| has_grace) })
+    }
+}
+
+/// The claim of a node to a task.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ClaimedBy {
+    /// The node, as spans name it.
+    pub node_id: String,
+    /// Number of the attempt, from 1.
+    pub attempt: u32,
+    /// Time at which that node took it, in nanoseconds since the Unix epoch by that node's clock.
+    pub since_unix_nano: u64,
 }
 
 /// Knowledge that the engine has of a task.
@@ -286,14 +332,7 @@ pub enum Found {
         attempts: u32,
     },
     /// The claim of a node.
-    Claimed {
-        /// The node, as spans name it.
-        node_id: String,
-        /// Number of the attempt.
-        attempt: u32,
-        /// Time at which that node took it, in nanoseconds since the Unix epoch by that node's clock.
-        since_unix_nano: u64,
-    },
+    Claimed(ClaimedBy),
     /// The end, an encoded [`SharedEnd`]. A large value is in a file of this place, for whoever asked.
     Ended {
         /// The end.
@@ -310,6 +349,18 @@ pub enum Found {
     },
 }
 
+impl ClaimedBy {
+    fn put(&self, out: &mut Vec<u8>) {
+        out.put_u32(self.attempt);
+        out.put_u64(self.since_unix_nano);
+        out.put_str(&self.node_id);
+    }
+
+    fn take(take: &mut Take<'_>) -> Result<ClaimedBy, WireError> {
+        Ok(ClaimedBy { attempt: take.u32()?, since_unix_nano: take.u64()?, node_id: take.str()?.into() })
+    }
+}
+
 impl Found {
     fn put(&self, out: &mut Vec<u8>) {
         match self {
@@ -320,11 +371,9 @@ impl Found {
                 out.put_u32(*attempts);
                 out.put_str(queue);
             }
-            Found::Claimed { node_id, attempt, since_unix_nano } => {
+            Found::Claimed(claim) => {
                 out.put_u8(3);
-                out.put_u32(*attempt);
-                out.put_u64(*since_unix_nano);
-                out.put_str(node_id);
+                claim.put(out);
             }
             Found::Ended { end, loss } => {
                 out.put_u8(4);
@@ -344,7 +393,7 @@ impl Found {
             0 => Found::Unreachable,
             1 => Found::Unknown,
             2 => Found::Waiting { attempts: take.u32()?, queue: take.str()?.into() },
-            3 => Found::Claimed { attempt: take.u32()?, since_unix_nano: take.u64()?, node_id: take.str()?.into() },
+            3 => Found::Claimed(ClaimedBy::take(take)?),
             4 => Found::Ended { end: take.bytes()?.into(), loss: take_option(take)? },
             5 => Found::Lost { attempt: take.u32()?, why: take.str()?.into() },
             _ => return Err(WireError::UnknownValue("what was found")),
@@ -405,10 +454,14 @@ pub enum FromAgent {
         /// Reason why that is its end, as a clause.
         why: String,
     },
+    /// A node has a task of this head.
+    Claimed(TaskId, ClaimedBy),
+    /// The node that had a task of this head has let go of it.
+    LetGo(TaskId),
     /// A task to run.
     Import(Import),
     /// The origin of an import wants it to end.
-    Stop(ClusterTaskId),
+    Stop(ClusterTaskId, Stop),
     /// The end of an import need not be remembered any more.
     Settled(ClusterTaskId),
     /// State of the engine, for people.
@@ -504,7 +557,7 @@ impl ToAgent {
                 }
             }
             ToAgent::ShareBundle { first, count, queue, crash_limit, run_ns, is_new, is_stored, tasks } => {
-                out.put_u8(13);
+                out.put_u8(14);
                 [first.0, *run_ns].into_iter().for_each(|number| out.put_u64(number));
                 [*count, *crash_limit, tasks.len() as u32].into_iter().for_each(|number| out.put_u32(number));
                 [*is_new, *is_stored].into_iter().for_each(|flag| out.put_u8(flag.into()));
@@ -517,7 +570,8 @@ impl ToAgent {
             ToAgent::Withdraw { task, stops, end } => {
                 out.put_u8(3);
                 out.put_u64(task.0);
-                out.put_u8((*stops).into());
+                out.put_u8(stops.is_some().into());
+                stops.unwrap_or_default().put(out);
                 out.put_bytes(end);
             }
             ToAgent::Free { slots, free, imports } => {
@@ -558,6 +612,10 @@ impl ToAgent {
             }
             ToAgent::Taken(task) => {
                 out.put_u8(11);
+                out.put_u64(task.0);
+            }
+            ToAgent::TakeBack(task) => {
+                out.put_u8(15);
                 out.put_u64(task.0);
             }
             ToAgent::Find { number, id } => {
@@ -605,7 +663,11 @@ impl ToAgent {
                     is_stored,
                 }
             }
-            3 => ToAgent::Withdraw { task: TaskId(take.u64()?), stops: flag(&mut take)?, end: take.bytes()?.into() },
+            3 => {
+                let (task, is_to_stop) = (TaskId(take.u64()?), flag(&mut take)?);
+                let stops = Some(Stop::take(&mut take)?).filter(|_| is_to_stop);
+                ToAgent::Withdraw { task, stops, end: take.bytes()?.into() }
+            }
             4 => ToAgent::Free { slots: take.u32()?, free: take.u32()?, imports: take.u64()? },
             5 => ToAgent::Open { attempt: take.u32()?, token: take.bytes()?.into() },
             6 => ToAgent::AttemptFailed {
@@ -629,6 +691,7 @@ impl ToAgent {
                 let tasks = tasks.collect::<Result<_, WireError>>()?;
                 ToAgent::ShareBundle { first, count, queue, crash_limit, run_ns, is_new, is_stored, tasks }
             }
+            15 => ToAgent::TakeBack(TaskId(take.u64()?)),
             _ => return Err(WireError::UnknownValue("message to an agent")),
         };
         take.finish()?;
@@ -673,9 +736,10 @@ impl FromAgent {
                 put_lost(out, lost);
                 put_option(out, problem.as_deref());
             }
-            FromAgent::Stop(id) => {
+            FromAgent::Stop(id, stop) => {
                 out.put_u8(6);
                 put_id(out, *id);
+                stop.put(out);
             }
             FromAgent::Settled(id) => {
                 out.put_u8(7);
@@ -699,6 +763,15 @@ impl FromAgent {
                 out.put_u8(11);
                 out.put_u64(*number);
                 out.put_bytes(&rmp_serde::to_vec_named(cluster).expect("a report is plain data"));
+            }
+            FromAgent::Claimed(task, claim) => {
+                out.put_u8(12);
+                out.put_u64(task.0);
+                claim.put(out);
+            }
+            FromAgent::LetGo(task) => {
+                out.put_u8(13);
+                out.put_u64(task.0);
             }
         }
     }
@@ -729,12 +802,14 @@ impl FromAgent {
                     Import { id, token, attempt, failures, crashes, lost, submitted_unix_nano, envelope, problem };
                 FromAgent::Import(import)
             }
-            6 => FromAgent::Stop(take_id(&mut take)?),
+            6 => FromAgent::Stop(take_id(&mut take)?, Stop::take(&mut take)?),
             7 => FromAgent::Settled(take_id(&mut take)?),
             8 => FromAgent::Engine { is_reachable: flag(&mut take)?, text: take.str()?.into() },
             9 => FromAgent::Log(take.str()?.into()),
             10 => FromAgent::Found { number: take.u64()?, found: Found::take(&mut take)? },
             11 => FromAgent::Surveyed { number: take.u64()?, cluster: take_value(take.bytes()?)? },
+            12 => FromAgent::Claimed(TaskId(take.u64()?), ClaimedBy::take(&mut take)?),
+            13 => FromAgent::LetGo(TaskId(take.u64()?)),
             _ => return Err(WireError::UnknownValue("message of an agent")),
         };
         take.finish()?;
@@ -793,6 +868,9 @@ mod tests {
                 is_new: true,
                 is_stored: false,
             },
+            ToAgent::Withdraw { task: TaskId(1), stops: Some(Stop { grace_ns: Some(0) }), end: b"end".to_vec() },
+            ToAgent::Withdraw { task: TaskId(1), stops: Some(Stop { grace_ns: None }), end: b"end".to_vec() },
+            ToAgent::Withdraw { task: TaskId(1), stops: None, end: b"end".to_vec() },
             ToAgent::ShareBundle {
                 first: TaskId(1),
                 count: 3,
@@ -803,7 +881,6 @@ mod tests {
                 is_stored: true,
                 tasks: vec![(TaskId(1), 5, b"one".to_vec()), (TaskId(3), 6, b"three".to_vec())],
             },
-            ToAgent::Withdraw { task: TaskId(1), stops: true, end: b"end".to_vec() },
             ToAgent::Free { slots: 2, free: 1, imports: 7 },
             ToAgent::Open { token: b"token".to_vec(), attempt: 2 },
             ToAgent::AttemptFailed { id: ID, attempt: 1, is_crash: true, report: b"r".to_vec() },
@@ -812,6 +889,7 @@ mod tests {
             ToAgent::Stopping,
             ToAgent::StoodIn { id: ID, attempt: 3 },
             ToAgent::Taken(TaskId(4)),
+            ToAgent::TakeBack(TaskId(4)),
             ToAgent::Find { number: 8, id: ID },
             ToAgent::Survey(9),
         ];
@@ -821,11 +899,14 @@ mod tests {
             assert_eq!(ToAgent::decode(&body), Ok(message.clone()));
             assert!(ToAgent::decode(&body[..body.len() - 1]).is_err(), "{message:?}");
         }
+        let claim = ClaimedBy { node_id: "b".into(), attempt: 2, since_unix_nano: 3 };
         let from_agent = [
             FromAgent::Stored(TaskId(1)),
             FromAgent::NotStored(TaskId(1), Refusal::new(RefusalCode::QueueRefused, "no\n(hint: yes)")),
             FromAgent::Ended(TaskId(1), b"end".to_vec()),
             FromAgent::Lost { task: TaskId(1), attempt: 2, lost: Vec::new(), why: "gone".into() },
+            FromAgent::Claimed(TaskId(3), claim.clone()),
+            FromAgent::LetGo(TaskId(3)),
             FromAgent::Import(Import {
                 id: ID,
                 token: b"token".to_vec(),
@@ -837,7 +918,7 @@ mod tests {
                 envelope: b"e".to_vec(),
                 problem: Some("gone".into()),
             }),
-            FromAgent::Stop(ID),
+            FromAgent::Stop(ID, Stop { grace_ns: None }),
             FromAgent::Settled(ID),
             FromAgent::Engine { is_reachable: true, text: "nats-server 2.9.10".into() },
             FromAgent::Log("line".into()),
@@ -848,7 +929,7 @@ mod tests {
             Found::Unreachable,
             Found::Unknown,
             Found::Waiting { queue: "q".into(), attempts: 1 },
-            Found::Claimed { node_id: "b".into(), attempt: 2, since_unix_nano: 3 },
+            Found::Claimed(claim.clone()),
             Found::Ended { end: b"end".to_vec(), loss: Some("gone".into()) },
             Found::Ended { end: b"end".to_vec(), loss: None },
             Found::Lost { attempt: 1, why: "gone".into() },
@@ -871,6 +952,7 @@ mod tests {
             ended_unix_nano: 6,
             past: Vec::new(),
             node_id: "b".into(),
+            worker: Some((WorkerId(3), 77)),
         };
         for end in [SharedEnd { outcome: Outcome::Returned(vec![1]), started_unix_nano: None, ..end.clone() }, end] {
             assert_eq!(SharedEnd::decode(&end.encode()), Ok(end));
@@ -888,6 +970,7 @@ mod tests {
             ended_unix_nano: 6,
             past: Vec::new(),
             node_id: String::new(),
+            worker: None,
         };
         assert_eq!(SharedEnd::decode(&end.encode()), Ok(end.clone()));
         let without = SharedEnd { outcome: stored(""), ..end };

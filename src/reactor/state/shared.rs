@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use tracer_core::task::{Failure, JobId, TaskId};
 use tracer_core::{ClusterTaskId, PlaceId};
+use tracer_ipc::protocol::{ClaimedBy, Stop};
 
 use crate::state::task::DriverId;
 
@@ -108,6 +109,10 @@ pub(crate) struct Open {
     pub is_told: bool,
     /// True once the engine is known to have it.
     pub is_stored: bool,
+    /// The node that has it, if one has.
+    pub claim: Option<ClaimedBy>,
+    /// True once the agent was asked to take it back for a worker that waits for it, until a node has it or has let go of it.
+    pub is_taken_back: bool,
     /// Set once somebody wants it to end.
     pub withdrawn: Option<Withdrawn>,
 }
@@ -117,8 +122,8 @@ pub(crate) struct Open {
 pub(crate) struct Withdrawn {
     /// Failure that it ends with if nobody has begun it.
     pub failure: Failure,
-    /// True if it is to end also where it runs.
-    pub stops: bool,
+    /// Set if it is to end also where it runs.
+    pub stops: Option<Stop>,
     /// Time at which it was said, in nanoseconds since the Unix epoch.
     pub unix_nano: u64,
 }
