@@ -72,7 +72,7 @@ pub(super) struct HeldBundle {
     seen_ns: Option<u64>,
 }
 
-/// What is to be brought about in the record of a bundle.
+/// A change that is to be brought about in the record of a bundle.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Wish {
     /// That this node has it.
