@@ -75,13 +75,13 @@ pub(super) struct HeldBundle {
 /// A change that is to be brought about in the record of a bundle.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Wish {
-    /// That this node has it.
+    /// Delivery of it to this node.
     Deliver(Mark, Terms, u32),
     /// The end of those tasks that their origin wants to end.
     End(u32),
     /// The states of its tasks.
     Settle,
-    /// That this node does not run it.
+    /// Note that this node does not run it.
     NotRun,
 }
 
