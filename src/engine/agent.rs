@@ -89,7 +89,7 @@ pub struct SharingBundle {
     pub count: u32,
     /// Time that one of them is expected to run, in nanoseconds.
     pub run_ns: u64,
-    /// Those that have not ended: each with the time of its acceptance in nanoseconds since the Unix epoch, and its envelope.
+    /// The tasks that have not ended: each with the time of its acceptance in nanoseconds since the Unix epoch, and its envelope.
     pub tasks: BTreeMap<TaskId, (u64, Vec<u8>)>,
     /// True if no agent before this one was told of it.
     pub is_new: bool,
@@ -344,7 +344,7 @@ struct Change {
 /// Pulls from a queue.
 #[derive(Debug, Default)]
 struct Pulling {
-    /// Those that go on, each with whether it waits.
+    /// The pulls that go on, each with whether it waits.
     going: Vec<(Tier, bool)>,
     /// True if one part was looked into, and had less than there was room for.
     has_looked: bool,

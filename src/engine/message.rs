@@ -32,7 +32,7 @@ pub struct BundleMessage<'a> {
     pub count: u32,
     /// Time that one of them is expected to run, in nanoseconds.
     pub run_ns: u64,
-    /// Those that are still to be run, in their order.
+    /// The tasks that are still to be run, in their order.
     pub tasks: Vec<BundledTask<'a>>,
 }
 

@@ -72,16 +72,16 @@ pub(super) struct HeldBundle {
     seen_ns: Option<u64>,
 }
 
-/// What is to be brought about in the record of a bundle.
+/// A change that is to be brought about in the record of a bundle.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Wish {
-    /// That this node has it.
+    /// Delivery of it to this node.
     Deliver(Mark, Terms, u32),
     /// The end of those tasks that their origin wants to end.
     End(u32),
     /// The states of its tasks.
     Settle,
-    /// That this node does not run it.
+    /// Note that this node does not run it.
     NotRun,
 }
 

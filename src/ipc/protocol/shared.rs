@@ -198,7 +198,7 @@ pub enum ToAgent {
         is_new: bool,
         /// True if an agent has said that the engine has it.
         is_stored: bool,
-        /// Those of its tasks that have not ended: each with the time at which it was accepted, in nanoseconds since the Unix epoch, and its envelope as in
+        /// The tasks that have not ended: each with the time at which it was accepted, in nanoseconds since the Unix epoch, and its envelope as in
         /// [`ToAgent::Share`].
         tasks: Vec<(TaskId, u64, Vec<u8>)>,
     },

@@ -24,7 +24,7 @@ const ENDED: u8 = b'e';
 /// Messages that are sent.
 pub(super) struct Alone {
     pub(super) messages: usize,
-    /// Those on the way at a time.
+    /// The most on the way at a time.
     pub(super) in_flight: usize,
     /// Tasks in each.
     pub(super) tasks: usize,
