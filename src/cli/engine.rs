@@ -105,9 +105,7 @@ struct ConfigArgs {
 ///
 /// What is there stays, and gets as many copies as are said.
 #[derive(clap::Args)]
-#[command(
-    after_help = "Example:\n  tracer engine init --address tls://10.0.0.5 --credentials admin.nk --queue gpu"
-)]
+#[command(after_help = "Example:\n  tracer engine init --address tls://10.0.0.5 --credentials admin.nk --queue gpu")]
 struct InitArgs {
     #[command(flatten)]
     access: AccessArgs,

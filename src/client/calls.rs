@@ -56,7 +56,7 @@ pub struct Calls {
     state: Mutex<State>,
     /// The control socket, lanes, and event descriptors of services.
     epoll: OwnedFd,
-    /// What the thread waits for: `epoll`, unless somebody looks, and `wake`.
+    /// Descriptors that the thread waits for: `epoll`, unless somebody looks, and `wake`.
     waiting: OwnedFd,
     /// Wakes the thread when something is due before what it waits for.
     wake: OwnedFd,

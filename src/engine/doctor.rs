@@ -1,4 +1,4 @@
-//! What is wrong with an engine, as a list of findings, each with what mends it. Everything here follows from what was seen; nothing is asked.
+//! Findings about an engine: problems, each with what mends it. Everything here follows from what was seen; nothing is asked.
 
 use std::collections::BTreeSet;
 
@@ -80,11 +80,11 @@ pub struct Examination {
     pub survey: Survey,
     /// True for each server of which it is known that it syncs every write before it acknowledges, false for each that does not.
     pub syncs: Vec<bool>,
-    /// What is wrong.
+    /// The problem.
     pub findings: Vec<Finding>,
 }
 
-/// What was seen beside a survey.
+/// Facts that were seen beside a survey.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Seen {
     /// See [`Examination::syncs`].

@@ -58,6 +58,8 @@ pub(crate) use examine::examine;
 pub(crate) const ACK_WAIT: Duration = Duration::from_secs(10);
 /// Time that a pull waits for messages.
 const PULL_EXPIRES: Duration = Duration::from_secs(20);
+/// Interval at which the server that watches records says that it does.
+const WATCH_HEARTBEAT: Duration = Duration::from_secs(5);
 /// Time within which a request is answered.
 const REQUEST_LIMIT: Duration = Duration::from_secs(5);
 /// Time that records are kept after their last change.
@@ -576,7 +578,7 @@ async fn set_up(
     watch(client, &context, place).await
 }
 
-/// What became of a stream that is to be there.
+/// Outcome of making a stream that is to be there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Made {
     /// It was made.
@@ -711,6 +713,8 @@ async fn watch(client: &Client, context: &Context, place: PlaceId) -> Result<con
         deliver_policy: DeliverPolicy::New,
         ack_policy: AckPolicy::None,
         filter_subject: format!("tracer.{CLUSTER}.record.*.{place}.*"),
+        // It ends with the server that has it, which may be another one than this connection's.
+        idle_heartbeat: WATCH_HEARTBEAT,
         ..consumer::push::Config::default()
     };
     let consumer: PushConsumer = stream.create_consumer(config).await.map_err(|error| asset(with_causes(&error)))?;

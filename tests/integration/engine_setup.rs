@@ -124,7 +124,7 @@ fn each_role_may_do_what_it_is_for_and_nothing_else_on_a_real_server() {
     }
     // At last an admin empties what was said before.
     for change in ["UPDATE", "MSG.DELETE", "PURGE"] {
-        commands_of.extend(["RECORD", "Q_default"].map(|stream| (of_stream(change, stream), admin)));
+        commands_of.extend(["RECORD", "Q_default", "Q2_default"].map(|stream| (of_stream(change, stream), admin)));
     }
     for role in ROLES {
         let mut client = broker.sign_in(&seed(&commands, role));

@@ -124,7 +124,7 @@ pub struct Permission {
     pub subject: String,
     /// One of these, under which a message changes nothing: no stream keeps it, and who answers has nobody to answer to.
     pub probe: String,
-    /// What that message has to say.
+    /// Payload of that message.
     pub probe_payload: String,
 }
 

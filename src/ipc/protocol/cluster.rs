@@ -1,4 +1,4 @@
-//! What a head tells of the engine that it has joined: the nodes that share it, and their queues.
+//! Report of a head about the engine that it has joined: the nodes that share it, and their queues.
 
 use serde::{Deserialize, Serialize};
 
