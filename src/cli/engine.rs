@@ -103,7 +103,7 @@ struct ConfigArgs {
 
 /// Make the streams of an engine, so that nodes and submitters need no right to make any
 ///
-/// What is there stays, and gets as many copies as are said.
+/// Streams that are there stay, and get as many copies as --replicas says.
 #[derive(clap::Args)]
 #[command(after_help = "Example:\n  tracer engine init --address tls://10.0.0.5 --credentials admin.nk --queue gpu")]
 struct InitArgs {

@@ -47,9 +47,9 @@ pub enum Member {
     Kept,
     /// Its holder has let go of it after it had begun.
     GivenBack,
-    /// It has lost as many nodes as it may.
+    /// The end of a task that has lost as many nodes as it may.
     NodesLost,
-    /// It has an outcome, encoded as the head does, with the attempt that it counts for; 0 if none had begun.
+    /// An outcome, encoded as the head does, with the attempt that it counts for; 0 if none had begun.
     Ended(u32, Vec<u8>),
 }
 

@@ -581,11 +581,11 @@ async fn set_up(
 /// Outcome of making a stream that is to be there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Made {
-    /// It was made.
+    /// A new stream.
     New,
-    /// It was there, and has another number of copies now.
+    /// A stream that was there, with another number of copies now.
     Changed,
-    /// It was there as it is to be.
+    /// A stream that was there as it is to be.
     Kept,
 }
 

@@ -86,7 +86,7 @@ pub enum End {
     },
     /// It must not be started twice, and its node is gone.
     Lost(Claim),
-    /// It has lost as many nodes as it may.
+    /// The end of a task that has lost as many nodes as it may.
     NodesLost(Claim),
 }
 
