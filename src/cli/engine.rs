@@ -36,21 +36,28 @@ enum EngineCommand {
     Init(InitArgs),
 }
 
+/// Credentials for an engine, and trust in it.
+#[derive(Debug, clap::Args)]
+pub(super) struct TrustArgs {
+    /// Show the engine these credentials: a NATS creds file, or a file with the seed of an nkey; its mode has to be 0600
+    #[arg(long, value_name = "FILE", env = config::CREDENTIALS_VARIABLE, value_parser = super::path_parser())]
+    pub(super) credentials: Option<PathBuf>,
+    /// Trust certificates of the engine that these authorities have signed, in PEM [default: the authorities that this machine trusts]
+    #[arg(long, value_name = "FILE", env = config::ENGINE_CA_VARIABLE, value_parser = super::path_parser())]
+    pub(super) engine_ca: Option<PathBuf>,
+    /// Speak to an engine on another machine without TLS, so that everybody on the way can read and change what goes there [default: false]
+    #[arg(long, env = config::INSECURE_ENGINE_VARIABLE, value_name = "BOOL", hide_possible_values = true, value_parser = clap::builder::BoolishValueParser::new(), num_args = 0..=1, require_equals = true, default_missing_value = "true")]
+    pub(super) insecure_engine: Option<bool>,
+}
+
 /// Way to the engine.
 #[derive(clap::Args)]
 pub(super) struct AccessArgs {
     /// The address of the engine, such as nats://127.0.0.1:4222 or tls://HOST
     #[arg(long, value_name = "URL", env = config::ADDRESS_VARIABLE)]
     address: Option<String>,
-    /// Show the engine these credentials: a NATS creds file, or a file with the seed of an nkey; its mode has to be 0600
-    #[arg(long, value_name = "FILE", env = config::CREDENTIALS_VARIABLE, value_parser = super::path_parser())]
-    credentials: Option<PathBuf>,
-    /// Trust certificates of the engine that these authorities have signed, in PEM [default: the authorities that this machine trusts]
-    #[arg(long, value_name = "FILE", env = config::ENGINE_CA_VARIABLE, value_parser = super::path_parser())]
-    engine_ca: Option<PathBuf>,
-    /// Speak to an engine on another machine without TLS
-    #[arg(long, env = config::INSECURE_ENGINE_VARIABLE, value_name = "BOOL", hide_possible_values = true, value_parser = clap::builder::BoolishValueParser::new(), num_args = 0..=1, require_equals = true, default_missing_value = "true")]
-    insecure_engine: Option<bool>,
+    #[command(flatten)]
+    trust: TrustArgs,
 }
 
 impl AccessArgs {
@@ -58,9 +65,9 @@ impl AccessArgs {
     pub(super) fn access(&self) -> Option<EngineAccess> {
         Some(EngineAccess {
             address: self.address.clone()?,
-            credentials: self.credentials.clone(),
-            authority: self.engine_ca.clone(),
-            is_insecure: self.insecure_engine.unwrap_or(false),
+            credentials: self.trust.credentials.clone(),
+            authority: self.trust.engine_ca.clone(),
+            is_insecure: self.trust.insecure_engine.unwrap_or(false),
         })
     }
 }

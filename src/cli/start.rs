@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use tracer_span_file::{MAX_BYTES_VARIABLE, Rotation};
 
+use super::engine::TrustArgs;
 use super::hooks::HookReport;
 use super::modules::{others_can_change_it, split_paths, warn_of_missing};
 use super::status::further_hook;
@@ -94,15 +95,8 @@ pub(super) struct Args {
     /// `tls://` and --credentials. With an address, --num-workers may be 0, for a node that only submits.
     #[arg(long, value_name = "URL", env = config::ADDRESS_VARIABLE)]
     address: Option<String>,
-    /// Show the engine these credentials: a NATS creds file, or a file with the seed of an nkey; its mode has to be 0600
-    #[arg(long, value_name = "FILE", env = config::CREDENTIALS_VARIABLE, value_parser = super::path_parser())]
-    credentials: Option<PathBuf>,
-    /// Trust certificates of the engine that these authorities have signed, in PEM [default: the authorities that this machine trusts]
-    #[arg(long, value_name = "FILE", env = config::ENGINE_CA_VARIABLE, value_parser = super::path_parser())]
-    engine_ca: Option<PathBuf>,
-    /// Speak to an engine on another machine without TLS, so that everybody on the way can read and change what goes there [default: false]
-    #[arg(long, env = config::INSECURE_ENGINE_VARIABLE, value_name = "BOOL", hide_possible_values = true, value_parser = clap::builder::BoolishValueParser::new(), num_args = 0..=1, require_equals = true, default_missing_value = "true")]
-    insecure_engine: Option<bool>,
+    #[command(flatten)]
+    trust: TrustArgs,
     /// Run tasks of this queue, up to SLOTS at a time [default: as many as there are workers]; may be repeated
     ///
     /// Whoever may submit to a queue runs functions of this node's modules, as you.
@@ -252,9 +246,9 @@ fn settings(args: Args) -> Result<Settings, CommandError> {
         resources: config::parse_resources(args.resources.as_deref().unwrap_or_default())
             .map_err(|error| CommandError::new(exit::USAGE, error))?,
         address: args.address,
-        credentials: args.credentials,
-        engine_ca: args.engine_ca,
-        insecure_engine: args.insecure_engine,
+        credentials: args.trust.credentials,
+        engine_ca: args.trust.engine_ca,
+        insecure_engine: args.trust.insecure_engine,
         queues: Some(args.queue),
         engine_wait: args.engine_wait,
         max_shared_value: args.max_shared_value,

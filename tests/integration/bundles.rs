@@ -198,14 +198,20 @@ fn killed_agents_and_a_killed_worker_in_the_middle_of_a_bundle_cost_nothing_but_
     }
 }
 
-#[test]
-fn an_origin_and_a_broker_that_are_killed_lose_no_task_of_a_bundle() {
-    let Some(mut broker) = Broker::start() else { return };
-    let (b, a) = (holder(&broker), origin(&broker));
+/// Starts a holder and an origin, and submits a bundle of which some tasks have ended and others run. Returns the submission, and the numbers of its tasks.
+fn with_a_bundle_under_way(broker: &Broker) -> (Cluster, Cluster, Background, Vec<u64>) {
+    let (b, a) = (holder(broker), origin(broker));
     agent_pid(&b);
     measure(&a);
     let (running, ids) = submit_some_that_wait(&a, BLOCKED);
     b.wait_for_file(&a.file(&format!("{QUICK}-started")));
+    (b, a, running, ids)
+}
+
+#[test]
+fn an_origin_and_a_broker_that_are_killed_lose_no_task_of_a_bundle() {
+    let Some(mut broker) = Broker::start() else { return };
+    let (b, a, running, ids) = with_a_bundle_under_way(&broker);
     a.kill_head();
     drop(running);
     broker.kill();
@@ -221,11 +227,7 @@ fn an_origin_and_a_broker_that_are_killed_lose_no_task_of_a_bundle() {
 #[test]
 fn a_node_that_stops_in_the_middle_of_a_bundle_gives_back_what_has_not_ended() {
     let Some(broker) = Broker::start() else { return };
-    let (b, a) = (holder(&broker), origin(&broker));
-    agent_pid(&b);
-    measure(&a);
-    let (running, ids) = submit_some_that_wait(&a, BLOCKED);
-    b.wait_for_file(&a.file(&format!("{QUICK}-started")));
+    let (b, a, running, ids) = with_a_bundle_under_way(&broker);
     let c = holder(&broker);
     agent_pid(&c);
     b.tracer(&["stop", "--grace-period", "0s"]).success();
@@ -238,11 +240,7 @@ fn a_node_that_stops_in_the_middle_of_a_bundle_gives_back_what_has_not_ended() {
 #[test]
 fn a_node_that_is_killed_whole_in_the_middle_of_a_bundle_is_replaced_and_each_attempt_has_its_span() {
     let Some(broker) = Broker::start() else { return };
-    let (b, a) = (holder(&broker), origin(&broker));
-    agent_pid(&b);
-    measure(&a);
-    let (running, ids) = submit_some_that_wait(&a, BLOCKED);
-    b.wait_for_file(&a.file(&format!("{QUICK}-started")));
+    let (b, a, running, ids) = with_a_bundle_under_way(&broker);
     for process in b.processes() {
         kill_if_there(process.pid, Signal::KILL);
     }
