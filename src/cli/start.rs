@@ -22,7 +22,7 @@ use crate::count::{Count, Size};
 use crate::exit;
 use crate::head::guard;
 use crate::head::process::describe_exit;
-use crate::head::server::{self, HeadEnd, Report, Started};
+use crate::head::server::{self, HeadEnd, Program, Report, Started};
 use crate::head::settings::{Fresh, HeadSettings};
 use crate::hook::{HookCheck, HookContract, HookError, ImportString, changeable_by_others};
 use crate::http_api::metrics::export::ExportSettings;
@@ -535,7 +535,7 @@ fn run_in_foreground(settings: HeadSettings, format: Format) -> CommandResult {
 
 fn run_server(
     settings: HeadSettings,
-    program: Option<OwnedFd>,
+    program: Option<Program>,
     on_started: &mut dyn FnMut(&Started, &Path),
 ) -> Result<HeadEnd, CommandError> {
     let inherited = guard::take_inherited();
@@ -641,34 +641,53 @@ fn run_embedded(args: Args) -> CommandResult {
                     // The next head finishes what is left.
                     return;
                 }
-                // It is readable when the program has ended, or has let go of its head.
-                let has_ended = program.is_ok_and(|program| is_readable(&program, std::time::Duration::ZERO));
-                if let Err(error) = server::finish_place(of_guard, has_ended) {
+                if let Err(error) = finish_after(program, &of_guard) {
                     eprintln!("tracer: the place of a program's head cannot be finished: {error}");
                 }
             })
         })?;
-        let program = rustix::io::fcntl_dupfd_cloexec(io::stdin(), 3).map_err(io::Error::from)?;
-        let place = settings.temp_dir.clone();
-        if let HeadEnd::Stopped(stopped) = serve(settings, Some(program))?
-            && stopped.spans_waiting + stopped.spans_of_other_hooks == 0
-            && !keeps_place
-        {
-            // The place was made for this head alone.
-            let _ = std::fs::remove_dir_all(place);
-        }
-        Ok(())
+        let alive = rustix::io::fcntl_dupfd_cloexec(io::stdin(), 3).map_err(io::Error::from)?;
+        serve(settings, Some(Program { alive, keeps_place })).map(drop)
     };
     tell_how_it_ends(serve())
 }
 
-/// Finishes what the dead head of a program has left in its place, for the program, which is about to end.
+/// Finishes what the dead head of a program has left in its place: at once what its workers left, and what is the program's own once that has ended or has let
+/// go of its head, which is when `program` becomes readable. A program that is killed together with its head may be the later one to be gone.
+fn finish_after(program: rustix::io::Result<OwnedFd>, settings: &HeadSettings) -> io::Result<()> {
+    let program = program?;
+    if !is_readable(&program, Duration::ZERO) {
+        server::finish_place(settings.clone(), false)?;
+        rustix::io::retry_on_intr(|| poll(&mut [PollFd::new(&program, PollFlags::IN)], None))?;
+    }
+    server::finish_place(settings.clone(), true)
+}
+
+/// Time within which a head must end whose guard was killed.
+const UNGUARDED_LIMIT: Duration = Duration::from_secs(10);
+
+/// Finishes what the dead head of a program has left in its place, for the program, which is about to end. A head whose guard was killed may still be at its
+/// end; it removes the place itself.
 pub(super) fn run_finish(temp_dir: &Path, spans_dir: Option<PathBuf>) -> CommandResult {
     let record = crate::session::find_dead_head(temp_dir);
     let spans_dir = record.map(|record| record.spans_dir).or(spans_dir).unwrap_or_else(|| temp_dir.into());
     let settings = HeadSettings::of_dead_head(temp_dir.into(), spans_dir);
-    server::finish_place(settings, true).map_err(|error| CommandError::new(exit::FAILED, error))?;
-    Ok(exit::OK)
+    let deadline = Instant::now() + UNGUARDED_LIMIT;
+    loop {
+        match server::finish_place(settings.clone(), true) {
+            Ok(()) => return Ok(exit::OK),
+            Err(_) if !temp_dir.exists() => return Ok(exit::OK),
+            // The refusal has taken a tenth of a second.
+            Err(error) if is_occupied(&error) && Instant::now() < deadline => {}
+            Err(error) => return Err(CommandError::new(exit::FAILED, error)),
+        }
+    }
+}
+
+/// Returns true for the refusal of a place that another head has.
+fn is_occupied(error: &io::Error) -> bool {
+    let cause = error.get_ref().and_then(|cause| cause.downcast_ref::<SessionError>());
+    matches!(cause, Some(SessionError::Occupied { .. }))
 }
 
 /// A head in a place that others use too, for the life of this command.
@@ -698,7 +717,7 @@ impl OwnHead {
 }
 
 /// Runs the head, and tells when it has started.
-fn serve(settings: HeadSettings, program: Option<OwnedFd>) -> Result<HeadEnd, CommandError> {
+fn serve(settings: HeadSettings, program: Option<Program>) -> Result<HeadEnd, CommandError> {
     let end = run_server(settings, program, &mut |started, session_dir| {
         tell(&Report::Started(Box::new(started.clone())));
         // From here on the command that started this process is gone, and with it where its output went.

@@ -87,13 +87,21 @@ const RINGED: usize = 16;
 /// Number of looks into rings between two questions to the kernel.
 const LOOKS_INTO_RINGS: u32 = 4;
 
+/// The program that a head is embedded in.
+pub(crate) struct Program {
+    /// Readable once the program has ended, or has let go of its head.
+    pub(crate) alive: OwnedFd,
+    /// True if others use the place too; else the head removes it at its end, unless spans wait there for an exporter.
+    pub(crate) keeps_place: bool,
+}
+
 /// Runs a head in this process until it is stopped. `on_started` is called once, when every worker has become ready or
-/// it is clear that none will. `program` is readable when the program has ended that this head is embedded in, if it is.
+/// it is clear that none will. `program` is there for a head that is embedded in one.
 pub(crate) fn run(
     settings: HeadSettings,
     session: Session,
     inherited: Option<Inherited>,
-    program: Option<OwnedFd>,
+    program: Option<Program>,
     on_started: &mut dyn FnMut(&Started, &std::path::Path),
 ) -> io::Result<HeadEnd> {
     let put_aside = match settings.fresh {
@@ -102,9 +110,10 @@ pub(crate) fn run(
     };
     let mut server = Server::new(settings, session, inherited)?;
     server.found.put_aside = put_aside;
-    if let Some(program) = program {
-        server.io.watch(program.as_fd(), Source::Program)?;
-        server.program = Some(program);
+    let owns_place = program.as_ref().is_some_and(|program| !program.keeps_place);
+    if let Some(Program { alive, .. }) = program {
+        server.io.watch(alive.as_fd(), Source::Program)?;
+        server.program = Some(alive);
     }
     {
         // Whoever reads traces may be at it.
@@ -119,6 +128,13 @@ pub(crate) fn run(
         server.spare_values.remove_all();
     }
     server.session.close();
+    if let Ok(HeadEnd::Stopped(stopped)) = &end
+        && owns_place
+        && stopped.spans_waiting + stopped.spans_of_other_hooks == 0
+    {
+        // While its lock is held: whoever finishes the place of a dead head finds it whole or not at all.
+        let _ = std::fs::remove_dir_all(server.session.temp_dir());
+    }
     end
 }
 

@@ -48,7 +48,10 @@ fn a_running_task_has_its_worker_named_and_those_behind_it_what_they_wait_for() 
             .success()
             .stdout_contains("state      running\n")
             .stdout_contains(" has had it for ");
-        assert_eq!((last.len(), &last[0]["reason"], &last[0]["queue"]), (1, &json!("in_queue"), &json!("default")));
+        let of_queue = |reason: &Value| (reason["reason"].clone(), reason["queue"].clone());
+        let expected = ["in_queue", "served_by"].map(|reason| (json!(reason), json!("default")));
+        assert_eq!(last.iter().map(of_queue).collect::<Vec<_>>(), expected, "{last:?}");
+        assert_eq!(last[1]["nodes"], json!([cluster.runner().status()["node_id"]]));
         std::fs::write(cluster.file("go"), "").unwrap();
         cluster.wait_for_task(4);
         return;

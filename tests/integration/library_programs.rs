@@ -37,6 +37,12 @@ fn places(cluster: &Cluster) -> Vec<PathBuf> {
     entries.map(|entry| entry.path()).filter(is_place).collect()
 }
 
+/// Returns the paths of the files and folders in a folder and below it.
+fn paths_below(folder: &Path) -> Vec<PathBuf> {
+    let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
+    entries.flat_map(|entry| std::iter::once(entry.path()).chain(paths_below(&entry.path()))).collect()
+}
+
 /// Returns a program that has a task and a command running, and what it said of its head.
 #[track_caller]
 fn holding(cluster: &Cluster, how: &str) -> (Background, Value) {
@@ -137,9 +143,14 @@ fn whoever_dies_the_spans_of_a_program_and_its_own_head_are_all_there() {
             // It is tried again, and ends then.
             std::fs::write(cluster.file("released"), "").unwrap();
         }
-        program.wait();
+        let ended = program.wait();
         cluster.assert_nothing_runs();
-        assert!(places(&cluster).is_empty(), "{subset:?} were killed, and the place is still there");
+        assert!(
+            places(&cluster).is_empty(),
+            "{subset:?} were killed, and {:?} is still there: {}",
+            paths_below(&place),
+            ended.stderr_text()
+        );
         let spans = cluster.spans();
         spans.assert_whole(&[]);
         let attempts = spans.all_named("misbehaving_tasks.waits_in_span tracer.remote_worker");
