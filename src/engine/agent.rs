@@ -23,7 +23,7 @@ use tracer_ipc::protocol::{ClaimedBy, Digest, Found, SharedEnd, Stop};
 
 use crate::bundle::BundleRecord;
 use crate::interface::{
-    Answer, Delivery, Entry, Handle, PutError, RecordKey, Request, Tier, ValueError, ValueKey, ValueSource,
+    Answer, Dead, Delivery, Entry, Handle, PutError, RecordKey, Request, Tier, ValueError, ValueKey, ValueSource,
 };
 use crate::message::{BundleMessage, Heartbeat, TaskMessage, Told, value_of, with_files, without_value};
 use crate::record::{Claim, End, Event, Holder, Mark, Record, Refusal, Sight, Terms, change};
@@ -41,6 +41,10 @@ const LOOKS: usize = 64;
 const SECOND_FIRST: u32 = 4;
 /// Tries to get a value, one in each interval of heartbeats, before it counts as lost.
 const TRIES: u32 = 10;
+/// The most records of which it is said that they cannot be read.
+const UNREAD: usize = 1000;
+/// Records that are being changed beyond which no other node's question is looked into. It asks again.
+const QUESTIONS: usize = 10_000;
 
 /// Settings of an agent, which do not change while it runs.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -444,6 +448,8 @@ pub struct Agent {
     /// The task at which [`look_again`](Self::look_again) goes on; none to begin anew.
     looked_at_last: Option<TaskId>,
     is_stopping: bool,
+    /// Records of which it was said that they cannot be read.
+    unread: BTreeSet<RecordKey>,
     effects: Vec<Effect>,
 }
 
@@ -474,6 +480,7 @@ impl Agent {
             next_beat_ns: now_ns,
             looked_at_last: None,
             is_stopping: false,
+            unread: BTreeSet::new(),
             effects: Vec::new(),
         }
     }
@@ -838,7 +845,7 @@ impl Agent {
                     Record::GivenBack { .. } | Record::Ended(_) => ToHead::LetGo(id.task),
                 });
             }
-            Err(error) => self.tell(ToHead::Log(format!("the record of task {id} cannot be read: {error}"))),
+            Err(error) => self.note_unread(key, &error),
         }
     }
 
@@ -1110,10 +1117,7 @@ impl Agent {
         let Delivery { queue, handle, id, message, is_again } = delivery;
         let terms = match TaskMessage::decode(&message) {
             Ok(message) => message.terms,
-            Err(error) => {
-                // Whoever can read it shall have it. It comes again later.
-                return self.tell(ToHead::Log(format!("the message of task {id} cannot be read: {error}")));
-            }
+            Err(error) => return self.put_aside(Delivery { queue, handle, id, message, is_again }, &error),
         };
         let is_held = self.held.contains_key(&id);
         // Nobody knows how long it runs: it takes a free slot.
@@ -1143,6 +1147,28 @@ impl Agent {
         let mark = Mark { node_id: self.settings.node_id.clone(), unix_nano: now_unix_nano };
         change.todo.push_back(Event::Delivered { to, mark, sight: Sight::MayLive, terms });
         self.go_on_changing(id);
+    }
+
+    /// Has a message put aside that a pull has brought and that is of no task.
+    pub fn on_unnamed(&mut self, dead: Dead) {
+        self.say(Request::PutAside(dead));
+    }
+
+    /// Has a message put aside that cannot be read: its queue is not to wait for it. Its origin, if it has one, puts another one in its place.
+    fn put_aside(&mut self, Delivery { queue, handle, id, message, .. }: Delivery, error: &WireError) {
+        let reason = format!("it cannot be read: {error}");
+        self.on_unnamed(Dead { queue, handle, name: id.to_string(), message, reason });
+    }
+
+    /// Says of a record that it cannot be read; once.
+    fn note_unread(&mut self, key: RecordKey, error: &WireError) {
+        if self.unread.len() < UNREAD && self.unread.insert(key) {
+            let (kind, id) = match key {
+                RecordKey::Task(id) => ("task", id),
+                RecordKey::Bundle(id) => ("bundle", id),
+            };
+            self.tell(ToHead::Log(format!("the record of {kind} {id} cannot be read: {error}")));
+        }
     }
 
     /// Takes a task that the head runs since before this agent: its token, and the attempt that it is at.
@@ -1250,9 +1276,11 @@ impl Agent {
                 self.hurry_bundle_of(id);
                 self.tell(ToHead::Stop(id, stop));
             }
-            Ok(Told::DoYouRun(id)) if !self.held.contains_key(&id) => {
-                let by = self.settings.own;
-                self.bring_about(id, Event::NotRun { by });
+            Ok(Told::DoYouRun(id)) if !self.held.contains_key(&id) && self.changes.len() < QUESTIONS => {
+                let event = Event::NotRun { by: self.settings.own };
+                if self.changes.get(&id).is_none_or(|change| !change.todo.contains(&event)) {
+                    self.bring_about(id, event);
+                }
             }
             Ok(Told::DoYouRunBundle(id)) => self.on_asked_for_bundle(id),
             Ok(Told::NeedsValues(id)) if id.place == self.settings.own.place => self.put_values_again(id.task),
@@ -1288,7 +1316,7 @@ impl Agent {
             Ok(None) => self.find_in_bundle(number, id, 0),
             Ok(Some(record)) => self.tell_found(number, id, record),
             Err(error) => {
-                self.tell(ToHead::Log(format!("the record of task {id} cannot be read: {error}")));
+                self.note_unread(RecordKey::Task(id), &error);
                 self.tell(ToHead::Found(number, Found::Unreachable));
             }
         }
@@ -1450,7 +1478,7 @@ impl Agent {
             Err(error) => {
                 // A node of a later version has it. What is to be brought about here waits for the next delivery.
                 change.todo.retain(|event| !matches!(event, Event::Delivered { .. }));
-                self.tell(ToHead::Log(format!("the record of task {id} cannot be read: {error}")));
+                self.note_unread(RecordKey::Task(id), &error);
                 return self.let_go_of(id);
             }
         }
@@ -1790,3 +1818,7 @@ fn change_of(known: &Known, event: &Event) -> Result<Record, Refusal> {
 #[cfg(test)]
 #[path = "agent_tests.rs"]
 mod tests;
+
+#[cfg(test)]
+#[path = "hostile_tests.rs"]
+mod hostile_tests;

@@ -193,7 +193,7 @@ impl Engine {
                 None
             }
             Request::StopPulling => None,
-            Request::Done(handle) => {
+            Request::Done(handle) | Request::PutAside(Dead { handle, .. }) => {
                 let kept = handle.0.parse::<usize>().ok().and_then(|number| self.kept.messages.get_mut(number));
                 kept.into_iter().for_each(|message| message.is_done = true);
                 None

@@ -265,6 +265,22 @@ fn of_nodes(survey: &Survey) -> Vec<Finding> {
             ));
         }
     }
+    for stream in survey.streams.iter().filter(|stream| stream.is_dead && stream.messages > 0) {
+        findings.push(Finding::new(
+            Severity::Warning,
+            "put_aside",
+            format!(
+                "{} of queues {} put aside, because nobody can run {}",
+                Count(stream.messages, "message"),
+                if stream.messages == 1 { "was" } else { "were" },
+                if stream.messages == 1 { "it" } else { "them" },
+            ),
+            format!(
+                "`nats stream view {0}` shows each with its reason, and `nats stream purge {0}` removes them; else they go after seven days",
+                stream.name
+            ),
+        ));
+    }
     let mut told = BTreeSet::new();
     for beat in survey.living() {
         let name = &beat.heartbeat.node_id;
@@ -360,6 +376,9 @@ mod tests {
         assert_eq!(of(&|survey| survey.beats.push(beat(2, "host-a", NOW_NS, &[])), &seen()), ["name_taken"]);
         let silent = |survey: &mut Survey| survey.beats.push(beat(2, "host-a", 0, &[]));
         assert_eq!(of(&silent, &seen()), [""; 0], "the other one is gone");
+        let dead = |messages| StreamSeen { name: "DEAD".into(), is_dead: true, messages, ..StreamSeen::default() };
+        assert_eq!(of(&|survey| survey.streams.push(with(dead(1))), &seen()), ["put_aside"]);
+        assert_eq!(of(&|survey| survey.streams.push(with(dead(0))), &seen()), [""; 0]);
         assert_eq!(of(&|survey| survey.unread_beats = 1, &seen()), ["other_version"]);
         assert_eq!(of(&|survey| survey.unanswered.push("Q".into()), &seen()), ["unanswered"]);
         assert_eq!(of(&|survey| survey.server.max_payload = 65_536, &seen()), ["max_payload"]);

@@ -279,6 +279,9 @@ pub enum Told {
     DoYouRunBundle(ClusterTaskId),
 }
 
+/// The most bytes of what one node tells another.
+#[cfg(feature = "nats")]
+pub(crate) const TOLD_LIMIT: usize = 1024;
 const STOP: u8 = 1;
 const DO_YOU_RUN: u8 = 2;
 const NEEDS_VALUES: u8 = 3;

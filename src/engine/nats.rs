@@ -5,6 +5,7 @@
 //! | `TRACER_default_Q_<queue>`, `TRACER_default_Q2_<queue>` | work queue stream for each tier, with the durable pull consumer `w` | messages, each under the subject of its task |
 //! | `TRACER_default_RECORD` | stream with one message for each subject | records under `task.<place>.<task>` and `bundle.<place>.<task>`, heartbeats under `node.<place>` |
 //! | `TRACER_default_VALUE` | stream, read with direct gets | large values in pieces, under `<place>.<task>.<attempt>.<digest>` |
+//! | `TRACER_default_DEAD` | stream | messages of queues that nobody can run, with the reason, under their queues |
 //! | `tracer.default.to.<place>` | subject without storage | what nodes tell each other |
 //!
 //! Compare-and-swap is a publication that expects the last sequence of its subject. A stream for each queue has one consumer without a filter: filters over
@@ -41,12 +42,13 @@ use tracer_ipc::protocol::EngineAccess;
 use crate::access::{self, Credentials, EngineError};
 use crate::bundle::BUNDLE_LIMIT;
 use crate::doctor::{self, Finding};
-use crate::interface::{Answer, Delivery, Entry, Handle, PutError, RecordKey, Request, Tier};
-use crate::message::BundleMessage;
+use crate::interface::{Answer, Dead, Delivery, Entry, Handle, PutError, RecordKey, Request, Tier};
+use crate::message::{BundleMessage, TOLD_LIMIT};
 use crate::survey::Survey;
 use roles::Role;
 
 pub mod config;
+mod dead;
 mod examine;
 pub mod roles;
 mod survey;
@@ -90,6 +92,19 @@ pub(crate) enum FromEngine {
     Record(RecordKey, Vec<u8>),
     /// Another node has told this one something.
     Told(Vec<u8>),
+    /// A pull has brought a message that is of no task.
+    Unnamed(Dead),
+    /// A message of a queue is put aside; or could not be, and comes again.
+    PutAside {
+        /// The queue.
+        queue: String,
+        /// See [`Dead::name`].
+        name: String,
+        /// Reason for it, as a clause.
+        reason: String,
+        /// Reason why it is still in its queue, if it is.
+        problem: Option<PutError>,
+    },
     /// The answer to a question for the cluster, under its number.
     Surveyed(u64, Result<Survey, String>),
     /// Start of a time in which the engine can be reached, with its name and version.
@@ -248,6 +263,9 @@ impl Nats {
         let of_told = events.clone();
         tokio::spawn(async move {
             while let Some(message) = told.next().await {
+                if message.payload.len() > TOLD_LIMIT {
+                    continue;
+                }
                 let _ = of_told.send(FromEngine::Told(message.payload.to_vec()));
             }
         });
@@ -294,6 +312,10 @@ impl Nats {
                 None
             }
             Request::Done(handle) => self.acknowledge(handle, "+ACK").await,
+            Request::PutAside(dead) => {
+                self.put_aside(dead).await;
+                None
+            }
             Request::Read(key) => {
                 let entry = self.last(record_stream(), record_subject(key)).await;
                 Some(entry.map_or(Answer::Unreachable, Answer::Record))
@@ -429,16 +451,17 @@ impl Nats {
             let Some(message) = message else { return Answer::Pulled };
             let Ok(message) = message else { return Answer::Unreachable };
             let is_again = message.info().map_or(true, |info| info.delivered > 1);
-            let id = message.subject.rsplit('.').next().and_then(|id| id.parse().ok());
-            let (Some(id), Some(reply)) = (id, message.reply.as_ref()) else { continue };
-            let delivery = Delivery {
-                queue: queue.into(),
-                handle: Handle(reply.to_string()),
-                id,
-                message: message.payload.to_vec(),
-                is_again,
+            let Some(handle) = message.reply.as_ref().map(|reply| Handle(reply.to_string())) else { continue };
+            let (queue, name) = (queue.to_owned(), message.subject.rsplit('.').next().unwrap_or_default());
+            let bytes = message.payload.to_vec();
+            let event = match name.parse() {
+                Ok(id) => FromEngine::Delivered(Delivery { queue, handle, id, message: bytes, is_again }),
+                Err(error) => {
+                    let reason = format!("its subject has no id of a task: {error}");
+                    FromEngine::Unnamed(Dead { queue, handle, name: name.to_owned(), message: bytes, reason })
+                }
             };
-            let _ = self.events.send(FromEngine::Delivered(delivery));
+            let _ = self.events.send(event);
         }
     }
 
@@ -612,6 +635,8 @@ async fn make_assets(
     let mut all = vec![(name, made)];
     let (made, _) = make_stream(client, context, values::stream(), address, (copies, of_records)).await?;
     all.push((values::stream_name(), made));
+    let (made, _) = make_stream(client, context, dead::stream(), address, (copies, of_records)).await?;
+    all.push((dead::stream_name(), made));
     for (queue, tier) in queues.iter().flat_map(|queue| TIERS.map(|tier| (queue, tier))) {
         let name = queue_stream(queue, tier);
         let of_queue = StreamConfig {

@@ -238,7 +238,7 @@ impl Out {
                 lost: all_lost(&claim),
                 why: format!(
                     "the nodes that ran it were lost {} times, the last one with attempt {} ({})",
-                    claim.crashes + 1,
+                    claim.crashes.saturating_add(1),
                     claim.attempt,
                     of(&claim)
                 ),
@@ -382,6 +382,11 @@ fn on_engine(agent: &mut Agent, out: &mut Out, event: FromEngine, now_ns: u64) {
         FromEngine::Delivered(delivery) => agent.on_delivered(delivery, now_unix_nano()),
         FromEngine::Record(key, record) => agent.on_record(key, &record),
         FromEngine::Told(told) => agent.on_told(&told),
+        FromEngine::Unnamed(dead) => agent.on_unnamed(dead),
+        FromEngine::PutAside { queue, name, reason, problem } => {
+            let problem = problem.map(|problem| problem.to_string());
+            out.put_message(&FromAgent::PutAside { queue, name, reason, problem });
+        }
         FromEngine::Surveyed(number, survey) => {
             let cluster = survey.map(|survey| Box::new(survey.report()));
             out.put_message(&FromAgent::Surveyed { number, cluster });

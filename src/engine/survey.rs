@@ -47,6 +47,8 @@ pub struct StreamSeen {
     pub name: String,
     /// The queue that it is of; none for records and values.
     pub queue: Option<String>,
+    /// True if it has the messages of queues that were put aside.
+    pub is_dead: bool,
     /// Version of the cluster that it was made for; none if nothing is said of that.
     pub cluster_version: Option<u32>,
     /// Number of servers that have a copy.

@@ -471,6 +471,17 @@ pub enum FromAgent {
         /// Its name and version, if it was ever reached; or why it cannot be.
         text: String,
     },
+    /// A message of a queue is put aside, where people find it with the reason; or could not be.
+    PutAside {
+        /// The queue.
+        queue: String,
+        /// The id of its task, or what stood in its place.
+        name: String,
+        /// Reason for it, as a clause.
+        reason: String,
+        /// Reason why it is still in its queue, if it is, as a clause.
+        problem: Option<String>,
+    },
     /// A line for the log.
     Log(String),
     /// The answer to [`ToAgent::Find`].
@@ -773,6 +784,11 @@ impl FromAgent {
                 out.put_u8(13);
                 out.put_u64(task.0);
             }
+            FromAgent::PutAside { queue, name, reason, problem } => {
+                out.put_u8(20);
+                [queue, name, reason].into_iter().for_each(|text| out.put_str(text));
+                put_option(out, problem.as_deref());
+            }
         }
     }
 
@@ -810,6 +826,10 @@ impl FromAgent {
             11 => FromAgent::Surveyed { number: take.u64()?, cluster: take_value(take.bytes()?)? },
             12 => FromAgent::Claimed(TaskId(take.u64()?), ClaimedBy::take(&mut take)?),
             13 => FromAgent::LetGo(TaskId(take.u64()?)),
+            20 => {
+                let (queue, name, reason) = (take.str()?.into(), take.str()?.into(), take.str()?.into());
+                FromAgent::PutAside { queue, name, reason, problem: take_option(&mut take)? }
+            }
             _ => return Err(WireError::UnknownValue("message of an agent")),
         };
         take.finish()?;
@@ -922,6 +942,12 @@ mod tests {
             FromAgent::Settled(ID),
             FromAgent::Engine { is_reachable: true, text: "nats-server 2.9.10".into() },
             FromAgent::Log("line".into()),
+            FromAgent::PutAside {
+                queue: "q".into(),
+                name: "-".into(),
+                reason: "its subject has no id of a task".into(),
+                problem: Some("it is full".into()),
+            },
             FromAgent::Surveyed { number: 9, cluster: Err("it is away".into()) },
             FromAgent::Surveyed { number: 9, cluster: Ok(Box::new(cluster())) },
         ];
