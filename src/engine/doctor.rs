@@ -171,8 +171,8 @@ pub fn of_servers(survey: &Survey) -> Vec<Finding> {
         let hint = format!("install nats-server {safe} or newer on each of them, one after the other");
         found(Severity::Warning, "unsafe_replicas", text, hint);
     }
-    let single: Vec<_> =
-        survey.streams.iter().filter(|stream| stream.replicas < 2).map(|stream| &*stream.name).collect();
+    let single = survey.streams.iter().filter(|stream| stream.replicas < 2 && !stream.is_dead);
+    let single: Vec<_> = single.map(|stream| &*stream.name).collect();
     if let (Some(first), true) = (single.first(), is_shared(survey)) {
         let others = match single.len() - 1 {
             0 => String::new(),

@@ -6,7 +6,7 @@ use tracer_core::task::{Envelope, FunctionSpec, TaskSpec};
 
 use super::*;
 use crate::bundle::{BundleEvent, change_bundle};
-use crate::message::BundledTask;
+use crate::message::{BundledTask, KeyEntry};
 
 const QUEUE: &str = "default";
 const SECOND: u64 = 1_000_000_000;
@@ -23,6 +23,7 @@ fn agent() -> Agent {
         keep_ns: 3 * SECOND,
         engine_wait_ns: 5 * SECOND,
         max_value: 1 << 20,
+        signs_as: None,
     };
     let mut agent = Agent::new(settings, 0);
     agent.on_reachable(0);
@@ -77,7 +78,16 @@ fn seeds() -> Vec<Vec<u8>> {
     let id = ClusterTaskId { place: OWN.place, task: TaskId(10) };
     let told =
         [Told::Stop(id, Stop { grace_ns: None }), Told::DoYouRun(id), Told::NeedsValues(id), Told::DoYouRunBundle(id)];
-    let mut seeds = vec![task_message(), bundle_message(), beat.encode(), whole.encode(), apart.encode()];
+    let entry = |place| KeyEntry { key: "key", fingerprint: 7, id: ClusterTaskId { place, task: TaskId(1) } }.encode();
+    let mut seeds = vec![
+        entry(OWN.place),
+        entry(OTHER.place),
+        task_message(),
+        bundle_message(),
+        beat.encode(),
+        whole.encode(),
+        apart.encode(),
+    ];
     seeds.extend(records.iter().map(Record::encode));
     seeds.extend(told.iter().map(Told::encode));
     seeds.push(Vec::new());
@@ -146,6 +156,7 @@ fn answer(request: &Request, step: &Step, bytes: Vec<u8>) -> Option<Answer> {
     Some(match request {
         _ if step.what % 13 == 0 => Answer::Unreachable,
         Request::Put { .. } => Answer::Put(Ok(())),
+        Request::EnterKey { .. } => Answer::Key(Ok(bytes)),
         Request::Has { .. } => Answer::Has(step.what % 2 == 0),
         Request::Pull { .. } => Answer::Pulled,
         Request::Read(_) => Answer::Record(if step.what % 3 == 0 { None } else { entry() }),
@@ -170,6 +181,7 @@ fn nothing_that_an_engine_says_makes_it_panic_or_grow() {
             tier: Tier::First,
             message: message.clone(),
             values: Vec::new(),
+            key: Some(Key { name: "key".into(), fingerprint: 7 }),
             is_new: true,
             is_stored: false,
         };
@@ -189,7 +201,7 @@ fn nothing_that_an_engine_says_makes_it_panic_or_grow() {
                     let queue = QUEUE.to_owned();
                     agent.on_delivered(Delivery { queue, handle, id, message: bytes, is_again }, 9);
                 }
-                1 => agent.on_told(&bytes),
+                1 => agent.on_told(&bytes, 9),
                 2 => agent.on_record(RecordKey::Task(id), &bytes),
                 3 => agent.on_record(RecordKey::Bundle(id), &bytes),
                 4 => agent.on_find(at as u64, id),
@@ -251,7 +263,7 @@ fn questions_and_records_without_end_take_bounded_memory() {
     for task in 0..3 * QUESTIONS as u64 {
         let id = ClusterTaskId { place: OTHER.place, task: TaskId(task / 2) };
         for told in [Told::DoYouRun(id), Told::DoYouRunBundle(id)] {
-            agent.on_told(&told.encode());
+            agent.on_told(&told.encode(), 0);
         }
         agent.on_record(RecordKey::Bundle(ClusterTaskId { place: OWN.place, ..id }), b"rubbish");
         agent.on_record(RecordKey::Task(ClusterTaskId { place: OWN.place, ..id }), b"rubbish");

@@ -105,6 +105,15 @@ impl fmt::Display for ValueError {
     }
 }
 
+/// An idempotency key of a task, which holds for the cluster.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Key {
+    /// The key.
+    pub name: String,
+    /// Number that stands for what the task runs: another one is another task.
+    pub fingerprint: u64,
+}
+
 /// A request to the engine.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Request {
@@ -118,6 +127,13 @@ pub enum Request {
         id: ClusterTaskId,
         /// Its message.
         message: Vec<u8>,
+    },
+    /// Enter an idempotency key, unless it is there. Answered by [`Answer::Key`].
+    EnterKey {
+        /// The key.
+        key: String,
+        /// Its entry.
+        entry: Vec<u8>,
     },
     /// Say whether a queue, in any part of it, has the message of a task. Answered by [`Answer::Has`].
     Has {
@@ -220,6 +236,8 @@ pub enum Answer {
     Unreachable,
     /// The message is in the queue, or was there already; or it is not.
     Put(Result<(), PutError>),
+    /// The entry that an idempotency key has now; or why it has none.
+    Key(Result<Vec<u8>, PutError>),
     /// True if the message is in the queue.
     Has(bool),
     /// No more will come of a pull.

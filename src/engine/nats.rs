@@ -4,6 +4,7 @@
 //! |---|---|---|
 //! | `TRACER_default_Q_<queue>`, `TRACER_default_Q2_<queue>` | work queue stream for each tier, with the durable pull consumer `w` | messages, each under the subject of its task |
 //! | `TRACER_default_RECORD` | stream with one message for each subject | records under `task.<place>.<task>` and `bundle.<place>.<task>`, heartbeats under `node.<place>` |
+//! | `TRACER_default_KEY` | stream with one message for each subject | idempotency keys, under their digests |
 //! | `TRACER_default_VALUE` | stream, read with direct gets | large values in pieces, under `<place>.<task>.<attempt>.<digest>` |
 //! | `TRACER_default_DEAD` | stream | messages of queues that nobody can run, with the reason, under their queues |
 //! | `tracer.default.to.<place>` | subject without storage | what nodes tell each other |
@@ -43,13 +44,15 @@ use crate::access::{self, Credentials, EngineError};
 use crate::bundle::BUNDLE_LIMIT;
 use crate::doctor::{self, Finding};
 use crate::interface::{Answer, Dead, Delivery, Entry, Handle, PutError, RecordKey, Request, Tier};
-use crate::message::{BundleMessage, TOLD_LIMIT};
+use crate::message::{BundleMessage, TOLD_LIMIT, Told};
+use crate::signed::{self, Address, Signer, Unusable};
 use crate::survey::Survey;
 use roles::Role;
 
 pub mod config;
 mod dead;
 mod examine;
+mod keys;
 pub mod roles;
 mod survey;
 mod values;
@@ -92,8 +95,8 @@ pub(crate) enum FromEngine {
     Record(RecordKey, Vec<u8>),
     /// Another node has told this one something.
     Told(Vec<u8>),
-    /// A pull has brought a message that is of no task.
-    Unnamed(Dead),
+    /// A pull has brought a message that is of no task, or that this node must not run.
+    Dead(Dead),
     /// A message of a queue is put aside; or could not be, and comes again.
     PutAside {
         /// The queue.
@@ -190,6 +193,10 @@ pub(crate) struct Nats {
     address: String,
     /// The last thing that the server has said of a missing permission.
     violations: watch::Receiver<String>,
+    /// The key that what is published is signed with, if there is one.
+    signer: Option<Signer>,
+    /// Keys that have signed whatever is run here; empty where everything is.
+    trusted: Vec<String>,
     /// Folder of the values of this place.
     values: PathBuf,
     /// Permits for copies of values that go on at a time.
@@ -206,6 +213,7 @@ impl Nats {
         access: &EngineAccess,
         place: PlaceId,
         queues: Vec<String>,
+        (signer, trusted): (Option<Signer>, Vec<String>),
         values: PathBuf,
         events: UnboundedSender<FromEngine>,
     ) -> Result<Nats, EngineError> {
@@ -276,6 +284,8 @@ impl Nats {
             place,
             address: own_address,
             violations,
+            signer,
+            trusted,
             values,
             copies: Semaphore::new(values::COPIES),
             is_stopping: watch::Sender::new(false),
@@ -296,6 +306,7 @@ impl Nats {
     async fn answer(&self, request: Request) -> Option<Answer> {
         match request {
             Request::Put { queue, tier, id, message } => Some(self.put((&queue, tier), id, message).await),
+            Request::EnterKey { key, entry } => Some(self.enter_key(&key, entry).await),
             Request::Has { queue, id } => {
                 let found = self.find_in_queue(&queue, id).await;
                 Some(found.map_or(Answer::Unreachable, |message| Answer::Has(message.is_some())))
@@ -356,6 +367,10 @@ impl Nats {
     }
 
     async fn put(&self, (queue, tier): (&str, Tier), id: ClusterTaskId, message: Vec<u8>) -> Answer {
+        let message = match &self.signer {
+            None => message,
+            Some(signer) => signer.sign(Address { cluster: CLUSTER, queue, id }, &message),
+        };
         let publication = PublishMessage::build().payload(message.into()).expected_last_subject_sequence(0);
         let sent = self.context.send_publish(queue_subject(queue, tier, id), publication).await;
         let acknowledged = match sent {
@@ -405,7 +420,7 @@ impl Nats {
         for place in 1..u64::from(BUNDLE_LIMIT).min(id.task.0) {
             let first = ClusterTaskId { task: TaskId(id.task.0 - place), ..id };
             let found = self.last(stream.clone(), queue_subject(queue, tier, first)).await?;
-            if found.is_some_and(|entry| BundleMessage::has(&entry.value, place as u32)) {
+            if found.is_some_and(|entry| BundleMessage::has(signed::message_of(&entry.value), place as u32)) {
                 return Ok(true);
             }
         }
@@ -452,17 +467,31 @@ impl Nats {
             let Ok(message) = message else { return Answer::Unreachable };
             let is_again = message.info().map_or(true, |info| info.delivered > 1);
             let Some(handle) = message.reply.as_ref().map(|reply| Handle(reply.to_string())) else { continue };
-            let (queue, name) = (queue.to_owned(), message.subject.rsplit('.').next().unwrap_or_default());
-            let bytes = message.payload.to_vec();
-            let event = match name.parse() {
-                Ok(id) => FromEngine::Delivered(Delivery { queue, handle, id, message: bytes, is_again }),
-                Err(error) => {
-                    let reason = format!("its subject has no id of a task: {error}");
-                    FromEngine::Unnamed(Dead { queue, handle, name: name.to_owned(), message: bytes, reason })
+            let name = message.subject.rsplit('.').next().unwrap_or_default();
+            let opened = match name.parse() {
+                Ok(id) => self.open(queue, id, &message.payload).await.map(|message| (id, message.to_vec())),
+                Err(error) => Err(format!("its subject has no id of a task: {error}")),
+            };
+            let queue = queue.to_owned();
+            let event = match opened {
+                Ok((id, message)) => FromEngine::Delivered(Delivery { queue, handle, id, message, is_again }),
+                Err(reason) => {
+                    let (name, message) = (name.to_owned(), message.payload.to_vec());
+                    FromEngine::Dead(Dead { queue, handle, name, message, reason })
                 }
             };
             let _ = self.events.send(event);
         }
+    }
+
+    /// Returns a message without its signature; or why this node must not run it, which its origin is told too.
+    async fn open<'m>(&self, queue: &str, id: ClusterTaskId, bytes: &'m [u8]) -> Result<&'m [u8], String> {
+        let opened = signed::open(&self.trusted, Address { cluster: CLUSTER, queue, id }, bytes);
+        if let Err(Unusable::Distrusted(why, _)) = &opened {
+            let told = Told::Refused(id, *why, self.place).encode();
+            let _ = self.client.publish(told_subject(id.place), told.into()).await;
+        }
+        opened.map_err(|why| why.to_string())
     }
 
     /// Returns the consumer of a part of a queue, which is looked up once.
@@ -635,8 +664,11 @@ async fn make_assets(
     let mut all = vec![(name, made)];
     let (made, _) = make_stream(client, context, values::stream(), address, (copies, of_records)).await?;
     all.push((values::stream_name(), made));
-    let (made, _) = make_stream(client, context, dead::stream(), address, (copies, of_records)).await?;
-    all.push((dead::stream_name(), made));
+    for stream in [keys::stream(), dead::stream()] {
+        let name = stream.name.clone();
+        let (made, _) = make_stream(client, context, stream, address, (copies, of_records)).await?;
+        all.push((name, made));
+    }
     for (queue, tier) in queues.iter().flat_map(|queue| TIERS.map(|tier| (queue, tier))) {
         let name = queue_stream(queue, tier);
         let of_queue = StreamConfig {

@@ -124,6 +124,7 @@ impl AgentLink {
             queues: self.engine.queues.clone(),
             engine_wait_ms: u64::try_from(self.engine.wait.as_millis()).unwrap_or(u64::MAX),
             max_shared_value: self.engine.max_shared_value,
+            trusted_keys: self.engine.trusted_keys.clone(),
         }
     }
 
@@ -235,8 +236,7 @@ impl AgentLink {
 }
 
 /// Hint for messages that were put aside.
-const PUT_ASIDE_HINT: &str =
-    "(hint: the stream `TRACER_default_DEAD` of the engine keeps them for seven days, each with its reason in its headers)";
+const PUT_ASIDE_HINT: &str = "(hint: the stream `TRACER_default_DEAD` of the engine keeps them for seven days, each with its reason in its headers)";
 
 /// Returns what is told of a task that was looked for.
 fn shared_report(id: ClusterTaskId, found: Found, engine: &str) -> Result<SharedReport, String> {

@@ -37,7 +37,7 @@ pub(super) struct SharedBundle {
     since_ns: u64,
     is_sent: bool,
     is_stored: bool,
-    is_old: bool,
+    pub(super) is_old: bool,
     was_tried: bool,
     is_asked: bool,
     looked_ns: u64,

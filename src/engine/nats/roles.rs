@@ -68,6 +68,7 @@ impl Role {
                 own("record.task.*.*", "record.task.-.-"),
                 own("record.bundle.*.*", "record.bundle.-.-"),
                 own("record.node.*", "record.node.-"),
+                own("key.*", "key.-"),
                 own("value.>", "value.-"),
                 own("to.*", "to.-"),
                 api(
