@@ -435,7 +435,8 @@ fn try_engine(engine: &config::Engine, place: &Path) -> Result<Vec<String>, Comm
     command.args(["agent", "--try", &access]);
     if let Some(id) = place_file::id(place) {
         let node_id = place_file::node_id(&server::host_name(), id);
-        command.args(["--place", &id.to_string(), "--node-id", &node_id]);
+        let last_life = place_file::last_life(place).unwrap_or_default().to_string();
+        command.args(["--place", &id.to_string(), "--node-id", &node_id, "--last-life", &last_life]);
     }
     let tried = command.args(queues).env("NO_COLOR", "1").stdin(Stdio::null()).output()?;
     if tried.status.success() {

@@ -65,6 +65,7 @@ impl Finding {
             EngineError::Monitor { .. } => "monitor",
             EngineError::ClusterVersion { .. } => "cluster_version",
             EngineError::NameTaken { .. } => "name_taken",
+            EngineError::PlaceTaken { .. } => "place_taken",
             EngineError::Asset { .. } => "stream",
         };
         let said = error.to_string();

@@ -201,6 +201,18 @@ pub(crate) fn without_value(end: &SharedEnd, message: String) -> Vec<u8> {
     SharedEnd { outcome: Outcome::Failed(Failure::Result { message }), digest: None, ..end.clone() }.encode()
 }
 
+/// The most bytes of a name that another node gives.
+const NAME_LIMIT: usize = 300;
+
+/// Takes a name that people are shown: nothing that a terminal would obey.
+pub(crate) fn take_name(take: &mut Take<'_>) -> Result<String, WireError> {
+    let name = take.str()?;
+    if name.len() > NAME_LIMIT || name.chars().any(char::is_control) {
+        return Err(WireError::UnknownValue("name"));
+    }
+    Ok(name.to_owned())
+}
+
 fn begin(bytes: &[u8]) -> Result<Take<'_>, WireError> {
     let mut take = Take::new(bytes);
     if take.u8()? != VERSION {
@@ -296,9 +308,9 @@ impl Heartbeat {
     /// Takes a heartbeat apart.
     pub fn decode(bytes: &[u8]) -> Result<Heartbeat, WireError> {
         let mut take = begin(bytes)?;
-        let (life, node_id, version) = (take.u64()?, take.str()?.to_owned(), take.str()?.to_owned());
+        let (life, node_id, version) = (take.u64()?, take_name(&mut take)?, take_name(&mut take)?);
         let (free, slots) = (take.u32()?, take.u32()?);
-        let queues = (0..take.u32()?).map(|_| Ok(take.str()?.to_owned())).collect::<Result<_, WireError>>()?;
+        let queues = (0..take.u32()?).map(|_| take_name(&mut take)).collect::<Result<_, WireError>>()?;
         take.finish()?;
         Ok(Heartbeat { life, node_id, version, free, slots, queues })
     }
@@ -417,7 +429,10 @@ mod tests {
         }
         let queues = vec!["default".into(), "gpu".into()];
         let beat = Heartbeat { life: 7, node_id: "a".into(), version: "0.1.0".into(), free: 1, slots: 2, queues };
-        assert_eq!(Heartbeat::decode(&beat.encode()), Ok(beat));
+        assert_eq!(Heartbeat::decode(&beat.encode()), Ok(beat.clone()));
+        for node_id in ["\x1b[2J".to_owned(), "a".repeat(NAME_LIMIT + 1)] {
+            assert!(Heartbeat::decode(&Heartbeat { node_id, ..beat.clone() }.encode()).is_err());
+        }
         let id = ClusterTaskId { place: PlaceId(1), task: TaskId(2) };
         let stop = |grace_ns| Told::Stop(id, Stop { grace_ns });
         let others = [Told::DoYouRun(id), Told::NeedsValues(id), Told::DoYouRunBundle(id)];

@@ -15,6 +15,7 @@
 use std::collections::HashMap;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use async_nats::jetstream::ErrorCode;
@@ -47,9 +48,11 @@ use crate::interface::{Answer, Dead, Delivery, Entry, Handle, PutError, RecordKe
 use crate::message::{BundleMessage, TOLD_LIMIT, Told};
 use crate::signed::{self, Address, Signer, Unusable};
 use crate::survey::Survey;
+use copies::Copies;
 use roles::Role;
 
 pub mod config;
+mod copies;
 mod dead;
 mod examine;
 mod keys;
@@ -197,6 +200,10 @@ pub(crate) struct Nats {
     signer: Option<Signer>,
     /// Keys that have signed whatever is run here; empty where everything is.
     trusted: Vec<String>,
+    /// Heartbeats of other heads with this place's id, and the node of the last one; true while there are some.
+    copies_seen: Mutex<Copies>,
+    copied_by: std::sync::Mutex<String>,
+    is_copied: AtomicBool,
     /// Folder of the values of this place.
     values: PathBuf,
     /// Permits for copies of values that go on at a time.
@@ -286,6 +293,9 @@ impl Nats {
             violations,
             signer,
             trusted,
+            copies_seen: Mutex::default(),
+            copied_by: std::sync::Mutex::default(),
+            is_copied: AtomicBool::new(false),
             values,
             copies: Semaphore::new(values::COPIES),
             is_stopping: watch::Sender::new(false),
@@ -333,10 +343,7 @@ impl Nats {
             }
             Request::Swap { key, revision, record } => Some(self.swap(record_subject(key), revision, record).await),
             Request::Beat(beat) => {
-                // The next one comes in some seconds.
-                if let Ok(acknowledged) = self.context.publish(node_subject(self.place), beat.into()).await {
-                    let _ = acknowledged.await;
-                }
+                self.beat(beat).await;
                 None
             }
             Request::ReadHeartbeats(place) => {
@@ -778,11 +785,22 @@ async fn watch(client: &Client, context: &Context, place: PlaceId) -> Result<con
     consumer.messages().await.map_err(|error| asset(error.to_string()))
 }
 
+/// A node as its place knows it before its head starts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct OwnNode<'a> {
+    /// The id of its place.
+    pub place: PlaceId,
+    /// The name that it will have.
+    pub node_id: &'a str,
+    /// The number of the life of the last head in this place.
+    pub last_life: u64,
+}
+
 /// Tries an engine out, as `tracer start` does before it says that it has started: connects, and makes what is missing. Returns what is not as it should be.
 pub(crate) async fn try_out(
     access: &EngineAccess,
     queues: &[String],
-    node: Option<(PlaceId, &str)>,
+    node: Option<OwnNode<'_>>,
 ) -> Result<Vec<Finding>, EngineError> {
     let connected = Connected::to(access).await?;
     let Connected { client, context, address, .. } = &connected;
@@ -795,7 +813,13 @@ pub(crate) async fn try_out(
     let Ok(survey) = connected.unless_violated(survey::survey(client, context, address)).await else {
         return Ok(Vec::new());
     };
-    match node.and_then(|(place, node_id)| survey.other_of_name(place, node_id)) {
+    if let Some(OwnNode { place, node_id, last_life }) = node
+        && let Some(copy) = survey.other_of_place(place, node_id, last_life)
+    {
+        let (node_id, place) = (copy.heartbeat.node_id.clone(), place.to_string());
+        return Err(EngineError::PlaceTaken { address: address.clone(), node_id, place });
+    }
+    match node.and_then(|node| survey.other_of_name(node.place, node.node_id)) {
         Some(other) => {
             let (node_id, place) = (other.heartbeat.node_id.clone(), other.place.to_string());
             Err(EngineError::NameTaken { address: address.clone(), node_id, place })

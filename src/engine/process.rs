@@ -9,7 +9,6 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
-use tracer_core::PlaceId;
 use tracer_core::clock::now_unix_nano;
 use tracer_core::codec::WireError;
 use tracer_core::task::{Refusal, RefusalCode};
@@ -28,10 +27,10 @@ use crate::record::{Claim, End, Holder, Mark, PastAttempt, Terms};
 use crate::signed::Signer;
 
 pub use crate::access::EngineError;
-pub use crate::nats::Made;
+pub use crate::nats::{Made, OwnNode};
 
 /// Interval of heartbeats, and of saying that messages are held.
-const KEEP: Duration = Duration::from_secs(3);
+pub(crate) const KEEP: Duration = Duration::from_secs(3);
 
 /// Time that it may take to tell the engine of messages that are given back.
 const GIVE_BACK_LIMIT: Duration = Duration::from_millis(500);
@@ -70,7 +69,7 @@ fn runtime() -> io::Result<tokio::runtime::Runtime> {
 pub fn try_out(
     access: &EngineAccess,
     queues: &[String],
-    node: Option<(PlaceId, &str)>,
+    node: Option<OwnNode<'_>>,
 ) -> Result<Vec<Finding>, AgentError> {
     let runtime = runtime().map_err(AgentError::Runtime)?;
     runtime.block_on(nats::try_out(access, queues, node)).map_err(AgentError::Engine)

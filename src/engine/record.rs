@@ -20,6 +20,8 @@
 use tracer_core::PlaceId;
 use tracer_core::codec::{Put, Take, WireError};
 
+use crate::message::take_name;
+
 /// A life of a node: its place, and the start of its head.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Holder {
@@ -467,7 +469,7 @@ impl Mark {
     }
 
     fn take(take: &mut Take<'_>) -> Result<Mark, WireError> {
-        Ok(Mark { node_id: take.str()?.to_owned(), unix_nano: take.u64()? })
+        Ok(Mark { node_id: take_name(take)?, unix_nano: take.u64()? })
     }
 }
 

@@ -22,6 +22,8 @@ use crate::message::Distrust;
 
 /// Version of signed messages, and of what is signed.
 const SIGNED: u8 = 3;
+/// The most bytes of a key; those of NATS have 56.
+const KEY_LIMIT: usize = 64;
 /// Length of a signature in bytes.
 const SIGNATURE: usize = 64;
 /// Beginning of the seed in a NATS creds file.
@@ -104,7 +106,11 @@ impl<'a> Parts<'a> {
         }
         let mut take = Take::new(bytes);
         take.u8()?;
-        let signature = Some((take.str()?, take.exact(SIGNATURE)?));
+        let key = take.str()?;
+        if key.len() > KEY_LIMIT || !key.bytes().all(|byte| byte.is_ascii_alphanumeric()) {
+            return Err(WireError::UnknownValue("key"));
+        }
+        let signature = Some((key, take.exact(SIGNATURE)?));
         Ok(Parts { signature, message: take.exact(take.len())? })
     }
 }

@@ -22,6 +22,7 @@ mod collectors;
 mod commands;
 mod composition;
 mod config;
+mod copied_places;
 mod dead_heads;
 mod deaths;
 mod delivery;

@@ -11,6 +11,8 @@ use crate::interface::{Dead, PutError};
 const STREAM_BYTES: i64 = 64 << 20;
 /// The most bytes of a message that are kept: more than tracer ever sends, and less than a server takes.
 const MESSAGE_BYTES: usize = 640 << 10;
+/// The most characters of a reason, and of a name.
+const TEXT_LIMIT: usize = 300;
 /// Header with the reason.
 const REASON: &str = "Tracer-Reason";
 /// Header with the id of the task, or with what stood in its place.
@@ -43,9 +45,10 @@ impl Nats {
     /// Puts a message aside, and only then removes it from its queue. What cannot be put aside now comes again.
     pub(super) async fn put_aside(&self, dead: Dead) {
         let Dead { queue, handle, name, mut message, reason } = dead;
+        let (name, reason) = (line(&name), line(&reason));
         let mut headers = HeaderMap::new();
-        headers.insert(REASON, line(&reason));
-        headers.insert(NAME, line(&name));
+        headers.insert(REASON, &*reason);
+        headers.insert(NAME, &*name);
         headers.insert(BYTES, message.len().to_string());
         message.truncate(MESSAGE_BYTES);
         let publication = PublishMessage::build().payload(message.into()).headers(headers);
@@ -65,7 +68,19 @@ impl Nats {
     }
 }
 
-/// Returns a text as a header may have it.
+/// Returns the beginning of a text as a header, a log and a terminal may have it, whoever has written it.
 fn line(text: &str) -> String {
-    text.replace(|character: char| character.is_control() || !character.is_ascii(), " ")
+    let harmless = |character: char| if character.is_ascii() && !character.is_control() { character } else { '?' };
+    text.chars().take(TEXT_LIMIT).map(harmless).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn texts_of_nobodys_are_one_harmless_line() {
+        assert_eq!(line("a\x1b[2J\r\nX: ü"), "a?[2J??X: ?");
+        assert_eq!(line(&"a".repeat(1 << 20)).len(), TEXT_LIMIT);
+    }
 }
