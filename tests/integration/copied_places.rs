@@ -32,7 +32,9 @@ fn wait_until_refused(cluster: &Cluster) {
 fn a_copied_place_is_refused_at_its_start_and_two_that_have_started_use_no_engine_until_one_is_alone() {
     let Some(broker) = Broker::start() else { return };
     let (a, b) = (origin(&broker), holder(&broker));
-    [&a, &b].into_iter().for_each(|cluster| drop(agent_pid(cluster)));
+    for cluster in [&a, &b] {
+        agent_pid(cluster);
+    }
     let place = a.status()["engine"]["place_id"].as_str().expect("it has one").to_owned();
     copy_of(&a, &broker, Some("1"))
         .start_head(&[])

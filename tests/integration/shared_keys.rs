@@ -45,7 +45,9 @@ fn in_queue(broker: &Broker) -> Value {
 fn the_same_key_on_two_nodes_is_one_run_and_both_have_its_result() {
     let Some(broker) = Broker::start() else { return };
     let (holding, a, b) = (holder(&broker), origin(&broker), origin(&broker));
-    [&holding, &a, &b].into_iter().for_each(|cluster| drop(agent_pid(cluster)));
+    for cluster in [&holding, &a, &b] {
+        agent_pid(cluster);
+    }
     let keyed = Keyed::of(&a);
     let of_a = keyed.submit(&a);
     holding.wait_for_file(&a.file("starts"));
