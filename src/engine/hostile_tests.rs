@@ -154,13 +154,13 @@ impl Step {
 fn answer(request: &Request, step: &Step, bytes: Vec<u8>) -> Option<Answer> {
     let entry = || Some(Entry { revision: 4, stamp_ns: 20 * SECOND, value: bytes.clone() });
     Some(match request {
-        _ if step.what % 13 == 0 => Answer::Unreachable,
+        _ if step.what.is_multiple_of(13) => Answer::Unreachable,
         Request::Put { .. } => Answer::Put(Ok(())),
         Request::EnterKey { .. } => Answer::Key(Ok(bytes)),
-        Request::Has { .. } => Answer::Has(step.what % 2 == 0),
+        Request::Has { .. } => Answer::Has(step.what.is_multiple_of(2)),
         Request::Pull { .. } => Answer::Pulled,
-        Request::Read(_) => Answer::Record(if step.what % 3 == 0 { None } else { entry() }),
-        Request::Swap { .. } => Answer::Swapped((step.what % 3 > 0).then_some(5)),
+        Request::Read(_) => Answer::Record(if step.what.is_multiple_of(3) { None } else { entry() }),
+        Request::Swap { .. } => Answer::Swapped((!step.what.is_multiple_of(3)).then_some(5)),
         Request::ReadHeartbeats(_) => Answer::Heartbeats { of_other: entry(), own: entry() },
         Request::PutValue { .. } => Answer::ValuePut(Ok([7; 32])),
         Request::GetValue(_) => Answer::ValueGot(Err(ValueError::Missing)),
@@ -197,7 +197,7 @@ fn nothing_that_an_engine_says_makes_it_panic_or_grow() {
             match step.what % 8 {
                 0 => {
                     let handle = Handle(at.to_string());
-                    let is_again = step.what % 16 == 0;
+                    let is_again = step.what.is_multiple_of(16);
                     let queue = QUEUE.to_owned();
                     agent.on_delivered(Delivery { queue, handle, id, message: bytes, is_again }, 9);
                 }
