@@ -37,6 +37,8 @@ use std::process::ExitCode;
 
 use clap::{Args as _, Parser, Subcommand, ValueEnum};
 
+use tracer_engine::process::OwnNode;
+
 use crate::driver::DriverError;
 use crate::exit;
 use crate::suggestion::shell_word;
@@ -147,6 +149,9 @@ struct AgentArgs {
     place: Option<tracer_core::PlaceId>,
     #[arg(long)]
     node_id: Option<String>,
+    /// The number of the life of the last head of that place
+    #[arg(long, requires = "place", default_value_t = 0)]
+    last_life: u64,
     queues: Vec<String>,
 }
 
@@ -156,6 +161,7 @@ impl AgentArgs {
         if let Some(access) = &self.try_out {
             let access = serde_json::from_str(access).map_err(|error| failed(error.into()))?;
             let node = self.place.zip(self.node_id.as_deref());
+            let node = node.map(|(place, node_id)| OwnNode { place, node_id, last_life: self.last_life });
             let findings = tracer_engine::process::try_out(&access, &self.queues, node);
             for finding in findings.map_err(|error| failed(error.into()))? {
                 report::text(&format!(

@@ -55,6 +55,8 @@ pub const CREDENTIALS_VARIABLE: &str = "TRACER_CREDENTIALS";
 pub const ENGINE_CA_VARIABLE: &str = "TRACER_ENGINE_CA";
 /// The environment variable that permits [`Settings::engine`] to be on another machine without TLS.
 pub const INSECURE_ENGINE_VARIABLE: &str = "TRACER_INSECURE_ENGINE";
+/// The environment variable for the trusted keys of [`Settings::engine`], separated by commas.
+pub const TRUSTED_KEY_VARIABLE: &str = "TRACER_TRUSTED_KEY";
 /// The environment variable for the wait of [`Settings::engine`].
 pub const ENGINE_WAIT_VARIABLE: &str = "TRACER_ENGINE_WAIT";
 /// Time that a submission to a queue waits for an engine that cannot be reached, if nothing is said.
@@ -139,6 +141,8 @@ pub struct Overrides {
     pub engine_wait: Option<Duration>,
     /// See [`Engine::max_shared_value`].
     pub max_shared_value: Option<u64>,
+    /// See [`Engine::trusted_keys`].
+    pub trusted_keys: Option<Vec<String>>,
     /// See [`Settings::temp_dir`].
     pub temp_dir: Option<PathBuf>,
     /// See [`Settings::spans_dir`].
@@ -260,6 +264,8 @@ pub struct Engine {
     pub wait: Duration,
     /// The most bytes of an argument or a result of a task of a queue. By default [`DEFAULT_MAX_SHARED_VALUE`].
     pub max_shared_value: u64,
+    /// Public keys of those whose tasks the head runs from queues, as NATS writes them. Empty for a head that runs everybody's.
+    pub trusted_keys: Vec<String>,
 }
 
 /// Failure to make the settings.
@@ -346,6 +352,7 @@ fn engine_of(
     queues: Option<Vec<(String, u32)>>,
     wait: Option<Duration>,
     max_shared_value: Option<u64>,
+    trusted_keys: Vec<String>,
 ) -> Result<Option<Engine>, Error> {
     let queues = queues.unwrap_or_default();
     if access.address.is_empty() {
@@ -353,6 +360,7 @@ fn engine_of(
             (!queues.is_empty(), "--queue"),
             (wait.is_some(), "--engine-wait"),
             (max_shared_value.is_some(), "--max-shared-value"),
+            (!trusted_keys.is_empty(), "--trusted-key"),
             (access.credentials.is_some(), "--credentials"),
             (access.authority.is_some(), "--engine-ca"),
         ];
@@ -373,7 +381,7 @@ fn engine_of(
     }
     let wait = wait.unwrap_or(DEFAULT_ENGINE_WAIT);
     let max_shared_value = max_shared_value.unwrap_or(DEFAULT_MAX_SHARED_VALUE);
-    Ok(Some(Engine { access, queues, wait, max_shared_value }))
+    Ok(Some(Engine { access, queues, wait, max_shared_value, trusted_keys }))
 }
 
 /// Reads the configuration file that `overrides` names, if any, and merges both over the defaults.
@@ -467,6 +475,7 @@ fn merge(stronger: Overrides, weaker: Overrides) -> Result<Settings, Error> {
             stronger.queues.filter(|queues| !queues.is_empty()).or(weaker.queues),
             stronger.engine_wait.or(weaker.engine_wait),
             stronger.max_shared_value.or(weaker.max_shared_value),
+            stronger.trusted_keys.filter(|keys| !keys.is_empty()).or(weaker.trusted_keys).unwrap_or_default(),
         )?,
         temp_dir: path(stronger.temp_dir, weaker.temp_dir, &default_temp_dir),
         spans_dir: path(stronger.spans_dir, weaker.spans_dir, &|| DEFAULT_SPANS_DIR.into()),
@@ -694,6 +703,7 @@ insecure = true
 queues = ["default=2"]
 wait = "7s"
 max_shared_value = "2MiB"
+trusted_keys = ["UD6MZTGLCZZD4U5BZZVLM73LKHQ5Q3TSF4RXD5PZS6PVVHD65XNUKIK4"]
 "#;
 
     #[test]
@@ -720,6 +730,7 @@ max_shared_value = "2MiB"
                     queues: vec![("default".into(), 2)],
                     wait: Duration::from_secs(7),
                     max_shared_value: 2 << 20,
+                    trusted_keys: vec!["UD6MZTGLCZZD4U5BZZVLM73LKHQ5Q3TSF4RXD5PZS6PVVHD65XNUKIK4".into()],
                 }),
                 temp_dir: "/var/tmp/tracer".into(),
                 spans_dir: "/etc/tracer/spans".into(),
@@ -765,6 +776,7 @@ max_shared_value = "2MiB"
             queues: Some(vec![("gpu".into(), 0)]),
             engine_wait: Some(Duration::from_secs(1)),
             max_shared_value: Some(1 << 20),
+            trusted_keys: Some(vec!["UCXZ6WRXDMKL5AYPD6FU5EGBNSDCWTOYYPSDORT74OXZVAEPGVZ54UFK".into()]),
             temp_dir: Some("run".into()),
             spans_dir: Some("/spans".into()),
             tracing_enabled: Some(true),
@@ -807,6 +819,7 @@ max_shared_value = "2MiB"
                     queues: vec![("gpu".into(), 0)],
                     wait: Duration::from_secs(1),
                     max_shared_value: 1 << 20,
+                    trusted_keys: vec!["UCXZ6WRXDMKL5AYPD6FU5EGBNSDCWTOYYPSDORT74OXZVAEPGVZ54UFK".into()],
                 }),
                 temp_dir: "run".into(),
                 spans_dir: "/spans".into(),

@@ -33,6 +33,7 @@ use crate::session::{Session, SessionError, find_head};
 use crate::spin::is_readable;
 use tracer_core::LogSettings;
 use tracer_core::clock::now_unix_nano;
+use tracer_engine::signed;
 use tracer_ipc::place_file;
 
 /// Start a head with its workers
@@ -110,6 +111,12 @@ pub(super) struct Args {
     /// Values of 256 KiB and more are copied through the engine's disk, and are removed there when the task has ended.
     #[arg(long, value_name = "SIZE", value_parser = parse_size, env = config::MAX_SHARED_VALUE_VARIABLE)]
     max_shared_value: Option<u64>,
+    /// Run tasks of queues that this nkey has signed, and nothing else; may be repeated [default: everybody's tasks]
+    ///
+    /// KEY is the public key of a user of the engine, which begins with `U`. A head that is started with --credentials signs what it submits with the
+    /// nkey that they have.
+    #[arg(long, value_name = "KEY", value_delimiter = ',', value_parser = tracer_engine::signed::check_key, env = config::TRUSTED_KEY_VARIABLE)]
+    trusted_key: Vec<String>,
     /// Switch for all tracing; false overrides any hook [default: true]
     #[arg(long, env = config::TRACING_ENABLED_VARIABLE, value_name = "BOOL", hide_possible_values = true, value_parser = clap::builder::BoolishValueParser::new(), num_args = 0..=1, require_equals = true, default_missing_value = "true")]
     tracing_enabled: Option<bool>,
@@ -252,6 +259,7 @@ fn settings(args: Args) -> Result<Settings, CommandError> {
         queues: Some(args.queue),
         engine_wait: args.engine_wait,
         max_shared_value: args.max_shared_value,
+        trusted_keys: Some(args.trusted_key),
         temp_dir: args.place.temp_dir,
         spans_dir: args.spans_dir,
         tracing_enabled: args.tracing_enabled,
@@ -362,6 +370,8 @@ fn head_settings(settings: Settings) -> Result<HeadSettings, CommandError> {
     };
     if let Some(engine) = &settings.engine {
         let warnings = try_engine(engine, &settings.temp_dir)?;
+        let of_trust = signed::warnings(&engine.access, !engine.queues.is_empty(), &engine.trusted_keys);
+        of_trust.map_err(io::Error::other)?.iter().for_each(|warning| report::warning(warning));
         settings.warnings.extend(warnings);
     }
     if let Some(hook) = settings.tracing.hook.clone() {
@@ -425,7 +435,8 @@ fn try_engine(engine: &config::Engine, place: &Path) -> Result<Vec<String>, Comm
     command.args(["agent", "--try", &access]);
     if let Some(id) = place_file::id(place) {
         let node_id = place_file::node_id(&server::host_name(), id);
-        command.args(["--place", &id.to_string(), "--node-id", &node_id]);
+        let last_life = place_file::last_life(place).unwrap_or_default().to_string();
+        command.args(["--place", &id.to_string(), "--node-id", &node_id, "--last-life", &last_life]);
     }
     let tried = command.args(queues).env("NO_COLOR", "1").stdin(Stdio::null()).output()?;
     if tried.status.success() {

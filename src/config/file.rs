@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
+use tracer_engine::signed::check_key;
 
 use super::{
     Error, Overrides, SamplingRatio, SamplingRatioError, check_hook_timeout, check_log_size, check_max_processes,
@@ -53,7 +54,8 @@ const LOGS_KEYS: &[&str] = &["events", "level"];
 const HTTP_KEYS: &[&str] = &["address", "commands"];
 const METRICS_KEYS: &[&str] = &["address"];
 const OTLP_KEYS: &[&str] = &["address"];
-const ENGINE_KEYS: &[&str] = &["address", "credentials", "ca", "insecure", "queues", "max_shared_value", "wait"];
+const ENGINE_KEYS: &[&str] =
+    &["address", "credentials", "ca", "insecure", "queues", "max_shared_value", "trusted_keys", "wait"];
 /// The tables of a file with their keys, and with where to put a key that is in another one.
 pub(crate) type Tables = &'static [(&'static str, &'static [&'static str], &'static str)];
 
@@ -209,6 +211,12 @@ impl<'a> Reader<'a> {
                 "max_shared_value" => {
                     file.max_shared_value =
                         Some(self.size("engine.max_shared_value", "a size such as `1GiB`", value)?);
+                }
+                "trusted_keys" => {
+                    let keys = self.names("engine.trusted_keys", value)?;
+                    let keys = keys.iter().map(|key| check_key(key)).collect::<Result<_, _>>();
+                    file.trusted_keys =
+                        Some(keys.map_err(|reason| self.invalid("engine.trusted_keys", &reason, value))?);
                 }
                 "wait" => file.engine_wait = Some(self.duration("engine.wait", value)?),
                 unknown => return Err(self.unknown_key("engine.", unknown, key.span().start)),

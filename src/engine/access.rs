@@ -105,6 +105,15 @@ pub enum EngineError {
         /// The place of the other one.
         place: String,
     },
+    /// Another living node has the id of this one's place.
+    PlaceTaken {
+        /// The address.
+        address: String,
+        /// The name of the other one.
+        node_id: String,
+        /// The id.
+        place: String,
+    },
     /// A stream or a consumer cannot be made.
     Asset {
         /// Its name.
@@ -163,6 +172,11 @@ impl fmt::Display for EngineError {
                 f,
                 "another living node of the engine at `{address}` has the name `{node_id}`: the one with the place {place}\n\
                  (hint: remove `place.id` in this place's folder, and it gets another name; tasks that it has in queues are then those of a lost node)"
+            ),
+            EngineError::PlaceTaken { address, node_id, place } => write!(
+                f,
+                "another living node of the engine at `{address}` has the id {place} of this place: `{node_id}`. One of the two places is a copy of the other\n\
+                 (hint: remove `place.id` in the folder of the copy, and it gets an id of its own; tasks that it has in queues are then those of a lost node)"
             ),
             EngineError::NoJetStream { address, version } => write!(
                 f,

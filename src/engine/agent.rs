@@ -23,15 +23,18 @@ use tracer_ipc::protocol::{ClaimedBy, Digest, Found, SharedEnd, Stop};
 
 use crate::bundle::BundleRecord;
 use crate::interface::{
-    Answer, Delivery, Entry, Handle, PutError, RecordKey, Request, Tier, ValueError, ValueKey, ValueSource,
+    Answer, Dead, Delivery, Entry, Handle, Key, PutError, RecordKey, Request, Tier, ValueError, ValueKey, ValueSource,
 };
 use crate::message::{BundleMessage, Heartbeat, TaskMessage, Told, value_of, with_files, without_value};
 use crate::record::{Claim, End, Event, Holder, Mark, Record, Refusal, Sight, Terms, change};
 
 mod bundles;
+mod keys;
+mod trust;
 
 pub(crate) use bundles::BUNDLE_WAIT_NS;
 use bundles::{BundleChange, HeldBundle, SharedBundle};
+use keys::SharedKey;
 
 /// Intervals of redelivery after which a task that nothing was heard of is looked at.
 const LOOK_AGAIN: u64 = 4;
@@ -41,6 +44,10 @@ const LOOKS: usize = 64;
 const SECOND_FIRST: u32 = 4;
 /// Tries to get a value, one in each interval of heartbeats, before it counts as lost.
 const TRIES: u32 = 10;
+/// The most records of which it is said that they cannot be read.
+const UNREAD: usize = 1000;
+/// Records that are being changed beyond which no other node's question is looked into. It asks again.
+const QUESTIONS: usize = 10_000;
 
 /// Settings of an agent, which do not change while it runs.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -59,6 +66,8 @@ pub struct Settings {
     pub engine_wait_ns: u64,
     /// The most bytes of a value that is got from the engine.
     pub max_value: u64,
+    /// Public part of the key that what it publishes is signed with; none if that is not signed.
+    pub signs_as: Option<String>,
 }
 
 /// A task that the head has accepted for a queue.
@@ -72,6 +81,8 @@ pub struct Sharing {
     pub message: Vec<u8>,
     /// Arguments that are to go into the engine, in the order of the envelope's inputs.
     pub values: Vec<ValueSource>,
+    /// Its idempotency key, if it has one.
+    pub key: Option<Key>,
     /// True if no agent before this one was told of it.
     pub is_new: bool,
     /// True if an agent has said that the engine has it.
@@ -199,6 +210,8 @@ pub enum NotStored {
     Put(PutError),
     /// The engine could not be reached for too long.
     Unreachable,
+    /// Its idempotency key names this other task.
+    KeyTaken(String, ClusterTaskId),
 }
 
 /// A task that this node's head has accepted for a queue.
@@ -230,6 +243,7 @@ struct Share {
     withdrawn: Option<(Vec<u8>, Option<Stop>)>,
     /// Set while the head wants to run it itself if nobody has begun it: since when, in nanoseconds since the Unix epoch.
     taken_back: Option<u64>,
+    key: Option<SharedKey>,
     /// The first task of the bundle that it is in; none if it goes by itself.
     bundle: Option<TaskId>,
     /// True once the record of its bundle is settled, and what that says of it: it goes on by itself.
@@ -255,6 +269,7 @@ impl Share {
             looked_ns: now_ns,
             withdrawn: None,
             taken_back: None,
+            key: None,
             bundle: None,
             is_apart: false,
             base: None,
@@ -374,6 +389,8 @@ fn share_queue(shares: &BTreeMap<TaskId, Share>, task: TaskId) -> String {
 #[derive(Debug)]
 enum Asked {
     Put(TaskId),
+    /// The task that the idempotency key of a share names.
+    Key(TaskId),
     /// The record of a share that may be in the engine.
     Look(TaskId),
     /// Presence of the message of a share that must not be started twice and has no record.
@@ -411,6 +428,9 @@ enum Asked {
 pub struct Agent {
     settings: Settings,
     shares: BTreeMap<TaskId, Share>,
+    /// Tasks of this node that are others, by their idempotency keys; and the other way round.
+    follows: BTreeMap<TaskId, ClusterTaskId>,
+    followed: BTreeMap<ClusterTaskId, TaskId>,
     held: BTreeMap<ClusterTaskId, Held>,
     changes: BTreeMap<ClusterTaskId, Change>,
     /// Bundles of this node that have tasks that have not ended, by their first tasks.
@@ -444,6 +464,8 @@ pub struct Agent {
     /// The task at which [`look_again`](Self::look_again) goes on; none to begin anew.
     looked_at_last: Option<TaskId>,
     is_stopping: bool,
+    /// Records of which it was said that they cannot be read.
+    unread: BTreeSet<RecordKey>,
     effects: Vec<Effect>,
 }
 
@@ -453,6 +475,8 @@ impl Agent {
         Agent {
             settings,
             shares: BTreeMap::new(),
+            follows: BTreeMap::new(),
+            followed: BTreeMap::new(),
             held: BTreeMap::new(),
             changes: BTreeMap::new(),
             shared_bundles: BTreeMap::new(),
@@ -474,6 +498,7 @@ impl Agent {
             next_beat_ns: now_ns,
             looked_at_last: None,
             is_stopping: false,
+            unread: BTreeSet::new(),
             effects: Vec::new(),
         }
     }
@@ -579,6 +604,7 @@ impl Agent {
             };
             self.say(Request::Beat(beat.encode()));
             self.look_again(now_ns);
+            self.look_at_followed();
             // What was not answered is asked again, and who has not heard is told again.
             for first in self.shared_bundles.keys().copied().collect::<Vec<_>>() {
                 self.go_on_sharing_bundle(first);
@@ -611,7 +637,7 @@ impl Agent {
 
     /// Takes a task that the head has accepted for a queue.
     pub fn on_share(&mut self, task: TaskId, sharing: Sharing, now_ns: u64) {
-        let Sharing { queue, tier, message, values, is_new, is_stored } = sharing;
+        let Sharing { queue, tier, message, values, key, is_new, is_stored } = sharing;
         let Ok(TaskMessage { terms, .. }) = TaskMessage::decode(&message) else {
             let reason = "its message cannot be read".into();
             return self.tell(ToHead::NotStored(task, NotStored::Put(PutError::Refused(reason))));
@@ -623,12 +649,14 @@ impl Agent {
             is_stored,
             is_old: !is_new,
             was_tried: !is_new,
+            key: key.map(SharedKey::from),
             ..Share::new(queue, tier, terms, now_ns)
         };
-        if !share.values.is_empty() {
-            self.with_values.insert(task);
-        }
+        let has_values = !share.values.is_empty();
         self.shares.insert(task, share);
+        if has_values {
+            self.note_values(task);
+        }
         self.go_on_sharing(task);
     }
 
@@ -636,6 +664,13 @@ impl Agent {
     pub fn on_taken(&mut self, task: TaskId) {
         if !self.shares.contains_key(&task) {
             self.drop_values(task);
+        }
+    }
+
+    /// Notes that the engine may have values of a task, which this node removes. Where a key names it others may want them later: they go by age.
+    fn note_values(&mut self, task: TaskId) {
+        if self.shares.get(&task).is_none_or(|share| share.key.is_none()) {
+            self.with_values.insert(task);
         }
     }
 
@@ -659,23 +694,19 @@ impl Agent {
                 self.look_at_bundle_again(first, now_ns, interval_ns);
             } else if now_ns.saturating_sub(share.looked_ns) >= interval_ns {
                 (share.looked_ns, share.is_old) = (now_ns, true);
+                self.puts_again(task);
             }
         }
     }
 
-    fn id(&self, task: TaskId) -> ClusterTaskId {
-        ClusterTaskId { place: self.settings.own.place, task }
-    }
-
     /// Takes the next step of a task that the engine may not have.
     fn go_on_sharing(&mut self, task: TaskId) {
-        let id = self.id(task);
-        let Some(share) = self.shares.get_mut(&task).filter(|share| self.is_reachable && !share.is_asked) else {
-            return;
-        };
-        if share.ending.is_some() {
+        let is_due = |share: &&mut Share| !share.is_asked && share.ending.is_none();
+        if self.shares.get_mut(&task).filter(is_due).is_none() || !self.is_reachable || self.asks_for_key(task) {
             return;
         }
+        let id = self.id(task);
+        let Some(share) = self.shares.get_mut(&task) else { return };
         if share.is_old {
             share.is_asked = true;
             self.ask(Asked::Look(task), Request::Read(RecordKey::Task(id)));
@@ -726,6 +757,7 @@ impl Agent {
     /// Forgets a task of this node.
     fn remove_share(&mut self, task: TaskId) -> Option<Share> {
         let share = self.shares.remove(&task)?;
+        self.follow_no_more(task);
         if let Some(first) = share.bundle {
             self.forget_shared(first, task);
         }
@@ -775,7 +807,8 @@ impl Agent {
     pub fn on_take_back(&mut self, task: TaskId, now_unix_nano: u64) {
         // One of a bundle stays in it, as long as that is one.
         let share = self.shares.get_mut(&task).filter(|share| share.bundle.is_none() || share.is_apart);
-        if let Some(share) = share {
+        // One that is another node's is in its place in the queue.
+        if let Some(share) = share.filter(|_| !self.follows.contains_key(&task)) {
             share.taken_back = Some(now_unix_nano);
             self.go_on_taking_back(task);
         }
@@ -821,24 +854,22 @@ impl Agent {
             RecordKey::Task(id) => id,
             RecordKey::Bundle(id) => return self.on_bundle_record(id, record),
         };
-        if id.place != self.settings.own.place {
-            return;
-        }
+        let Some(task) = self.task_of(id) else { return };
         match Record::decode(record) {
-            Ok(Record::Ended(end)) => self.on_ended(id.task, end),
+            Ok(Record::Ended(end)) => self.on_ended(task, end),
             Ok(record) => {
-                if self.shares.get(&id.task).is_none_or(|share| share.ending.is_some()) {
+                if self.shares.get(&task).is_none_or(|share| share.ending.is_some()) {
                     return;
                 }
-                self.note_stored(id.task);
+                self.note_stored(task);
                 self.tell(match record {
                     Record::Claimed(claim) | Record::Suspected { claim, .. } => {
-                        ToHead::Claimed(id.task, claimed_by(claim))
+                        ToHead::Claimed(task, claimed_by(claim))
                     }
-                    Record::GivenBack { .. } | Record::Ended(_) => ToHead::LetGo(id.task),
+                    Record::GivenBack { .. } | Record::Ended(_) => ToHead::LetGo(task),
                 });
             }
-            Err(error) => self.tell(ToHead::Log(format!("the record of task {id} cannot be read: {error}"))),
+            Err(error) => self.note_unread(key, &error),
         }
     }
 
@@ -863,13 +894,13 @@ impl Agent {
                 Some(digest) => {
                     let key = ValueKey { id, attempt: *attempt, digest, bytes: stored.bytes };
                     share.ending = Some(Ending { end, shared, key, tries: 0, is_asked: false });
-                    self.with_values.insert(task);
+                    self.note_values(task);
                     return self.go_on_ending(task);
                 }
             };
             let message = format!("the result cannot be had: {}", problem.unwrap_or_default());
             let outcome = without_value(&shared, message);
-            self.with_values.insert(task);
+            self.note_values(task);
             return self.tell_ended(task, end, outcome);
         }
         self.remove_share(task);
@@ -959,7 +990,7 @@ impl Agent {
             Some(entry) => {
                 self.note_stored(task);
                 self.on_record(RecordKey::Task(self.id(task)), &entry.value);
-                if self.shares.get(&task).is_some_and(|share| share.bundle.is_none()) {
+                if self.shares.get(&task).is_some_and(|share| share.bundle.is_none()) && self.takes_put(task) {
                     self.put(task);
                 }
             }
@@ -970,7 +1001,8 @@ impl Agent {
                 let (id, queue) = (self.id(task), share_queue(&self.shares, task));
                 self.ask(Asked::Has(task), Request::Has { queue, id });
             }
-            None => self.put(task),
+            None if self.takes_put(task) => self.put(task),
+            None => {}
         }
     }
 
@@ -1110,10 +1142,7 @@ impl Agent {
         let Delivery { queue, handle, id, message, is_again } = delivery;
         let terms = match TaskMessage::decode(&message) {
             Ok(message) => message.terms,
-            Err(error) => {
-                // Whoever can read it shall have it. It comes again later.
-                return self.tell(ToHead::Log(format!("the message of task {id} cannot be read: {error}")));
-            }
+            Err(error) => return self.put_aside(Delivery { queue, handle, id, message, is_again }, &error),
         };
         let is_held = self.held.contains_key(&id);
         // Nobody knows how long it runs: it takes a free slot.
@@ -1143,6 +1172,28 @@ impl Agent {
         let mark = Mark { node_id: self.settings.node_id.clone(), unix_nano: now_unix_nano };
         change.todo.push_back(Event::Delivered { to, mark, sight: Sight::MayLive, terms });
         self.go_on_changing(id);
+    }
+
+    /// Has a message put aside that a pull has brought, and that is of no task or is not to be run here.
+    pub fn on_dead(&mut self, dead: Dead) {
+        self.say(Request::PutAside(dead));
+    }
+
+    /// Has a message put aside that cannot be read: its queue is not to wait for it. Its origin, if it has one, puts another one in its place.
+    fn put_aside(&mut self, Delivery { queue, handle, id, message, .. }: Delivery, error: &WireError) {
+        let reason = format!("it cannot be read: {error}");
+        self.on_dead(Dead { queue, handle, name: id.to_string(), message, reason });
+    }
+
+    /// Says of a record that it cannot be read; once.
+    fn note_unread(&mut self, key: RecordKey, error: &WireError) {
+        if self.unread.len() < UNREAD && self.unread.insert(key) {
+            let (kind, id) = match key {
+                RecordKey::Task(id) => ("task", id),
+                RecordKey::Bundle(id) => ("bundle", id),
+            };
+            self.tell(ToHead::Log(format!("the record of {kind} {id} cannot be read: {error}")));
+        }
     }
 
     /// Takes a task that the head runs since before this agent: its token, and the attempt that it is at.
@@ -1243,17 +1294,20 @@ impl Agent {
         }
     }
 
-    /// Takes what another node has told.
-    pub fn on_told(&mut self, told: &[u8]) {
+    /// Takes what another node has told. The time is in nanoseconds since the Unix epoch.
+    pub fn on_told(&mut self, told: &[u8], now_unix_nano: u64) {
         match Told::decode(told) {
             Ok(Told::Stop(id, stop)) if self.held.get(&id).is_some_and(|held| held.attempt.is_some()) => {
                 self.hurry_bundle_of(id);
                 self.tell(ToHead::Stop(id, stop));
             }
-            Ok(Told::DoYouRun(id)) if !self.held.contains_key(&id) => {
-                let by = self.settings.own;
-                self.bring_about(id, Event::NotRun { by });
+            Ok(Told::DoYouRun(id)) if !self.held.contains_key(&id) && self.changes.len() < QUESTIONS => {
+                let event = Event::NotRun { by: self.settings.own };
+                if self.changes.get(&id).is_none_or(|change| !change.todo.contains(&event)) {
+                    self.bring_about(id, event);
+                }
             }
+            Ok(Told::Refused(id, why, by)) => self.on_message_refused(id, why, by, now_unix_nano),
             Ok(Told::DoYouRunBundle(id)) => self.on_asked_for_bundle(id),
             Ok(Told::NeedsValues(id)) if id.place == self.settings.own.place => self.put_values_again(id.task),
             _ => {}
@@ -1288,7 +1342,7 @@ impl Agent {
             Ok(None) => self.find_in_bundle(number, id, 0),
             Ok(Some(record)) => self.tell_found(number, id, record),
             Err(error) => {
-                self.tell(ToHead::Log(format!("the record of task {id} cannot be read: {error}")));
+                self.note_unread(RecordKey::Task(id), &error);
                 self.tell(ToHead::Found(number, Found::Unreachable));
             }
         }
@@ -1450,7 +1504,7 @@ impl Agent {
             Err(error) => {
                 // A node of a later version has it. What is to be brought about here waits for the next delivery.
                 change.todo.retain(|event| !matches!(event, Event::Delivered { .. }));
-                self.tell(ToHead::Log(format!("the record of task {id} cannot be read: {error}")));
+                self.note_unread(RecordKey::Task(id), &error);
                 return self.let_go_of(id);
             }
         }
@@ -1522,8 +1576,8 @@ impl Agent {
     }
 
     fn on_own_ended(&mut self, id: ClusterTaskId, end: End) {
-        if id.place == self.settings.own.place {
-            self.on_ended(id.task, end);
+        if let Some(task) = self.task_of(id) {
+            self.on_ended(task, end);
         }
     }
 
@@ -1572,7 +1626,8 @@ impl Agent {
                 self.let_go_of(id);
             }
             (Event::EndedUnbegun { .. }, Refusal::Begun) => {
-                let share = self.shares.get_mut(&id.task).filter(|_| id.place == self.settings.own.place);
+                let task = self.task_of(id);
+                let share = task.and_then(|task| self.shares.get_mut(&task));
                 let withdrawn = share.as_ref().and_then(|share| share.withdrawn.as_ref());
                 if let (Some(claim), Some(stop)) = (claim, withdrawn.and_then(|(_, stops)| *stops)) {
                     let (place, told) = (claim.holder.place, Told::Stop(id, stop).encode());
@@ -1730,6 +1785,7 @@ impl Agent {
         let Some(asked) = self.asked.remove(&number) else { return };
         match asked {
             Asked::Put(task) => self.on_put(task, answer),
+            Asked::Key(task) => self.on_key(task, answer),
             Asked::Look(task) => self.on_looked_at(task, answer),
             Asked::Has(task) => self.on_has(task, answer),
             Asked::LookAgain(task) => self.on_looked_again(task, answer),
@@ -1790,3 +1846,11 @@ fn change_of(known: &Known, event: &Event) -> Result<Record, Refusal> {
 #[cfg(test)]
 #[path = "agent_tests.rs"]
 mod tests;
+
+#[cfg(test)]
+#[path = "hostile_tests.rs"]
+mod hostile_tests;
+
+#[cfg(test)]
+#[path = "keys_tests.rs"]
+mod keys_tests;

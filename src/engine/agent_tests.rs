@@ -53,6 +53,7 @@ struct Kept {
     records: BTreeMap<RecordKey, Entry>,
     beats: BTreeMap<PlaceId, Entry>,
     values: BTreeMap<ValueKey, Vec<u8>>,
+    keys: BTreeMap<String, Vec<u8>>,
     revision: u64,
 }
 
@@ -193,10 +194,14 @@ impl Engine {
                 None
             }
             Request::StopPulling => None,
-            Request::Done(handle) => {
+            Request::Done(handle) | Request::PutAside(Dead { handle, .. }) => {
                 let kept = handle.0.parse::<usize>().ok().and_then(|number| self.kept.messages.get_mut(number));
                 kept.into_iter().for_each(|message| message.is_done = true);
                 None
+            }
+            Request::EnterKey { key, entry } => {
+                let there = kept.keys.entry(key).or_insert(entry);
+                Some(Answer::Key(Ok(there.clone())))
             }
             Request::Read(key) => Some(Answer::Record(kept.records.get(&key).cloned())),
             Request::Swap { key, revision, record } => {
@@ -368,6 +373,7 @@ fn settings(place: PlaceId, life: u64) -> Settings {
         keep_ns: 3 * SECOND,
         engine_wait_ns: 5 * SECOND,
         max_value: 1000,
+        signs_as: None,
     }
 }
 
@@ -415,7 +421,8 @@ impl World {
             let Accepted { tier, message, values, is_stored, bundle, .. } = (*accepted).clone();
             match bundle {
                 None => {
-                    let sharing = Sharing { queue: QUEUE.into(), tier, message, values, is_new: false, is_stored };
+                    let sharing =
+                        Sharing { queue: QUEUE.into(), tier, message, values, key: None, is_new: false, is_stored };
                     agent.on_share(**task, sharing, now_ns);
                 }
                 Some((first, count)) => {
@@ -626,7 +633,8 @@ impl World {
         };
         node.head.accepted.insert(task, accepted);
         if let Some(agent) = &mut node.agent {
-            let sharing = Sharing { queue: QUEUE.into(), tier, message, values, is_new: true, is_stored: false };
+            let sharing =
+                Sharing { queue: QUEUE.into(), tier, message, values, key: None, is_new: true, is_stored: false };
             agent.on_share(task, sharing, now_ns);
         }
         self.take_effects(at);
@@ -754,7 +762,7 @@ impl World {
                 let at = self.nodes.iter().position(|node| node.place == place).unwrap();
                 let reaches = self.reaches(at);
                 if let Some(agent) = self.nodes[at].agent.as_mut().filter(|_| reaches) {
-                    agent.on_told(&told);
+                    agent.on_told(&told, 0);
                 }
                 self.take_effects(at);
             }
@@ -1027,6 +1035,7 @@ fn sharing() -> Sharing {
         tier: Tier::First,
         message: message(),
         values: Vec::new(),
+        key: None,
         is_new: true,
         is_stored: false,
     }

@@ -307,7 +307,7 @@ pub(crate) fn check_count(count: u32) -> Result<(), WireError> {
 
 /// Returns the task in a place of the bundle that begins with this one.
 pub(crate) fn member(first: ClusterTaskId, place: u32) -> ClusterTaskId {
-    ClusterTaskId { task: TaskId(first.task.0 + u64::from(place)), ..first }
+    ClusterTaskId { task: TaskId(first.task.0.saturating_add(u64::from(place))), ..first }
 }
 
 /// Returns the place of a task in the bundle that begins with this one.

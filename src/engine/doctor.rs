@@ -65,6 +65,7 @@ impl Finding {
             EngineError::Monitor { .. } => "monitor",
             EngineError::ClusterVersion { .. } => "cluster_version",
             EngineError::NameTaken { .. } => "name_taken",
+            EngineError::PlaceTaken { .. } => "place_taken",
             EngineError::Asset { .. } => "stream",
         };
         let said = error.to_string();
@@ -171,8 +172,8 @@ pub fn of_servers(survey: &Survey) -> Vec<Finding> {
         let hint = format!("install nats-server {safe} or newer on each of them, one after the other");
         found(Severity::Warning, "unsafe_replicas", text, hint);
     }
-    let single: Vec<_> =
-        survey.streams.iter().filter(|stream| stream.replicas < 2).map(|stream| &*stream.name).collect();
+    let single = survey.streams.iter().filter(|stream| stream.replicas < 2 && !stream.is_dead);
+    let single: Vec<_> = single.map(|stream| &*stream.name).collect();
     if let (Some(first), true) = (single.first(), is_shared(survey)) {
         let others = match single.len() - 1 {
             0 => String::new(),
@@ -264,6 +265,22 @@ fn of_nodes(survey: &Survey) -> Vec<Finding> {
                 format!("`tracer start --address {} --queue {}`", survey.server.address, queue.name),
             ));
         }
+    }
+    for stream in survey.streams.iter().filter(|stream| stream.is_dead && stream.messages > 0) {
+        findings.push(Finding::new(
+            Severity::Warning,
+            "put_aside",
+            format!(
+                "{} of queues {} put aside, because nobody can run {}",
+                Count(stream.messages, "message"),
+                if stream.messages == 1 { "was" } else { "were" },
+                if stream.messages == 1 { "it" } else { "them" },
+            ),
+            format!(
+                "`nats stream view {0}` shows each with its reason, and `nats stream purge {0}` removes them; else they go after seven days",
+                stream.name
+            ),
+        ));
     }
     let mut told = BTreeSet::new();
     for beat in survey.living() {
@@ -360,6 +377,9 @@ mod tests {
         assert_eq!(of(&|survey| survey.beats.push(beat(2, "host-a", NOW_NS, &[])), &seen()), ["name_taken"]);
         let silent = |survey: &mut Survey| survey.beats.push(beat(2, "host-a", 0, &[]));
         assert_eq!(of(&silent, &seen()), [""; 0], "the other one is gone");
+        let dead = |messages| StreamSeen { name: "DEAD".into(), is_dead: true, messages, ..StreamSeen::default() };
+        assert_eq!(of(&|survey| survey.streams.push(with(dead(1))), &seen()), ["put_aside"]);
+        assert_eq!(of(&|survey| survey.streams.push(with(dead(0))), &seen()), [""; 0]);
         assert_eq!(of(&|survey| survey.unread_beats = 1, &seen()), ["other_version"]);
         assert_eq!(of(&|survey| survey.unanswered.push("Q".into()), &seen()), ["unanswered"]);
         assert_eq!(of(&|survey| survey.server.max_payload = 65_536, &seen()), ["max_payload"]);

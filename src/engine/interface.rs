@@ -46,6 +46,21 @@ pub struct Delivery {
     pub is_again: bool,
 }
 
+/// A message of a queue that nobody can run, or that this node is not to run.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Dead {
+    /// The queue that it came from.
+    pub queue: String,
+    /// For its acknowledgement.
+    pub handle: Handle,
+    /// Name of it: the id of its task or of the first of its bundle; or the end of its subject, if that is no id.
+    pub name: String,
+    /// The message.
+    pub message: Vec<u8>,
+    /// Reason for it, as a clause.
+    pub reason: String,
+}
+
 /// A value of a task in the engine, under its digest. Each attempt has values of its own, and those of the submission are of attempt 0: who was thought dead
 /// and comes back does not write over what another one has written.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -90,6 +105,15 @@ impl fmt::Display for ValueError {
     }
 }
 
+/// An idempotency key of a task, which holds for the cluster.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Key {
+    /// The key.
+    pub name: String,
+    /// Number that stands for what the task runs: another one is another task.
+    pub fingerprint: u64,
+}
+
 /// A request to the engine.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Request {
@@ -103,6 +127,13 @@ pub enum Request {
         id: ClusterTaskId,
         /// Its message.
         message: Vec<u8>,
+    },
+    /// Enter an idempotency key, unless it is there. Answered by [`Answer::Key`].
+    EnterKey {
+        /// The key.
+        key: String,
+        /// Its entry.
+        entry: Vec<u8>,
     },
     /// Say whether a queue, in any part of it, has the message of a task. Answered by [`Answer::Has`].
     Has {
@@ -130,6 +161,8 @@ pub enum Request {
     GiveBack(Handle),
     /// Remove a message. Not answered: it may come again.
     Done(Handle),
+    /// Keep a message with the reason where people find it, and remove it from its queue. Not answered: it may come again.
+    PutAside(Dead),
     /// Read a record. Answered by [`Answer::Record`].
     Read(RecordKey),
     /// Write a record, if its revision is still this one; none if there is to be no record yet. Answered by [`Answer::Swapped`].
@@ -203,6 +236,8 @@ pub enum Answer {
     Unreachable,
     /// The message is in the queue, or was there already; or it is not.
     Put(Result<(), PutError>),
+    /// The entry that an idempotency key has now; or why it has none.
+    Key(Result<Vec<u8>, PutError>),
     /// True if the message is in the queue.
     Has(bool),
     /// No more will come of a pull.

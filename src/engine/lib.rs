@@ -11,6 +11,7 @@
 //! | [`interface`] | what is asked of an engine |
 //! | [`agent`] | what the agent decides |
 //! | [`survey`] | what an engine tells of a cluster: nodes, queues, and who serves them |
+//! | `signed` | what submitters sign, and what nodes trust |
 //! | `access` | which ways to an engine are taken, and the files that they need |
 //! | `process`, `nats` | the process, and the engine NATS JetStream, with the feature of that name |
 //!
@@ -37,4 +38,6 @@ pub mod process;
 pub use nats::{config, roles};
 pub mod record;
 pub mod server_version;
+#[cfg(feature = "nats")]
+pub mod signed;
 pub mod survey;

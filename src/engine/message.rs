@@ -201,6 +201,18 @@ pub(crate) fn without_value(end: &SharedEnd, message: String) -> Vec<u8> {
     SharedEnd { outcome: Outcome::Failed(Failure::Result { message }), digest: None, ..end.clone() }.encode()
 }
 
+/// The most bytes of a name that another node gives.
+const NAME_LIMIT: usize = 300;
+
+/// Takes a name that people are shown: nothing that a terminal would obey.
+pub(crate) fn take_name(take: &mut Take<'_>) -> Result<String, WireError> {
+    let name = take.str()?;
+    if name.len() > NAME_LIMIT || name.chars().any(char::is_control) {
+        return Err(WireError::UnknownValue("name"));
+    }
+    Ok(name.to_owned())
+}
+
 fn begin(bytes: &[u8]) -> Result<Take<'_>, WireError> {
     let mut take = Take::new(bytes);
     if take.u8()? != VERSION {
@@ -222,6 +234,44 @@ impl Terms {
         };
         Ok(Terms { at_most_once, crash_limit: take.u32()? })
     }
+}
+
+/// The entry of an idempotency key: the first task that was submitted with it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct KeyEntry<'a> {
+    /// The key.
+    pub key: &'a str,
+    /// See [`Key::fingerprint`](crate::interface::Key::fingerprint).
+    pub fingerprint: u64,
+    /// The task.
+    pub id: ClusterTaskId,
+}
+
+impl<'a> KeyEntry<'a> {
+    /// Encodes it.
+    pub fn encode(&self) -> Vec<u8> {
+        let mut out = vec![VERSION];
+        out.put_str(self.key);
+        [self.fingerprint, self.id.place.0, self.id.task.0].into_iter().for_each(|number| out.put_u64(number));
+        out
+    }
+
+    /// Takes an entry apart.
+    pub fn decode(bytes: &'a [u8]) -> Result<KeyEntry<'a>, WireError> {
+        let mut take = begin(bytes)?;
+        let (key, fingerprint) = (take.str()?, take.u64()?);
+        let id = ClusterTaskId { place: PlaceId(take.u64()?), task: TaskId(take.u64()?) };
+        take.finish()?;
+        Ok(KeyEntry { key, fingerprint, id })
+    }
+}
+
+/// Returns the message of a task as it is under another id.
+pub(crate) fn with_origin(message: &[u8], id: ClusterTaskId) -> Result<Vec<u8>, WireError> {
+    let message = TaskMessage::decode(message)?;
+    let mut envelope = Vec::new();
+    Envelope { origin: Some(id), ..Envelope::decode(message.envelope)? }.encode(&mut envelope);
+    Ok(TaskMessage { envelope: &envelope, ..message }.encode())
 }
 
 /// A heartbeat of a node, which it writes every few seconds.
@@ -258,9 +308,9 @@ impl Heartbeat {
     /// Takes a heartbeat apart.
     pub fn decode(bytes: &[u8]) -> Result<Heartbeat, WireError> {
         let mut take = begin(bytes)?;
-        let (life, node_id, version) = (take.u64()?, take.str()?.to_owned(), take.str()?.to_owned());
+        let (life, node_id, version) = (take.u64()?, take_name(&mut take)?, take_name(&mut take)?);
         let (free, slots) = (take.u32()?, take.u32()?);
-        let queues = (0..take.u32()?).map(|_| Ok(take.str()?.to_owned())).collect::<Result<_, WireError>>()?;
+        let queues = (0..take.u32()?).map(|_| take_name(&mut take)).collect::<Result<_, WireError>>()?;
         take.finish()?;
         Ok(Heartbeat { life, node_id, version, free, slots, queues })
     }
@@ -277,12 +327,33 @@ pub enum Told {
     DoYouRun(ClusterTaskId),
     /// The same of a bundle, by its first task.
     DoYouRunBundle(ClusterTaskId),
+    /// Its message, or that of its bundle by the first task, was refused by the node of this place.
+    Refused(ClusterTaskId, Distrust, PlaceId),
 }
 
+/// Reason why a node does not trust a message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Distrust {
+    /// It is not signed.
+    Unsigned,
+    /// Another key than the trusted ones has signed it.
+    OfOther,
+    /// A trusted key has signed something else, or the same for another queue or id.
+    Altered,
+}
+
+impl Distrust {
+    const ALL: [Distrust; 3] = [Distrust::Unsigned, Distrust::OfOther, Distrust::Altered];
+}
+
+/// The most bytes of what one node tells another.
+#[cfg(feature = "nats")]
+pub(crate) const TOLD_LIMIT: usize = 1024;
 const STOP: u8 = 1;
 const DO_YOU_RUN: u8 = 2;
 const NEEDS_VALUES: u8 = 3;
 const DO_YOU_RUN_BUNDLE: u8 = 4;
+const REFUSED: u8 = 10;
 
 impl Told {
     /// Encodes it.
@@ -292,12 +363,18 @@ impl Told {
             Told::DoYouRun(id) => (DO_YOU_RUN, id),
             Told::NeedsValues(id) => (NEEDS_VALUES, id),
             Told::DoYouRunBundle(id) => (DO_YOU_RUN_BUNDLE, id),
+            Told::Refused(id, ..) => (REFUSED, id),
         };
         let mut out = vec![VERSION, kind];
         out.put_u64(id.place.0);
         out.put_u64(id.task.0);
-        if let Told::Stop(_, stop) = self {
-            stop.put(&mut out);
+        match self {
+            Told::Stop(_, stop) => stop.put(&mut out),
+            Told::Refused(_, why, by) => {
+                out.put_u8(*why as u8);
+                out.put_u64(by.0);
+            }
+            Told::DoYouRun(_) | Told::NeedsValues(_) | Told::DoYouRunBundle(_) => {}
         }
         out
     }
@@ -312,6 +389,11 @@ impl Told {
             DO_YOU_RUN => Told::DoYouRun(id),
             NEEDS_VALUES => Told::NeedsValues(id),
             DO_YOU_RUN_BUNDLE => Told::DoYouRunBundle(id),
+            REFUSED => {
+                let why = usize::from(take.u8()?);
+                let why = Distrust::ALL.get(why).ok_or(WireError::UnknownValue("reason of a refusal"))?;
+                Told::Refused(id, *why, PlaceId(take.u64()?))
+            }
             _ => return Err(WireError::UnknownValue("message of a node")),
         };
         take.finish()?;
@@ -347,11 +429,15 @@ mod tests {
         }
         let queues = vec!["default".into(), "gpu".into()];
         let beat = Heartbeat { life: 7, node_id: "a".into(), version: "0.1.0".into(), free: 1, slots: 2, queues };
-        assert_eq!(Heartbeat::decode(&beat.encode()), Ok(beat));
+        assert_eq!(Heartbeat::decode(&beat.encode()), Ok(beat.clone()));
+        for node_id in ["\x1b[2J".to_owned(), "a".repeat(NAME_LIMIT + 1)] {
+            assert!(Heartbeat::decode(&Heartbeat { node_id, ..beat.clone() }.encode()).is_err());
+        }
         let id = ClusterTaskId { place: PlaceId(1), task: TaskId(2) };
         let stop = |grace_ns| Told::Stop(id, Stop { grace_ns });
         let others = [Told::DoYouRun(id), Told::NeedsValues(id), Told::DoYouRunBundle(id)];
-        for told in [stop(None), stop(Some(0))].into_iter().chain(others) {
+        let refused = Distrust::ALL.map(|why| Told::Refused(id, why, PlaceId(3)));
+        for told in [stop(None), stop(Some(0))].into_iter().chain(others).chain(refused) {
             assert_eq!(Told::decode(&told.encode()), Ok(told));
         }
     }

@@ -4,7 +4,9 @@
 //! |---|---|---|
 //! | `TRACER_default_Q_<queue>`, `TRACER_default_Q2_<queue>` | work queue stream for each tier, with the durable pull consumer `w` | messages, each under the subject of its task |
 //! | `TRACER_default_RECORD` | stream with one message for each subject | records under `task.<place>.<task>` and `bundle.<place>.<task>`, heartbeats under `node.<place>` |
+//! | `TRACER_default_KEY` | stream with one message for each subject | idempotency keys, under their digests |
 //! | `TRACER_default_VALUE` | stream, read with direct gets | large values in pieces, under `<place>.<task>.<attempt>.<digest>` |
+//! | `TRACER_default_DEAD` | stream | messages of queues that nobody can run, with the reason, under their queues |
 //! | `tracer.default.to.<place>` | subject without storage | what nodes tell each other |
 //!
 //! Compare-and-swap is a publication that expects the last sequence of its subject. A stream for each queue has one consumer without a filter: filters over
@@ -13,6 +15,7 @@
 use std::collections::HashMap;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use async_nats::jetstream::ErrorCode;
@@ -41,13 +44,18 @@ use tracer_ipc::protocol::EngineAccess;
 use crate::access::{self, Credentials, EngineError};
 use crate::bundle::BUNDLE_LIMIT;
 use crate::doctor::{self, Finding};
-use crate::interface::{Answer, Delivery, Entry, Handle, PutError, RecordKey, Request, Tier};
-use crate::message::BundleMessage;
+use crate::interface::{Answer, Dead, Delivery, Entry, Handle, PutError, RecordKey, Request, Tier};
+use crate::message::{BundleMessage, TOLD_LIMIT, Told};
+use crate::signed::{self, Address, Signer, Unusable};
 use crate::survey::Survey;
+use copies::Copies;
 use roles::Role;
 
 pub mod config;
+mod copies;
+mod dead;
 mod examine;
+mod keys;
 pub mod roles;
 mod survey;
 mod values;
@@ -90,6 +98,19 @@ pub(crate) enum FromEngine {
     Record(RecordKey, Vec<u8>),
     /// Another node has told this one something.
     Told(Vec<u8>),
+    /// A pull has brought a message that is of no task, or that this node must not run.
+    Dead(Dead),
+    /// A message of a queue is put aside; or could not be, and comes again.
+    PutAside {
+        /// The queue.
+        queue: String,
+        /// See [`Dead::name`].
+        name: String,
+        /// Reason for it, as a clause.
+        reason: String,
+        /// Reason why it is still in its queue, if it is.
+        problem: Option<PutError>,
+    },
     /// The answer to a question for the cluster, under its number.
     Surveyed(u64, Result<Survey, String>),
     /// Start of a time in which the engine can be reached, with its name and version.
@@ -175,6 +196,14 @@ pub(crate) struct Nats {
     address: String,
     /// The last thing that the server has said of a missing permission.
     violations: watch::Receiver<String>,
+    /// The key that what is published is signed with, if there is one.
+    signer: Option<Signer>,
+    /// Keys that have signed whatever is run here; empty where everything is.
+    trusted: Vec<String>,
+    /// Heartbeats of other heads with this place's id, and the node of the last one; true while there are some.
+    copies_seen: Mutex<Copies>,
+    copied_by: std::sync::Mutex<String>,
+    is_copied: AtomicBool,
     /// Folder of the values of this place.
     values: PathBuf,
     /// Permits for copies of values that go on at a time.
@@ -191,6 +220,7 @@ impl Nats {
         access: &EngineAccess,
         place: PlaceId,
         queues: Vec<String>,
+        (signer, trusted): (Option<Signer>, Vec<String>),
         values: PathBuf,
         events: UnboundedSender<FromEngine>,
     ) -> Result<Nats, EngineError> {
@@ -248,6 +278,9 @@ impl Nats {
         let of_told = events.clone();
         tokio::spawn(async move {
             while let Some(message) = told.next().await {
+                if message.payload.len() > TOLD_LIMIT {
+                    continue;
+                }
                 let _ = of_told.send(FromEngine::Told(message.payload.to_vec()));
             }
         });
@@ -258,6 +291,11 @@ impl Nats {
             place,
             address: own_address,
             violations,
+            signer,
+            trusted,
+            copies_seen: Mutex::default(),
+            copied_by: std::sync::Mutex::default(),
+            is_copied: AtomicBool::new(false),
             values,
             copies: Semaphore::new(values::COPIES),
             is_stopping: watch::Sender::new(false),
@@ -278,6 +316,7 @@ impl Nats {
     async fn answer(&self, request: Request) -> Option<Answer> {
         match request {
             Request::Put { queue, tier, id, message } => Some(self.put((&queue, tier), id, message).await),
+            Request::EnterKey { key, entry } => Some(self.enter_key(&key, entry).await),
             Request::Has { queue, id } => {
                 let found = self.find_in_queue(&queue, id).await;
                 Some(found.map_or(Answer::Unreachable, |message| Answer::Has(message.is_some())))
@@ -294,16 +333,17 @@ impl Nats {
                 None
             }
             Request::Done(handle) => self.acknowledge(handle, "+ACK").await,
+            Request::PutAside(dead) => {
+                self.put_aside(dead).await;
+                None
+            }
             Request::Read(key) => {
                 let entry = self.last(record_stream(), record_subject(key)).await;
                 Some(entry.map_or(Answer::Unreachable, Answer::Record))
             }
             Request::Swap { key, revision, record } => Some(self.swap(record_subject(key), revision, record).await),
             Request::Beat(beat) => {
-                // The next one comes in some seconds.
-                if let Ok(acknowledged) = self.context.publish(node_subject(self.place), beat.into()).await {
-                    let _ = acknowledged.await;
-                }
+                self.beat(beat).await;
                 None
             }
             Request::ReadHeartbeats(place) => {
@@ -334,6 +374,10 @@ impl Nats {
     }
 
     async fn put(&self, (queue, tier): (&str, Tier), id: ClusterTaskId, message: Vec<u8>) -> Answer {
+        let message = match &self.signer {
+            None => message,
+            Some(signer) => signer.sign(Address { cluster: CLUSTER, queue, id }, &message),
+        };
         let publication = PublishMessage::build().payload(message.into()).expected_last_subject_sequence(0);
         let sent = self.context.send_publish(queue_subject(queue, tier, id), publication).await;
         let acknowledged = match sent {
@@ -383,7 +427,7 @@ impl Nats {
         for place in 1..u64::from(BUNDLE_LIMIT).min(id.task.0) {
             let first = ClusterTaskId { task: TaskId(id.task.0 - place), ..id };
             let found = self.last(stream.clone(), queue_subject(queue, tier, first)).await?;
-            if found.is_some_and(|entry| BundleMessage::has(&entry.value, place as u32)) {
+            if found.is_some_and(|entry| BundleMessage::has(signed::message_of(&entry.value), place as u32)) {
                 return Ok(true);
             }
         }
@@ -429,17 +473,32 @@ impl Nats {
             let Some(message) = message else { return Answer::Pulled };
             let Ok(message) = message else { return Answer::Unreachable };
             let is_again = message.info().map_or(true, |info| info.delivered > 1);
-            let id = message.subject.rsplit('.').next().and_then(|id| id.parse().ok());
-            let (Some(id), Some(reply)) = (id, message.reply.as_ref()) else { continue };
-            let delivery = Delivery {
-                queue: queue.into(),
-                handle: Handle(reply.to_string()),
-                id,
-                message: message.payload.to_vec(),
-                is_again,
+            let Some(handle) = message.reply.as_ref().map(|reply| Handle(reply.to_string())) else { continue };
+            let name = message.subject.rsplit('.').next().unwrap_or_default();
+            let opened = match name.parse() {
+                Ok(id) => self.open(queue, id, &message.payload).await.map(|message| (id, message.to_vec())),
+                Err(error) => Err(format!("its subject has no id of a task: {error}")),
             };
-            let _ = self.events.send(FromEngine::Delivered(delivery));
+            let queue = queue.to_owned();
+            let event = match opened {
+                Ok((id, message)) => FromEngine::Delivered(Delivery { queue, handle, id, message, is_again }),
+                Err(reason) => {
+                    let (name, message) = (name.to_owned(), message.payload.to_vec());
+                    FromEngine::Dead(Dead { queue, handle, name, message, reason })
+                }
+            };
+            let _ = self.events.send(event);
         }
+    }
+
+    /// Returns a message without its signature; or why this node must not run it, which its origin is told too.
+    async fn open<'m>(&self, queue: &str, id: ClusterTaskId, bytes: &'m [u8]) -> Result<&'m [u8], String> {
+        let opened = signed::open(&self.trusted, Address { cluster: CLUSTER, queue, id }, bytes);
+        if let Err(Unusable::Distrusted(why, _)) = &opened {
+            let told = Told::Refused(id, *why, self.place).encode();
+            let _ = self.client.publish(told_subject(id.place), told.into()).await;
+        }
+        opened.map_err(|why| why.to_string())
     }
 
     /// Returns the consumer of a part of a queue, which is looked up once.
@@ -612,6 +671,11 @@ async fn make_assets(
     let mut all = vec![(name, made)];
     let (made, _) = make_stream(client, context, values::stream(), address, (copies, of_records)).await?;
     all.push((values::stream_name(), made));
+    for stream in [keys::stream(), dead::stream()] {
+        let name = stream.name.clone();
+        let (made, _) = make_stream(client, context, stream, address, (copies, of_records)).await?;
+        all.push((name, made));
+    }
     for (queue, tier) in queues.iter().flat_map(|queue| TIERS.map(|tier| (queue, tier))) {
         let name = queue_stream(queue, tier);
         let of_queue = StreamConfig {
@@ -721,11 +785,22 @@ async fn watch(client: &Client, context: &Context, place: PlaceId) -> Result<con
     consumer.messages().await.map_err(|error| asset(error.to_string()))
 }
 
+/// A node as its place knows it before its head starts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct OwnNode<'a> {
+    /// The id of its place.
+    pub place: PlaceId,
+    /// The name that it will have.
+    pub node_id: &'a str,
+    /// The number of the life of the last head in this place.
+    pub last_life: u64,
+}
+
 /// Tries an engine out, as `tracer start` does before it says that it has started: connects, and makes what is missing. Returns what is not as it should be.
 pub(crate) async fn try_out(
     access: &EngineAccess,
     queues: &[String],
-    node: Option<(PlaceId, &str)>,
+    node: Option<OwnNode<'_>>,
 ) -> Result<Vec<Finding>, EngineError> {
     let connected = Connected::to(access).await?;
     let Connected { client, context, address, .. } = &connected;
@@ -738,7 +813,13 @@ pub(crate) async fn try_out(
     let Ok(survey) = connected.unless_violated(survey::survey(client, context, address)).await else {
         return Ok(Vec::new());
     };
-    match node.and_then(|(place, node_id)| survey.other_of_name(place, node_id)) {
+    if let Some(OwnNode { place, node_id, last_life }) = node
+        && let Some(copy) = survey.other_of_place(place, node_id, last_life)
+    {
+        let (node_id, place) = (copy.heartbeat.node_id.clone(), place.to_string());
+        return Err(EngineError::PlaceTaken { address: address.clone(), node_id, place });
+    }
+    match node.and_then(|node| survey.other_of_name(node.place, node.node_id)) {
         Some(other) => {
             let (node_id, place) = (other.heartbeat.node_id.clone(), other.place.to_string());
             Err(EngineError::NameTaken { address: address.clone(), node_id, place })

@@ -9,10 +9,10 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
-use tracer_core::PlaceId;
 use tracer_core::clock::now_unix_nano;
 use tracer_core::codec::WireError;
 use tracer_core::task::{Refusal, RefusalCode};
+use tracer_ipc::fault;
 use tracer_ipc::protocol::frame::{FRAME_LIMIT, FrameBuffer, put_frame};
 use tracer_ipc::protocol::{self, EngineAccess, FromAgent, Hello, LostElsewhere, Role, ToAgent, kind};
 use tracer_ipc::session::socket_path;
@@ -20,16 +20,17 @@ use tracer_ipc::stored;
 
 use crate::agent::{Agent, BUNDLE_WAIT_NS, Effect, Import, NotStored, Settings, Sharing, SharingBundle, ToHead, Token};
 use crate::doctor::{Examination, Finding};
-use crate::interface::{PutError, Request, Tier};
+use crate::interface::{Answer, Key, PutError, Request, Tier};
 use crate::message::{TaskMessage, set_aside};
 use crate::nats::{self, ACK_WAIT, FromEngine, Nats, roles};
 use crate::record::{Claim, End, Holder, Mark, PastAttempt, Terms};
+use crate::signed::Signer;
 
 pub use crate::access::EngineError;
-pub use crate::nats::Made;
+pub use crate::nats::{Made, OwnNode};
 
 /// Interval of heartbeats, and of saying that messages are held.
-const KEEP: Duration = Duration::from_secs(3);
+pub(crate) const KEEP: Duration = Duration::from_secs(3);
 
 /// Time that it may take to tell the engine of messages that are given back.
 const GIVE_BACK_LIMIT: Duration = Duration::from_millis(500);
@@ -68,7 +69,7 @@ fn runtime() -> io::Result<tokio::runtime::Runtime> {
 pub fn try_out(
     access: &EngineAccess,
     queues: &[String],
-    node: Option<(PlaceId, &str)>,
+    node: Option<OwnNode<'_>>,
 ) -> Result<Vec<Finding>, AgentError> {
     let runtime = runtime().map_err(AgentError::Runtime)?;
     runtime.block_on(nats::try_out(access, queues, node)).map_err(AgentError::Engine)
@@ -142,9 +143,11 @@ async fn serve(
     let now_ns = || u64::try_from(clock.elapsed().as_nanos()).unwrap_or(u64::MAX);
     // First it says who this node is.
     let Some(first) = from_head.recv().await else { return Ok(()) };
-    let ToAgent::Node { place, life, node_id, access, queues, engine_wait_ms, max_shared_value } = first? else {
+    let ToAgent::Node { place, life, node_id, access, queues, engine_wait_ms, max_shared_value, trusted_keys } = first?
+    else {
         return Err(AgentError::Protocol(WireError::UnknownValue("first message")));
     };
+    let signer = Signer::of(&access).map_err(AgentError::Engine)?;
     let limited =
         |(queue, slots): &(String, u32)| (queue.clone(), if *slots == 0 { usize::MAX } else { *slots as usize });
     let settings = Settings {
@@ -155,12 +158,13 @@ async fn serve(
         keep_ns: KEEP.as_nanos() as u64,
         engine_wait_ns: engine_wait_ms.saturating_mul(1_000_000),
         max_value: max_shared_value,
+        signs_as: signer.as_ref().map(|signer| signer.public_key().to_owned()),
     };
     let mut agent = Agent::new(settings, now_ns());
     let (events, mut from_engine) = unbounded_channel();
     let names = queues.iter().map(|(queue, _)| queue.clone()).collect();
-    let nats = Nats::connect(&access, place, names, values.clone(), events).await.map_err(AgentError::Engine)?;
-    let nats = Arc::new(nats);
+    let nats = Nats::connect(&access, place, names, (signer, trusted_keys), values.clone(), events).await;
+    let nats = Arc::new(nats.map_err(AgentError::Engine)?);
     let mut out = Out { bytes: Vec::new(), address: access.address, engine_wait_ms, why: String::new() };
     let mut next_ns = now_ns();
     loop {
@@ -238,7 +242,7 @@ impl Out {
                 lost: all_lost(&claim),
                 why: format!(
                     "the nodes that ran it were lost {} times, the last one with attempt {} ({})",
-                    claim.crashes + 1,
+                    claim.crashes.saturating_add(1),
                     claim.attempt,
                     of(&claim)
                 ),
@@ -285,6 +289,12 @@ impl Out {
                     "the engine at `{address}` could not be reached for {} ms, so nothing was accepted: {}\n\
                      (hint: submit again when it is back; `tracer status` says so)",
                     self.engine_wait_ms, self.why
+                ),
+            ),
+            NotStored::KeyTaken(key, id) => Refusal::new(
+                RefusalCode::KeyTaken,
+                format!(
+                    "the idempotency key `{key}` names task {id} of the engine at `{address}` already, which is another one"
                 ),
             ),
             NotStored::Put(PutError::NoQueue) => Refusal::new(
@@ -342,6 +352,7 @@ fn on_head(agent: &mut Agent, nats: &Arc<Nats>, message: ToAgent, now_ns: u64) -
             crash_limit,
             envelope,
             large,
+            key,
             is_new,
             is_stored,
         } => {
@@ -349,7 +360,8 @@ fn on_head(agent: &mut Agent, nats: &Arc<Nats>, message: ToAgent, now_ns: u64) -
             let (envelope, values) = set_aside(&envelope, large).map_err(AgentError::Protocol)?;
             let message = TaskMessage { submitted_unix_nano, terms, envelope: &envelope, digests: &[] }.encode();
             let tier = if is_of_many { Tier::Second } else { Tier::First };
-            agent.on_share(task, Sharing { queue, tier, message, values, is_new, is_stored }, now_ns);
+            let key = key.map(|(name, fingerprint)| Key { name, fingerprint });
+            agent.on_share(task, Sharing { queue, tier, message, values, key, is_new, is_stored }, now_ns);
         }
         ToAgent::ShareBundle { first, count, queue, crash_limit, run_ns, is_new, is_stored, tasks } => {
             let tasks = tasks.into_iter().map(|(task, submitted, envelope)| (task, (submitted, envelope))).collect();
@@ -378,10 +390,20 @@ fn on_head(agent: &mut Agent, nats: &Arc<Nats>, message: ToAgent, now_ns: u64) -
 
 fn on_engine(agent: &mut Agent, out: &mut Out, event: FromEngine, now_ns: u64) {
     match event {
-        FromEngine::Answer(number, answer) => agent.on_answer(number, answer),
+        FromEngine::Answer(number, answer) => {
+            if matches!(answer, Answer::Key(_)) {
+                fault::point("key_entered");
+            }
+            agent.on_answer(number, answer);
+        }
         FromEngine::Delivered(delivery) => agent.on_delivered(delivery, now_unix_nano()),
         FromEngine::Record(key, record) => agent.on_record(key, &record),
-        FromEngine::Told(told) => agent.on_told(&told),
+        FromEngine::Told(told) => agent.on_told(&told, now_unix_nano()),
+        FromEngine::Dead(dead) => agent.on_dead(dead),
+        FromEngine::PutAside { queue, name, reason, problem } => {
+            let problem = problem.map(|problem| problem.to_string());
+            out.put_message(&FromAgent::PutAside { queue, name, reason, problem });
+        }
         FromEngine::Surveyed(number, survey) => {
             let cluster = survey.map(|survey| Box::new(survey.report()));
             out.put_message(&FromAgent::Surveyed { number, cluster });

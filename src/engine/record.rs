@@ -20,6 +20,8 @@
 use tracer_core::PlaceId;
 use tracer_core::codec::{Put, Take, WireError};
 
+use crate::message::take_name;
+
 /// A life of a node: its place, and the start of its head.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Holder {
@@ -243,7 +245,7 @@ impl Claim {
             report,
             has_span: false,
         });
-        let (attempt, failures, crashes) = (self.attempt + 1, self.failures, self.crashes);
+        let (attempt, failures, crashes) = (self.attempt.saturating_add(1), self.failures, self.crashes);
         Claim { holder, mark, attempt, failures, crashes, past }
     }
 
@@ -255,7 +257,7 @@ impl Claim {
         if self.crashes >= terms.crash_limit {
             return Record::Ended(End::NodesLost(self.clone()));
         }
-        Record::Claimed(Claim { crashes: self.crashes + 1, ..self.next(by, mark.clone(), None) })
+        Record::Claimed(Claim { crashes: self.crashes.saturating_add(1), ..self.next(by, mark.clone(), None) })
     }
 
     /// Returns the attempts before whose nodes were lost, and whose spans nobody has written yet.
@@ -323,7 +325,8 @@ pub fn change(record: Option<&Record>, event: &Event) -> Result<Record, Refusal>
             let mark = Mark { node_id: claim.mark.node_id.clone(), unix_nano: *unix_nano };
             let next = claim.next(*by, mark, Some(report.clone()));
             let (failures, crashes) = (u32::from(!is_crash), u32::from(*is_crash));
-            Ok(At::Claimed(Claim { failures: next.failures + failures, crashes: next.crashes + crashes, ..next }))
+            let failures = next.failures.saturating_add(failures);
+            Ok(At::Claimed(Claim { failures, crashes: next.crashes.saturating_add(crashes), ..next }))
         }
         (Some(At::Claimed(claim) | At::Suspected { claim, .. }), On::Outcome { by, attempt, outcome })
             if claim.is_at(*by, *attempt) =>
@@ -466,7 +469,7 @@ impl Mark {
     }
 
     fn take(take: &mut Take<'_>) -> Result<Mark, WireError> {
-        Ok(Mark { node_id: take.str()?.to_owned(), unix_nano: take.u64()? })
+        Ok(Mark { node_id: take_name(take)?, unix_nano: take.u64()? })
     }
 }
 

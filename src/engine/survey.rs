@@ -47,6 +47,8 @@ pub struct StreamSeen {
     pub name: String,
     /// The queue that it is of; none for records and values.
     pub queue: Option<String>,
+    /// True if it has the messages of queues that were put aside.
+    pub is_dead: bool,
     /// Version of the cluster that it was made for; none if nothing is said of that.
     pub cluster_version: Option<u32>,
     /// Number of servers that have a copy.
@@ -86,6 +88,12 @@ impl Survey {
     /// Returns a living node of another place that has this name.
     pub fn other_of_name(&self, place: PlaceId, node_id: &str) -> Option<&Beat> {
         self.living().find(|beat| beat.place != place && beat.heartbeat.node_id == node_id)
+    }
+
+    /// Returns a living node that has this place's id and is none that this place knows of: it has another name, or a life after the last one here.
+    pub fn other_of_place(&self, place: PlaceId, node_id: &str, last_life: u64) -> Option<&Beat> {
+        let is_other = |beat: &Heartbeat| beat.node_id != node_id || beat.life > last_life;
+        self.living().find(|beat| beat.place == place && is_other(&beat.heartbeat))
     }
 
     /// Returns the number of servers that have a copy of each record; 0 while there are no records.
@@ -210,5 +218,22 @@ pub(crate) mod tests {
         assert_eq!((report.queues[0].max_bytes, report.queues[1].served_by.len()), (Some(20_000), 0));
         assert_eq!((report.replicas, report.unread_nodes, &*report.version), (3, 1, "2.9.10"));
         assert_eq!(report.unanswered, ["c"]);
+    }
+
+    #[test]
+    fn a_node_with_the_id_of_a_place_is_a_copy_if_that_does_not_know_its_life() {
+        let now_ns = 100_000_000_000;
+        let survey = Survey {
+            server: ServerSeen::default(),
+            streams: Vec::new(),
+            beats: vec![beat(1, "a", now_ns, &[]), beat(2, "b", now_ns - SILENT_NS, &[])],
+            unread_beats: 0,
+            unanswered: Vec::new(),
+            now_ns,
+        };
+        let is_other = |place, node_id, life| survey.other_of_place(PlaceId(place), node_id, life).is_some();
+        assert!(!is_other(1, "a", 1), "the head before, which has just ended");
+        assert!(is_other(1, "a", 0) && is_other(1, "other", 1));
+        assert!(!is_other(2, "b", 0) && !is_other(3, "a", 0), "one that is silent, and another place");
     }
 }

@@ -356,6 +356,24 @@
 //!   `shared_values::an_origin_that_was_killed_still_has_its_large_argument_and_gets_the_large_result`,
 //!   `shared_values::what_is_above_the_bound_is_refused_by_name` and the tests of the agent over a simulated engine with thousands of faults (`src/engine/agent_tests.rs`).
 //!
+//! **A queue never stands still for a message that nobody can run, and a node with trusted keys runs what they have signed and nothing else.** Everything that an engine says may have been written by
+//! anybody: messages, records, heartbeats and what nodes tell each other are decoded with every length and flag checked. A message that cannot be read or is not trusted goes into
+//! a stream of its own with the reason before it leaves its queue.
+//!
+//! - Who may write to the engine can withhold tasks, end them with outcomes of its own and have a signed task delivered again under its own id; signatures keep it from running anything else. They say who has submitted,
+//!   not that the engine's records are true.
+//! - Kept by `hostile_queues::rubbish_in_a_queue_is_put_aside_with_its_reason_and_every_real_task_runs`,
+//!   `hostile_queues::nodes_with_trusted_keys_run_what_those_have_signed_and_put_everything_else_aside`,
+//!   `hostile_queues::a_message_of_a_signed_task_that_somebody_replaces_is_put_again_and_runs`,
+//!   `hostile_queues::tasks_that_are_not_signed_are_refused_by_name_and_wrong_keys_are_told`, and the properties of `src/engine/hostile_tests.rs` and `src/engine/signed.rs`.
+//!
+//! **An idempotency key with a queue is one task in the whole cluster.** The key is in the engine before its task is published, and names the task under whose id whoever submits it again publishes it: one message, one record, one run,
+//! whoever dies in between, and every submission has its outcome.
+//!
+//! - For seven days from the first submission. A later one is another task.
+//! - Kept by `shared_keys::the_same_key_on_two_nodes_is_one_run_and_both_have_its_result`,
+//!   `shared_keys::an_origin_that_is_killed_between_its_key_and_its_message_has_its_task_run_once_by_who_submits_it_again` and `src/engine/keys_tests.rs`.
+//!
 //! **Short tasks of a queue that travel together end one by one.** A bundle is in its origin's journal before anybody hears of it, so it is the same one for every agent and every later head. Each
 //! of its tasks ends in exactly one record, has its own attempts and spans, and can be looked up and cancelled by itself. A single task waits for no bundles: it is in another part of the queue.
 //!

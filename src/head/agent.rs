@@ -3,9 +3,10 @@
 //! The head starts it, watches it, and starts it again when it dies; a new one is told all that is open. To the reactor it is a worker that takes tasks, and a
 //! driver that submits some.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
+use tracer_core::count::Count;
 use tracer_core::{ClusterTaskId, PlaceId};
 
 use super::io::{HeadIo, Source};
@@ -59,6 +60,17 @@ pub(super) struct AgentLink {
     /// Questions that it has not answered, by their numbers: each with the connection that waits and the number of its query.
     questions: BTreeMap<u64, (Question, u64, u64)>,
     next_question: u64,
+    put_aside: PutAside,
+}
+
+/// Messages of queues that were put aside under this head.
+#[derive(Debug, Default)]
+struct PutAside {
+    count: u64,
+    /// The last one, for people.
+    last: String,
+    /// Queues of which it was said in the log that one was put aside, and of which that one could not be.
+    said: BTreeSet<(String, bool)>,
 }
 
 impl AgentLink {
@@ -80,6 +92,7 @@ impl AgentLink {
             kill_at: None,
             questions: BTreeMap::new(),
             next_question: 0,
+            put_aside: PutAside::default(),
         }
     }
 
@@ -111,6 +124,7 @@ impl AgentLink {
             queues: self.engine.queues.clone(),
             engine_wait_ms: u64::try_from(self.engine.wait.as_millis()).unwrap_or(u64::MAX),
             max_shared_value: self.engine.max_shared_value,
+            trusted_keys: self.engine.trusted_keys.clone(),
         }
     }
 
@@ -168,6 +182,7 @@ impl AgentLink {
             credentials: self.engine.access.credentials.clone(),
             authority: self.engine.access.authority.clone(),
             is_insecure: self.engine.access.is_insecure,
+            put_aside: self.put_aside.count,
             cluster: None,
         }
     }
@@ -186,7 +201,12 @@ impl AgentLink {
                 self.engine.access.address, self.state.1
             )
         });
-        end.into_iter().chain(engine)
+        let PutAside { count, last, .. } = &self.put_aside;
+        let put_aside = (*count > 0).then(|| {
+            let were = if *count == 1 { "was" } else { "were" };
+            format!("{} of queues {were} put aside: {last}\n{PUT_ASIDE_HINT}", Count(*count, "message"))
+        });
+        end.into_iter().chain(engine).chain(put_aside)
     }
 
     /// Ends it once nothing is left to be settled. True when it has ended.
@@ -214,6 +234,9 @@ impl AgentLink {
         false
     }
 }
+
+/// Hint for messages that were put aside.
+const PUT_ASIDE_HINT: &str = "(hint: the stream `TRACER_default_DEAD` of the engine keeps them for seven days, each with its reason in its headers)";
 
 /// Returns what is told of a task that was looked for.
 fn shared_report(id: ClusterTaskId, found: Found, engine: &str) -> Result<SharedReport, String> {
@@ -324,6 +347,24 @@ impl HeadIo {
         let Some((Question::Task(id), connection, query)) = agent.questions.remove(&number) else { return };
         let reply = Reply::Shared(shared_report(id, found, &agent.engine.access.address).map(Box::new));
         self.answer_late(connection, query, &reply);
+    }
+
+    /// Notes that a message of a queue was put aside, or could not be. The first of each queue is said in the log.
+    pub(super) fn on_put_aside(&mut self, queue: &str, name: &str, reason: &str, problem: Option<String>) {
+        let Some(agent) = &mut self.agent else { return };
+        let of = format!("a message of the queue `{queue}`, under `{name}`");
+        let is_first = agent.put_aside.said.insert((queue.to_owned(), problem.is_some()));
+        let line = match problem {
+            None => {
+                agent.put_aside.count += 1;
+                agent.put_aside.last = format!("the last one of the queue `{queue}`, under `{name}`, because {reason}");
+                format!("{of}, is put aside, and others are from now on without a word: {reason}\n{PUT_ASIDE_HINT}")
+            }
+            Some(problem) => format!("{of}, is of no use ({reason}), and cannot be put aside: {problem}"),
+        };
+        if is_first {
+            self.log(line);
+        }
     }
 
     /// Tells whoever asked what was found of the engine.

@@ -17,6 +17,11 @@ pub fn id(place: &Path) -> Option<PlaceId> {
     parse(&fs::read_to_string(place.join(FILE)).ok()?).map(|(id, _)| id)
 }
 
+/// Returns the number of the life of the last head of a place that has joined an engine, if one has.
+pub fn last_life(place: &Path) -> Option<u64> {
+    parse(&fs::read_to_string(place.join(FILE)).ok()?).map(|(_, life)| life)
+}
+
 /// Returns the name of a node on spans: that of its machine, which several nodes may be on, and the end of its place's id.
 pub fn node_id(host_name: &str, place: PlaceId) -> String {
     let id = place.to_string();
@@ -65,6 +70,7 @@ mod tests {
         let (id, first) = begin_life(folder.path(), 1_000).unwrap();
         assert_eq!(first, 1_000);
         assert_eq!(super::id(folder.path()), Some(id));
+        assert_eq!(last_life(folder.path()), Some(1_000));
         assert_eq!(begin_life(folder.path(), 5_000).unwrap(), (id, 5_000));
         assert_eq!(begin_life(folder.path(), 10).unwrap(), (id, 5_001), "the clock was set back");
         let other = tempfile::tempdir().unwrap();

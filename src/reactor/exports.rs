@@ -101,6 +101,7 @@ pub(crate) fn message(state: &State, id: TaskId) -> Option<Result<ToAgent, Refus
     };
     let mut bytes = Vec::new();
     exported.encode(&mut bytes);
+    let key = envelope.policy.idempotency_key;
     Some(Ok(ToAgent::Share {
         task: id,
         queue: envelope.policy.queue.into(),
@@ -110,6 +111,7 @@ pub(crate) fn message(state: &State, id: TaskId) -> Option<Result<ToAgent, Refus
         crash_limit: policy.crash_limit,
         envelope: bytes,
         large,
+        key: (!key.is_empty()).then(|| (key.to_owned(), envelope.spec.fingerprint())),
         is_new: !open.is_told && state.shared.new_from.is_none_or(|from| id >= from),
         is_stored: open.is_stored,
     }))

@@ -151,6 +151,7 @@ pub fn on_not_stored(state: &mut State, effects: &mut impl Effects, first: TaskI
             if let Some(task) = state.tasks.get_mut(id) {
                 task.driver = None;
             }
+            submit::forget_key(state, id);
         }
         end(state, effects, id, 0, lifecycle::unstarted(refusal.clone().into(), now));
     }

@@ -250,6 +250,15 @@ pub(crate) fn remember_key(state: &mut State, id: TaskId, fingerprint: u64) {
     }
 }
 
+/// Forgets the key of a task that was refused: the next submission with it is another one.
+pub(crate) fn forget_key(state: &mut State, id: TaskId) {
+    if let Some(key) = state.tasks.get_mut(id).and_then(|task| task.key.take())
+        && state.keys.get(&*key).is_some_and(|keyed| keyed.task == id)
+    {
+        state.keys.remove(&*key);
+    }
+}
+
 /// Makes a task from its envelope, and what stands for what it runs if it has a key.
 pub(crate) fn new_task(state: &mut State, submission: Submission<'_>, submitted_unix_nano: u64) -> (Task, u64) {
     let envelope = submission.envelope;

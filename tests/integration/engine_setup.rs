@@ -82,8 +82,8 @@ fn each_role_may_do_what_it_is_for_and_nothing_else_on_a_real_server() {
     let made = init("admin").success().json();
     assert_eq!(made["replicas"], 1);
     let is = |made: &Value| made["streams"].as_array().unwrap().iter().map(|row| row["is"].clone()).collect::<Vec<_>>();
-    assert_eq!(is(&made), ["made"; 4]);
-    assert_eq!(is(&init("admin").success().json()), ["kept"; 4]);
+    assert_eq!(is(&made), ["made"; 6]);
+    assert_eq!(is(&init("admin").success().json()), ["kept"; 6]);
 
     // Command by command, with nothing of tracer in between: who may is behind each.
     let (submitters, nodes, all, admin) =
@@ -95,8 +95,10 @@ fn each_role_may_do_what_it_is_for_and_nothing_else_on_a_real_server() {
         ("tracer.default.record.task.a.1".into(), submitters),
         ("tracer.default.record.bundle.a.1".into(), submitters),
         ("tracer.default.record.node.a".into(), submitters),
+        ("tracer.default.key.a".into(), submitters),
         ("tracer.default.value.a.1.0.d".into(), submitters),
         ("tracer.default.to.a".into(), submitters),
+        ("tracer.default.dead.default".into(), nodes),
         (of_stream("PURGE", "VALUE"), submitters),
         ("$JS.API.CONSUMER.CREATE.TRACER_default_RECORD.x.tracer.default.record.*.a.*".into(), submitters),
         ("$JS.API.CONSUMER.CREATE.TRACER_default_RECORD.x.tracer.default.record.node.a".into(), admin),
@@ -124,7 +126,9 @@ fn each_role_may_do_what_it_is_for_and_nothing_else_on_a_real_server() {
     }
     // At last an admin empties what was said before.
     for change in ["UPDATE", "MSG.DELETE", "PURGE"] {
-        commands_of.extend(["RECORD", "Q_default", "Q2_default"].map(|stream| (of_stream(change, stream), admin)));
+        commands_of.extend(
+            ["RECORD", "KEY", "DEAD", "Q_default", "Q2_default"].map(|stream| (of_stream(change, stream), admin)),
+        );
     }
     for role in ROLES {
         let mut client = broker.sign_in(&seed(&commands, role));
@@ -397,5 +401,5 @@ fn an_engine_beyond_loopback_without_copies_or_encryption_is_warned_of() {
     let node =
         Cluster::builder().arg("--address").arg(broker.address()).arg("--insecure-engine").arg("--queue=default");
     let (_cluster, started) = node.arg(credentials(&commands, "node")).try_start();
-    started.success().stderr_contains("warning: `TRACER_default_RECORD` and 3 other streams have one copy");
+    started.success().stderr_contains("warning: `TRACER_default_KEY` and 4 other streams have one copy");
 }

@@ -119,18 +119,7 @@ impl Broker {
                 .into_bytes();
         message.extend([payload, b"\r\n"].concat());
         stream.write_all(&message).expect("the broker reads");
-        let mut lines = BufReader::new(stream);
-        let length: usize = loop {
-            let mut line = String::new();
-            assert_ne!(lines.read_line(&mut line).expect("the broker answers"), 0, "the broker has closed");
-            assert!(!line.starts_with("-ERR"), "{line}");
-            if line.starts_with("MSG ") {
-                break line.trim().rsplit(' ').next().and_then(|length| length.parse().ok()).expect("a length");
-            }
-        };
-        let mut answer = vec![0; length];
-        lines.read_exact(&mut answer).expect("the broker answers");
-        answer
+        read_answer(&mut BufReader::new(stream))
     }
 
     /// Signs in with the seed of an nkey.
@@ -148,6 +137,22 @@ impl Broker {
         let mut client = SignedIn { lines };
         client.write(&format!("CONNECT {connect}\r\n"));
         client.refusal().map_or(client, |refusal| panic!("it is not let in: {refusal}"))
+    }
+
+    /// Publishes something, as any client could that signs in with this seed or needs not to, and waits until the broker has it.
+    pub fn publish(&self, seed: Option<&str>, subject: &str, payload: &[u8]) {
+        let mut client = match seed {
+            Some(seed) => self.sign_in(seed),
+            None => {
+                let stream = TcpStream::connect(SocketAddr::new(self.host, self.port)).expect("the broker listens");
+                stream.set_read_timeout(Some(DEADLINE)).expect("a socket has a timeout");
+                let mut client = SignedIn { lines: BufReader::new(stream) };
+                client.lines.read_line(&mut String::new()).expect("the broker introduces itself");
+                client.write("CONNECT {\"verbose\":false}\r\n");
+                client
+            }
+        };
+        client.publish(subject, payload);
     }
 
     /// Asks JetStream's interface something, and returns the answer.
@@ -203,6 +208,20 @@ impl SignedIn {
         }
     }
 
+    /// Publishes something, and waits until the broker has it.
+    pub fn publish(&mut self, subject: &str, payload: &[u8]) {
+        self.write(&format!("PUB {subject} {}\r\n", payload.len()));
+        self.lines.get_mut().write_all(&[payload, b"\r\n"].concat()).expect("the broker reads");
+        assert_eq!(self.refusal(), None, "{subject}");
+    }
+
+    /// Sends a message and returns the answer to it.
+    pub fn request(&mut self, subject: &str, payload: &[u8]) -> Vec<u8> {
+        self.write(&format!("SUB answer 1\r\nPUB {subject} answer {}\r\n", payload.len()));
+        self.lines.get_mut().write_all(&[payload, b"\r\n"].concat()).expect("the broker reads");
+        read_answer(&mut self.lines)
+    }
+
     /// Publishes nothing under a subject, and returns whether that is permitted.
     pub fn may_publish(&mut self, subject: &str) -> bool {
         self.write(&format!("PUB {subject} 0\r\n\r\n"));
@@ -222,6 +241,22 @@ impl SignedIn {
             Some(refusal) => panic!("{refusal}"),
         }
     }
+}
+
+/// Reads what comes until it is a message, and returns that.
+fn read_answer(lines: &mut BufReader<TcpStream>) -> Vec<u8> {
+    let length: usize = loop {
+        let mut line = String::new();
+        assert_ne!(lines.read_line(&mut line).expect("the broker answers"), 0, "the broker has closed");
+        assert!(!line.starts_with("-ERR"), "{line}");
+        if line.starts_with("MSG ") {
+            break line.trim().rsplit(' ').next().and_then(|length| length.parse().ok()).expect("a length");
+        }
+    };
+    let mut answer = vec![0; length + 2];
+    lines.read_exact(&mut answer).expect("the broker answers");
+    answer.truncate(length);
+    answer
 }
 
 /// Returns bytes as URLs have them.

@@ -4,9 +4,12 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use tracer_core::ClusterTaskId;
+use tracer_core::codec::WireError;
 use tracer_core::task::TaskId;
 
-use super::{Agent, Asked, Effect, Held, Import, Known, NotStored, Share, SharingBundle, ToHead, Token, sight_of};
+use super::{
+    Agent, Asked, Effect, Held, Import, Known, NotStored, QUESTIONS, Share, SharingBundle, ToHead, Token, sight_of,
+};
 use crate::bundle::{BUNDLE_LIMIT, BundleEvent, BundleRecord, Member, change_bundle, member, place_of};
 use crate::interface::{Answer, Delivery, Handle, RecordKey, Request, Tier};
 use crate::message::{BundleMessage, BundledTask, TaskMessage, Told};
@@ -34,7 +37,7 @@ pub(super) struct SharedBundle {
     since_ns: u64,
     is_sent: bool,
     is_stored: bool,
-    is_old: bool,
+    pub(super) is_old: bool,
     was_tried: bool,
     is_asked: bool,
     looked_ns: u64,
@@ -227,7 +230,7 @@ impl Agent {
     pub(super) fn on_bundle_record(&mut self, id: ClusterTaskId, record: &[u8]) {
         match BundleRecord::decode(record) {
             Ok(record) => self.on_shared_bundle(id, &record),
-            Err(error) => self.tell(ToHead::Log(format!("the record of bundle {id} cannot be read: {error}"))),
+            Err(error) => self.note_unread(RecordKey::Bundle(id), &error),
         }
     }
 
@@ -332,10 +335,13 @@ impl Agent {
     pub(super) fn on_bundle_delivered(&mut self, delivery: Delivery, now_unix_nano: u64) {
         let Delivery { queue, handle, id, message, is_again } = delivery;
         let (terms, count, run_ns) = match BundleMessage::decode(&message) {
-            Ok(bundle) => (bundle.terms(), bundle.count, bundle.run_ns),
-            Err(error) => {
-                return self.tell(ToHead::Log(format!("the message of bundle {id} cannot be read: {error}")));
+            // Ids of its tasks are counted up from its own.
+            Ok(bundle) if id.task.0.checked_add(bundle.count.into()).is_none() => {
+                let error = WireError::UnknownValue("id of a bundle");
+                return self.put_aside(Delivery { queue, handle, id, message, is_again }, &error);
             }
+            Ok(bundle) => (bundle.terms(), bundle.count, bundle.run_ns),
+            Err(error) => return self.put_aside(Delivery { queue, handle, id, message, is_again }, &error),
         };
         if self.is_stopping || (self.room_of(&queue) == 0 && !self.bundles.contains_key(&id)) {
             return self.say(Request::GiveBack(handle));
@@ -674,10 +680,14 @@ impl Agent {
 
     /// Answers whoever has got a bundle that this node has claimed: if it does not run it, its record says so.
     pub(super) fn on_asked_for_bundle(&mut self, id: ClusterTaskId) {
-        if !self.bundles.contains_key(&id) {
-            self.bundle_changes.entry(id).or_default().todo.push_back(Wish::NotRun);
-            self.go_on_changing_bundle(id);
+        if self.bundles.contains_key(&id) || self.bundle_changes.len() >= QUESTIONS {
+            return;
         }
+        let change = self.bundle_changes.entry(id).or_default();
+        if !change.todo.contains(&Wish::NotRun) {
+            change.todo.push_back(Wish::NotRun);
+        }
+        self.go_on_changing_bundle(id);
     }
 
     /// Takes the next step towards what is to be brought about in the record of a bundle.
@@ -758,7 +768,7 @@ impl Agent {
             Err(error) => {
                 // A node of a later version has it. What is to be brought about here waits for the next delivery.
                 change.todo.retain(|wish| !matches!(wish, Wish::Deliver(..)));
-                self.tell(ToHead::Log(format!("the record of bundle {id} cannot be read: {error}")));
+                self.note_unread(RecordKey::Bundle(id), &error);
                 return self.let_go_of_bundle(id);
             }
         }

@@ -3,7 +3,7 @@
 //! | | |
 //! |---|---|
 //! | submitter | puts tasks into queues, reads and writes records, and has its own heartbeat |
-//! | node | as a submitter, and takes tasks out of queues |
+//! | node | as a submitter, and takes messages out of queues: runs their tasks, or puts them aside |
 //! | viewer | reads |
 //! | admin | makes, changes and removes streams |
 //!
@@ -68,6 +68,7 @@ impl Role {
                 own("record.task.*.*", "record.task.-.-"),
                 own("record.bundle.*.*", "record.bundle.-.-"),
                 own("record.node.*", "record.node.-"),
+                own("key.*", "key.-"),
                 own("value.>", "value.-"),
                 own("to.*", "to.-"),
                 api(
@@ -85,6 +86,7 @@ impl Role {
             vec![
                 api("CONSUMER.MSG.NEXT.*.w", &format!("CONSUMER.MSG.NEXT.{nobody}.w")),
                 Permission::of("$JS.ACK.>", "$JS.ACK.-"),
+                own("dead.*", "dead.-"),
             ]
         };
         match self {

@@ -17,7 +17,7 @@ use tracer_core::causes::with_causes;
 use tracer_core::clock::now_unix_nano;
 
 use super::{
-    CLUSTER, FromEngine, Nats, REQUEST_LIMIT, cluster_version, is_of_cluster, is_without_jetstream, last,
+    CLUSTER, FromEngine, Nats, REQUEST_LIMIT, cluster_version, dead, is_of_cluster, is_without_jetstream, last,
     queue_of_stream, record_stream, unless_violated,
 };
 use crate::access::{self, EngineError};
@@ -126,6 +126,7 @@ pub(super) async fn survey(client: &Client, context: &Context, address: &str) ->
             }
             streams.push(StreamSeen {
                 queue: queue_of_stream(&config.name).map(str::to_owned),
+                is_dead: config.name == dead::stream_name(),
                 cluster_version: config.description.as_deref().and_then(cluster_version),
                 name: config.name,
                 replicas: config.num_replicas,

@@ -320,6 +320,7 @@ impl Server {
             }
             FromAgent::Found { number, found } => io.on_found(number, found),
             FromAgent::Surveyed { number, cluster } => io.on_surveyed(number, cluster),
+            FromAgent::PutAside { queue, name, reason, problem } => io.on_put_aside(&queue, &name, &reason, problem),
             FromAgent::Log(line) => io.log(format!("the agent: {line}")),
         }
     }

@@ -459,6 +459,9 @@ pub struct EngineReport {
     /// True if the engine may be on another machine without TLS.
     #[serde(default)]
     pub is_insecure: bool,
+    /// Number of messages of queues that this head's agents have put aside, because nobody can run them or this node must not.
+    #[serde(default)]
+    pub put_aside: u64,
     /// All nodes and queues of the engine. `tracer status` adds them; none if the engine cannot be asked.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cluster: Option<Box<super::ClusterReport>>,

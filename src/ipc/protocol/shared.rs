@@ -158,6 +158,8 @@ pub enum ToAgent {
         engine_wait_ms: u64,
         /// The most bytes of one argument or result.
         max_shared_value: u64,
+        /// Public keys of those whose tasks it runs; empty where everybody's are run.
+        trusted_keys: Vec<String>,
     },
     /// A task to put into a queue.
     Share {
@@ -177,6 +179,8 @@ pub enum ToAgent {
         envelope: Vec<u8>,
         /// Arguments that are too many bytes together for a message of a queue, with their places.
         large: Vec<(u32, Vec<u8>)>,
+        /// Its idempotency key, if it has one, with a number that stands for what it runs.
+        key: Option<(String, u64)>,
         /// True if no agent was told of it before.
         is_new: bool,
         /// True if an agent has said that the engine has it.
@@ -471,6 +475,17 @@ pub enum FromAgent {
         /// Its name and version, if it was ever reached; or why it cannot be.
         text: String,
     },
+    /// A message of a queue is put aside, where people find it with the reason; or could not be.
+    PutAside {
+        /// The queue.
+        queue: String,
+        /// The id of its task, or what stood in its place.
+        name: String,
+        /// Reason for it, as a clause.
+        reason: String,
+        /// Reason why it is still in its queue, if it is, as a clause.
+        problem: Option<String>,
+    },
     /// A line for the log.
     Log(String),
     /// The answer to [`ToAgent::Find`].
@@ -521,7 +536,7 @@ impl ToAgent {
     /// Appends the body of its frame.
     pub fn put(&self, out: &mut Vec<u8>) {
         match self {
-            ToAgent::Node { place, life, node_id, access, queues, engine_wait_ms, max_shared_value } => {
+            ToAgent::Node { place, life, node_id, access, queues, engine_wait_ms, max_shared_value, trusted_keys } => {
                 out.put_u8(1);
                 [place.0, *life, *engine_wait_ms, *max_shared_value].into_iter().for_each(|number| out.put_u64(number));
                 out.put_str(node_id);
@@ -531,6 +546,8 @@ impl ToAgent {
                     out.put_str(queue);
                     out.put_u32(*slots);
                 }
+                out.put_u32(trusted_keys.len() as u32);
+                trusted_keys.iter().for_each(|key| out.put_str(key));
             }
             ToAgent::Share {
                 task,
@@ -541,6 +558,7 @@ impl ToAgent {
                 crash_limit,
                 envelope,
                 large,
+                key,
                 is_new,
                 is_stored,
             } => {
@@ -555,6 +573,8 @@ impl ToAgent {
                     out.put_u32(*argument);
                     out.put_bytes(value);
                 }
+                put_option(out, key.as_ref().map(|(key, _)| &**key));
+                out.put_u64(key.as_ref().map_or(0, |(_, fingerprint)| *fingerprint));
             }
             ToAgent::ShareBundle { first, count, queue, crash_limit, run_ns, is_new, is_stored, tasks } => {
                 out.put_u8(14);
@@ -640,7 +660,9 @@ impl ToAgent {
                 let (node_id, access) = (take.str()?.to_owned(), EngineAccess::take(&mut take)?);
                 let queues = (0..take.u32()?).map(|_| Ok((take.str()?.to_owned(), take.u32()?)));
                 let queues = queues.collect::<Result<_, WireError>>()?;
-                ToAgent::Node { place, life, node_id, access, queues, engine_wait_ms, max_shared_value }
+                let trusted_keys = (0..take.u32()?).map(|_| Ok(take.str()?.to_owned()));
+                let trusted_keys = trusted_keys.collect::<Result<_, WireError>>()?;
+                ToAgent::Node { place, life, node_id, access, queues, engine_wait_ms, max_shared_value, trusted_keys }
             }
             2 => {
                 let (task, submitted_unix_nano) = (TaskId(take.u64()?), take.u64()?);
@@ -650,6 +672,8 @@ impl ToAgent {
                 let envelope = take.bytes()?.into();
                 let large = (0..take.u32()?).map(|_| Ok((take.u32()?, take.bytes()?.into())));
                 let large = large.collect::<Result<_, WireError>>()?;
+                let (key, fingerprint) = (take_option(&mut take)?, take.u64()?);
+                let key = key.map(|key| (key, fingerprint));
                 ToAgent::Share {
                     task,
                     queue,
@@ -659,6 +683,7 @@ impl ToAgent {
                     crash_limit,
                     envelope,
                     large,
+                    key,
                     is_new,
                     is_stored,
                 }
@@ -773,6 +798,11 @@ impl FromAgent {
                 out.put_u8(13);
                 out.put_u64(task.0);
             }
+            FromAgent::PutAside { queue, name, reason, problem } => {
+                out.put_u8(20);
+                [queue, name, reason].into_iter().for_each(|text| out.put_str(text));
+                put_option(out, problem.as_deref());
+            }
         }
     }
 
@@ -810,6 +840,10 @@ impl FromAgent {
             11 => FromAgent::Surveyed { number: take.u64()?, cluster: take_value(take.bytes()?)? },
             12 => FromAgent::Claimed(TaskId(take.u64()?), ClaimedBy::take(&mut take)?),
             13 => FromAgent::LetGo(TaskId(take.u64()?)),
+            20 => {
+                let (queue, name, reason) = (take.str()?.into(), take.str()?.into(), take.str()?.into());
+                FromAgent::PutAside { queue, name, reason, problem: take_option(&mut take)? }
+            }
             _ => return Err(WireError::UnknownValue("message of an agent")),
         };
         take.finish()?;
@@ -855,6 +889,7 @@ mod tests {
                 queues: vec![("default".into(), 2), ("gpu".into(), 0)],
                 engine_wait_ms: 5000,
                 max_shared_value: 1 << 30,
+                trusted_keys: vec!["U".into()],
             },
             ToAgent::Share {
                 task: TaskId(1),
@@ -865,6 +900,7 @@ mod tests {
                 crash_limit: 3,
                 envelope: b"envelope".to_vec(),
                 large: vec![(1, b"one".to_vec()), (0, Vec::new())],
+                key: Some(("key".into(), u64::MAX)),
                 is_new: true,
                 is_stored: false,
             },
@@ -922,6 +958,12 @@ mod tests {
             FromAgent::Settled(ID),
             FromAgent::Engine { is_reachable: true, text: "nats-server 2.9.10".into() },
             FromAgent::Log("line".into()),
+            FromAgent::PutAside {
+                queue: "q".into(),
+                name: "-".into(),
+                reason: "its subject has no id of a task".into(),
+                problem: Some("it is full".into()),
+            },
             FromAgent::Surveyed { number: 9, cluster: Err("it is away".into()) },
             FromAgent::Surveyed { number: 9, cluster: Ok(Box::new(cluster())) },
         ];
