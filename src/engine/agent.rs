@@ -19,7 +19,7 @@ use tracer_core::codec::{Put, Take, WireError};
 use tracer_core::count::Size;
 use tracer_core::task::{Outcome, TaskId};
 use tracer_core::{ClusterTaskId, PlaceId, Stored};
-use tracer_ipc::protocol::{ClaimedBy, Digest, Found, SharedEnd, Stop};
+use tracer_ipc::protocol::{ClaimedBy, Digest, Found, SharedEnd, SharedOutput, Stop};
 
 use crate::bundle::BundleRecord;
 use crate::interface::{
@@ -29,6 +29,7 @@ use crate::message::{BundleMessage, Heartbeat, TaskMessage, Told, value_of, with
 use crate::record::{Claim, End, Event, Holder, Mark, Record, Refusal, Sight, Terms, change};
 
 mod bundles;
+mod output;
 
 pub(crate) use bundles::BUNDLE_WAIT_NS;
 use bundles::{BundleChange, HeldBundle, SharedBundle};
@@ -163,6 +164,8 @@ pub enum Effect {
     Tell(ToHead),
     /// Remove a file from the values of this place: its value came too late.
     RemoveFile(String),
+    /// Send an [`OutputMessage`](crate::output::OutputMessage) to the node of a place, before what is asked later; or drop it, if too much is on the way.
+    SendOutput(PlaceId, Vec<u8>),
 }
 
 /// A message of the agent to its head.
@@ -188,6 +191,17 @@ pub enum ToHead {
     Settled(ClusterTaskId),
     /// The answer to a question of somebody.
     Found(u64, Found),
+    /// A task of this head has written something.
+    Output {
+        /// The task.
+        task: TaskId,
+        /// Place of the node that runs it.
+        place: PlaceId,
+        /// Its name, as spans have it.
+        node_id: String,
+        /// The piece.
+        output: SharedOutput,
+    },
     /// Something for the log.
     Log(String),
 }
@@ -310,6 +324,8 @@ struct Held {
     bundle: Option<ClusterTaskId>,
     /// State of it as its bundle says, as long as there is no record of its own.
     base: Option<Record>,
+    /// True once its origin has said that nobody follows its output.
+    is_not_followed: bool,
 }
 
 impl Held {
@@ -325,6 +341,7 @@ impl Held {
             is_taken_back: handle.0.is_empty(),
             bundle: None,
             base: None,
+            is_not_followed: false,
         }
     }
 }
@@ -1256,7 +1273,9 @@ impl Agent {
             }
             Ok(Told::DoYouRunBundle(id)) => self.on_asked_for_bundle(id),
             Ok(Told::NeedsValues(id)) if id.place == self.settings.own.place => self.put_values_again(id.task),
-            _ => {}
+            Ok(Told::NotFollowed(id)) => self.on_told_not_followed(id),
+            Err(_) => self.on_output_told(told),
+            Ok(_) => {}
         }
     }
 

@@ -4,10 +4,12 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use tracer_core::task::{Envelope, FunctionSpec, Input, InputSource, TaskSpec};
+use tracer_ipc::protocol::{OutputSize, Stream, Written};
 
 use super::*;
 use crate::bundle;
 use crate::message::set_aside;
+use crate::output::OutputMessage;
 
 const QUEUE: &str = "default";
 const SECOND: u64 = 1_000_000_000;
@@ -106,6 +108,7 @@ fn end_with(name: &str, bytes: u64, attempt: u32) -> Vec<u8> {
         past: Vec::new(),
         node_id: String::new(),
         worker: None,
+        written: None,
     }
     .encode()
 }
@@ -470,6 +473,7 @@ impl World {
                 }
                 Effect::Tell(what) => self.on_told_head(at, what),
                 Effect::RemoveFile(name) => drop(self.nodes[at].files.take(&name)),
+                Effect::SendOutput(..) => unreachable!("nothing is written here"),
             }
         }
     }
@@ -552,6 +556,7 @@ impl World {
                 assert!(*starts == 1 || !is_once, "{id} was started {starts} times");
                 self.tell_free(at);
             }
+            ToHead::Output { .. } => unreachable!("nothing is written here"),
             ToHead::Stop(id, _) => {
                 if let Some(run) = node.head.runs.get_mut(&id) {
                     run.is_to_stop = true;
@@ -1495,4 +1500,55 @@ fn a_task_that_has_waited_too_long_is_not_ended_where_it_has_begun_in_time() {
         let is_told = |effect: &&Effect| matches!(effect, Effect::Ask(_, Request::Tell(PlaceId(2), _)));
         assert_eq!(told.iter().filter(is_told).count(), expected, "{told:?}");
     }
+}
+
+#[test]
+fn output_of_an_import_goes_to_its_origin_for_as_long_as_somebody_follows_it() {
+    let (own, other) = (PlaceId(1), PlaceId(2));
+    let output = |bytes: &[u8]| {
+        let before = Written { from_attempt: 1, size: OutputSize::default() };
+        SharedOutput { before, worker_pid: 7, stream: Stream::Stdout, bytes: bytes.into() }
+    };
+    let mut agent = agent();
+    let import = |agent: &mut Agent, place: PlaceId| {
+        let id = ClusterTaskId { place, task: TaskId(1) };
+        let terms = Terms { at_most_once: false, crash_limit: 3 };
+        let token = Token { id, queue: "q".into(), handle: Handle("h".into()), terms, bundle: None };
+        agent.on_import_open(token, 1);
+        agent.take_effects();
+        id
+    };
+    let id = import(&mut agent, other);
+    agent.on_output(id, output(b"a\n"));
+    let [Effect::SendOutput(place, message)] = &agent.take_effects()[..] else { panic!("it is sent") };
+    assert_eq!(*place, other);
+    let sent = OutputMessage::decode(message).unwrap();
+    assert_eq!((sent.id, sent.place, &sent.output), (id, own, &output(b"a\n")));
+    agent.on_told(&Told::NotFollowed(id).encode());
+    agent.on_output(id, output(b"b\n"));
+    agent.on_output(ClusterTaskId { task: TaskId(9), ..id }, output(b"of none that runs here\n"));
+    assert_eq!(agent.take_effects(), []);
+
+    // Output of tasks of this node, which another one runs or this one.
+    agent.on_share(TaskId(1), sharing(), 0);
+    agent.take_effects();
+    let id = ClusterTaskId { place: own, task: TaskId(1) };
+    let of_other = OutputMessage { id, place: other, node_id: "b".into(), output: output(b"c\n") };
+    agent.on_told(&of_other.encode());
+    let is_shown = |effects: Vec<Effect>, from: PlaceId| match &effects[..] {
+        [Effect::Tell(ToHead::Output { task: TaskId(1), place, .. })] => *place == from,
+        _ => false,
+    };
+    assert!(is_shown(agent.take_effects(), other));
+    agent.on_not_followed(TaskId(1), other);
+    let [Effect::Ask(_, Request::Tell(place, told))] = &agent.take_effects()[..] else { panic!("it is told") };
+    assert_eq!((*place, Told::decode(told)), (other, Ok(Told::NotFollowed(id))));
+    import(&mut agent, own);
+    agent.on_output(id, output(b"d\n"));
+    assert!(is_shown(agent.take_effects(), own));
+    agent.on_not_followed(TaskId(1), own);
+    agent.on_output(id, output(b"e\n"));
+    let of_nobody = OutputMessage { id: ClusterTaskId { task: TaskId(9), ..id }, ..of_other };
+    agent.on_told(&of_nobody.encode());
+    assert_eq!(agent.take_effects(), []);
 }

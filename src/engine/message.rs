@@ -101,7 +101,7 @@ impl<'a> BundleMessage<'a> {
 }
 
 /// Version of everything here.
-const VERSION: u8 = 1;
+pub(crate) const VERSION: u8 = 1;
 /// Version of messages that are bundles.
 const BUNDLE: u8 = 2;
 
@@ -201,7 +201,7 @@ pub(crate) fn without_value(end: &SharedEnd, message: String) -> Vec<u8> {
     SharedEnd { outcome: Outcome::Failed(Failure::Result { message }), digest: None, ..end.clone() }.encode()
 }
 
-fn begin(bytes: &[u8]) -> Result<Take<'_>, WireError> {
+pub(crate) fn begin(bytes: &[u8]) -> Result<Take<'_>, WireError> {
     let mut take = Take::new(bytes);
     if take.u8()? != VERSION {
         return Err(WireError::UnknownValue("version of the message"));
@@ -277,12 +277,17 @@ pub enum Told {
     DoYouRun(ClusterTaskId),
     /// The same of a bundle, by its first task.
     DoYouRunBundle(ClusterTaskId),
+    /// Nobody follows its output any more.
+    NotFollowed(ClusterTaskId),
 }
 
 const STOP: u8 = 1;
 const DO_YOU_RUN: u8 = 2;
 const NEEDS_VALUES: u8 = 3;
 const DO_YOU_RUN_BUNDLE: u8 = 4;
+/// See [`OutputMessage`](crate::output::OutputMessage).
+pub(crate) const OUTPUT: u8 = 5;
+const NOT_FOLLOWED: u8 = 6;
 
 impl Told {
     /// Encodes it.
@@ -292,6 +297,7 @@ impl Told {
             Told::DoYouRun(id) => (DO_YOU_RUN, id),
             Told::NeedsValues(id) => (NEEDS_VALUES, id),
             Told::DoYouRunBundle(id) => (DO_YOU_RUN_BUNDLE, id),
+            Told::NotFollowed(id) => (NOT_FOLLOWED, id),
         };
         let mut out = vec![VERSION, kind];
         out.put_u64(id.place.0);
@@ -312,6 +318,7 @@ impl Told {
             DO_YOU_RUN => Told::DoYouRun(id),
             NEEDS_VALUES => Told::NeedsValues(id),
             DO_YOU_RUN_BUNDLE => Told::DoYouRunBundle(id),
+            NOT_FOLLOWED => Told::NotFollowed(id),
             _ => return Err(WireError::UnknownValue("message of a node")),
         };
         take.finish()?;
@@ -350,7 +357,7 @@ mod tests {
         assert_eq!(Heartbeat::decode(&beat.encode()), Ok(beat));
         let id = ClusterTaskId { place: PlaceId(1), task: TaskId(2) };
         let stop = |grace_ns| Told::Stop(id, Stop { grace_ns });
-        let others = [Told::DoYouRun(id), Told::NeedsValues(id), Told::DoYouRunBundle(id)];
+        let others = [Told::DoYouRun(id), Told::NeedsValues(id), Told::DoYouRunBundle(id), Told::NotFollowed(id)];
         for told in [stop(None), stop(Some(0))].into_iter().chain(others) {
             assert_eq!(Told::decode(&told.encode()), Ok(told));
         }

@@ -197,6 +197,7 @@ async fn serve(
                 Effect::Ask(number, request) => drop(nats.carry_out(number, request)),
                 Effect::Tell(told) => out.put(told),
                 // What is left goes with the head.
+                Effect::SendOutput(place, message) => nats.send_output(place, message),
                 Effect::RemoveFile(name) => drop(std::fs::remove_file(values.join(name))),
             }
         }
@@ -267,6 +268,7 @@ impl Out {
             ToHead::Stop(id, stop) => FromAgent::Stop(id, stop),
             ToHead::Settled(id) => FromAgent::Settled(id),
             ToHead::Found(number, found) => FromAgent::Found { number, found },
+            ToHead::Output { task, place, node_id, output } => FromAgent::Output { task, place, node_id, output },
             ToHead::Log(line) => FromAgent::Log(line),
         };
         self.put_message(&message);
@@ -372,6 +374,8 @@ fn on_head(agent: &mut Agent, nats: &Arc<Nats>, message: ToAgent, now_ns: u64) -
         ToAgent::Find { number, id } => agent.on_find(number, id),
         ToAgent::TakeBack(task) => agent.on_take_back(task, now_unix_nano()),
         ToAgent::Survey(number) => nats.survey_for(number),
+        ToAgent::Output { id, output } => agent.on_output(id, output),
+        ToAgent::NotFollowed(task, place) => agent.on_not_followed(task, place),
     }
     Ok(())
 }
@@ -381,7 +385,7 @@ fn on_engine(agent: &mut Agent, out: &mut Out, event: FromEngine, now_ns: u64) {
         FromEngine::Answer(number, answer) => agent.on_answer(number, answer),
         FromEngine::Delivered(delivery) => agent.on_delivered(delivery, now_unix_nano()),
         FromEngine::Record(key, record) => agent.on_record(key, &record),
-        FromEngine::Told(told) => agent.on_told(&told),
+        FromEngine::Told(told, _room) => agent.on_told(&told),
         FromEngine::Surveyed(number, survey) => {
             let cluster = survey.map(|survey| Box::new(survey.report()));
             out.put_message(&FromAgent::Surveyed { number, cluster });

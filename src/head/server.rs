@@ -30,6 +30,7 @@ use super::reactor::deployments::{Left, Services, Version};
 use super::reactor::{self, Effects, WorkerExit};
 use super::services::ServicesIo;
 use super::settings::{Fresh, HeadSettings, settings_of};
+use super::shared_output::SharedOutputs;
 use super::state::{self, Now, State, Worker};
 pub(crate) use tracer_ipc::start_report::{PutAside, Report, Started};
 
@@ -309,6 +310,7 @@ impl Server {
             warnings: settings.warnings.clone(),
             front,
             agent,
+            shared_outputs: SharedOutputs::default(),
             services: ServicesIo::default(),
             keeper,
             restarts,

@@ -19,7 +19,7 @@ use crate::{
         now::Now,
         progress::{Event, Progress, TaskEnd},
         shared::{Bundle, Imported},
-        task::Past,
+        task::{DriverId, Past},
     },
     submit, values, waiting,
 };
@@ -136,6 +136,14 @@ pub fn on_claimed(state: &mut State, id: TaskId, claim: Option<ClaimedBy>) {
     }
 }
 
+/// Returns who follows the output of a task that is in a queue and accepted: none inside if nobody does any more; none for every other task.
+pub fn follower_in_queue(state: &State, id: TaskId) -> Option<Option<DriverId>> {
+    let open = state.shared.open.get(&id)?;
+    // Before it is accepted its driver knows it by no id.
+    let task = state.tasks.get(id).filter(|_| open.unanswered.is_none())?;
+    Some(task.driver.filter(|_| task.wants_output))
+}
+
 fn accept(state: &mut State, effects: &mut impl Effects, id: TaskId) {
     let Some(to) = state.shared.open.get_mut(&id).and_then(|open| open.unanswered.take()) else { return };
     effects.answer_later(to, Ok(Accepted { first_tag: to.1, first_task: id, count: 1, journaled: None }));
@@ -175,6 +183,7 @@ pub fn on_shared_ended(state: &mut State, effects: &mut impl Effects, id: TaskId
         past: Vec::new(),
         node_id: String::new(),
         worker: None,
+        written: None,
     });
     if let (Some(task), Outcome::Returned(_) | Outcome::Stored(_), Some(started_unix_nano)) =
         (state.tasks.get(id), &shared.outcome, shared.started_unix_nano)

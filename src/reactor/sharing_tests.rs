@@ -74,6 +74,7 @@ fn end_of(outcome: Outcome) -> Vec<u8> {
         past: Vec::new(),
         node_id: "b".into(),
         worker: Some((WorkerId(2), 44)),
+        written: None,
     }
     .encode()
 }
