@@ -8,7 +8,7 @@ use tracer_ipc::protocol::{OutputSize, Stream, Written};
 
 use super::*;
 use crate::bundle;
-use crate::message::set_aside;
+use crate::message::{BundledTask, set_aside};
 use crate::output::OutputMessage;
 
 const QUEUE: &str = "default";
@@ -356,6 +356,8 @@ struct World {
     written: BTreeSet<(ClusterTaskId, u32)>,
     /// Large arguments and results that have come to heads.
     arguments: u32,
+    /// Tasks of bundles that their origins have taken back.
+    bundled_taken_back: u32,
     results: u32,
     next_task: u64,
 }
@@ -395,6 +397,7 @@ impl World {
             at_most_once: BTreeSet::new(),
             written: BTreeSet::new(),
             arguments: 0,
+            bundled_taken_back: 0,
             results: 0,
             next_task: 1,
         }
@@ -524,6 +527,11 @@ impl World {
             ToHead::Import(import) => {
                 let id = import.token.id;
                 node.head.imports_seen += 1;
+                if import.token.handle.0.is_empty()
+                    && node.head.accepted.get(&id.task).is_some_and(|it| it.bundle.is_some())
+                {
+                    self.bundled_taken_back += 1;
+                }
                 let first = import.claim.attempt;
                 if let Some(problem) = &import.problem {
                     assert!(self.engine.has_lost_writes, "{problem}");
@@ -555,6 +563,10 @@ impl World {
                 let is_once = self.at_most_once.contains(&id) && !self.engine.has_lost_writes;
                 assert!(*starts == 1 || !is_once, "{id} was started {starts} times");
                 self.tell_free(at);
+            }
+            ToHead::BundleClaimed(first, _) => {
+                let is_open = node.head.all_of(first).any(|accepted| accepted.end.is_none());
+                assert!(is_open, "bundle {first} of {place} has ended for its head");
             }
             ToHead::Output { .. } => unreachable!("nothing is written here"),
             ToHead::Stop(id, _) => {
@@ -889,11 +901,13 @@ struct Seen {
     apart: u32,
     bundled_again: u32,
     bundled_cancelled: u32,
+    bundled_taken_back: u32,
 }
 
 impl Seen {
     fn add(&mut self, world: &World) {
         self.arguments += world.arguments;
+        self.bundled_taken_back += world.bundled_taken_back;
         self.results += world.results;
         self.again += world.starts.values().filter(|starts| **starts > 1).count() as u32;
         for node in &world.nodes {
@@ -990,7 +1004,7 @@ fn every_accepted_task_ends_once_whatever_dies_and_none_starts_twice_that_must_n
     let mut seen = Seen::default();
     (0..seeds()).for_each(|seed| run(seed, Faults { loses_writes: false }, &mut seen));
     let of_tasks = [seen.succeeded, seen.cancelled, seen.lost, seen.nodes_lost, seen.again, seen.refused];
-    let of_bundles = [seen.whole, seen.apart, seen.bundled_again, seen.bundled_cancelled];
+    let of_bundles = [seen.whole, seen.apart, seen.bundled_again, seen.bundled_cancelled, seen.bundled_taken_back];
     let counts = of_tasks.iter().chain(&of_bundles).chain([&seen.arguments, &seen.results]);
     assert!(counts.into_iter().all(|count| *count > 10), "{seen:?}");
     assert_eq!(seen.lost_by_engine, 0);
@@ -1551,4 +1565,72 @@ fn output_of_an_import_goes_to_its_origin_for_as_long_as_somebody_follows_it() {
     let of_nobody = OutputMessage { id: ClusterTaskId { task: TaskId(9), ..id }, ..of_other };
     agent.on_told(&of_nobody.encode());
     assert_eq!(agent.take_effects(), []);
+}
+
+#[test]
+fn a_task_of_a_bundle_is_taken_back_if_nobody_has_the_bundle_and_the_others_go_on_by_themselves() {
+    let of = |task| ClusterTaskId { place: PlaceId(1), task: TaskId(task) };
+    let first = RecordKey::Bundle(of(1));
+    let other = Holder { place: PlaceId(2), life: 1 };
+    let claim = |holder, unix_nano| Claim::first(holder, Mark { node_id: PlaceId(1).to_string(), unix_nano });
+    let asking = || {
+        let mut agent = agent();
+        let tasks = (1..=3).map(|task| (TaskId(task), bundled(&message()))).collect();
+        agent.on_share_bundle(TaskId(1), sharing_bundle(3, tasks, (true, false)), 0);
+        let (number, _) = only_asked(&mut agent);
+        agent.on_answer(number, Answer::Put(Ok(())));
+        assert_eq!(agent.take_effects(), [Effect::Tell(ToHead::Stored(TaskId(1)))]);
+        agent.on_take_back(TaskId(2), 7);
+        let (number, request) = only_asked(&mut agent);
+        assert_eq!(request, Request::Read(first));
+        (agent, number)
+    };
+    // Nobody has it.
+    let (mut agent, number) = asking();
+    agent.on_answer(number, Answer::Record(None));
+    let settled = BundleRecord::Settled { claim: None, members: vec![bundle::Member::Unbegun; 3] };
+    let (number, request) = only_asked(&mut agent);
+    assert_eq!(request, Request::Swap { key: first, revision: None, record: settled.encode() });
+    agent.on_answer(number, Answer::Swapped(Some(1)));
+    let [Effect::Tell(ToHead::BundleClaimed(TaskId(1), None)), Effect::Ask(number, Request::Read(key))] =
+        agent.take_effects()[..]
+    else {
+        panic!("it goes on by itself");
+    };
+    assert_eq!(key, RecordKey::Task(of(2)));
+    agent.on_answer(number, Answer::Record(None));
+    let (number, request) = only_asked(&mut agent);
+    let own = claim(Holder { place: PlaceId(1), life: 1 }, 7);
+    let record = Record::Claimed(own.clone()).encode();
+    assert_eq!(request, Request::Swap { key: RecordKey::Task(of(2)), revision: None, record });
+    agent.on_answer(number, Answer::Swapped(Some(2)));
+    let effects = agent.take_effects();
+    let [Effect::Tell(ToHead::Import(import))] = &effects[..] else { panic!("{effects:?}") };
+    assert_eq!((import.token.id, &import.claim, &import.envelope[..]), (of(2), &own, &b"e"[..]));
+    // The message comes to this node too: that task is left to whoever finds that this node is gone.
+    let tasks = (0..3).map(|place| BundledTask { place, submitted_unix_nano: 0, envelope: b"e" }).collect();
+    let message = BundleMessage { crash_limit: 2, count: 3, run_ns: 1_000, tasks }.encode();
+    agent.on_free(2, 2, 1);
+    agent.take_effects();
+    let handle = Handle("h".into());
+    agent.on_delivered(Delivery { queue: QUEUE.into(), handle, id: of(1), message, is_again: true }, 8);
+    let (number, _) = only_asked(&mut agent);
+    agent.on_answer(number, Answer::Record(Some(Entry { revision: 1, stamp_ns: 1, value: settled.encode() })));
+    let read = agent.take_effects().into_iter().filter_map(|effect| match effect {
+        Effect::Ask(_, Request::Read(RecordKey::Task(id)) | Request::Swap { key: RecordKey::Task(id), .. }) => {
+            Some(id.task.0)
+        }
+        _ => None,
+    });
+    let read: Vec<_> = read.collect();
+    assert_eq!(read, [1, 3]);
+    // Another node has it.
+    let (mut agent, number) = asking();
+    let claimed = BundleRecord::Claimed { claim: claim(other, 5), count: 3 };
+    agent.on_answer(number, Answer::Record(Some(Entry { revision: 1, stamp_ns: 1, value: claimed.encode() })));
+    let told = claimed_by(claim(other, 5));
+    assert_eq!(agent.take_effects(), [Effect::Tell(ToHead::BundleClaimed(TaskId(1), Some(told)))]);
+    agent.on_tick(10 * SECOND);
+    let is_about_it = |effect: &Effect| matches!(effect, Effect::Ask(_, Request::Read(_) | Request::Swap { .. }));
+    assert!(!agent.take_effects().iter().any(is_about_it), "it is not asked for again");
 }

@@ -251,6 +251,7 @@ impl Out {
                 why: "the engine has lost it, and nobody knows whether it had begun".into(),
             },
             ToHead::Claimed(task, claim) => FromAgent::Claimed(task, claim),
+            ToHead::BundleClaimed(first, claim) => FromAgent::BundleClaimed(first, claim),
             ToHead::LetGo(task) => FromAgent::LetGo(task),
             ToHead::Import(Import { token, claim, submitted_unix_nano, envelope, problem }) => {
                 FromAgent::Import(protocol::Import {

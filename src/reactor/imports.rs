@@ -34,7 +34,7 @@ pub(crate) fn message_of_end(import: &Imported) -> Option<ToAgent> {
     })
 }
 
-/// Notes how an import has ended here: it has its outcome; or the head stops, and it is given back to whoever takes it.
+/// Notes how an import has ended here: it has its outcome; or the head stops or has no process for it, and it is given back to whoever takes it.
 pub(crate) fn note_end(
     shared: &mut SharedTasks,
     effects: &mut impl Effects,
@@ -48,7 +48,7 @@ pub(crate) fn note_end(
         ended.outcome,
         Outcome::Failed(Failure::HeadStopped | Failure::WorkerLost { .. } | Failure::Lost { .. })
     );
-    let end = if here.is_stopping && was_cut_short {
+    let end = if import.is_given_back || (here.is_stopping && was_cut_short) {
         let has_begun = ended.worker.is_some();
         // An attempt that had not begun is not counted, and the claim is for the next one.
         ImportEnd::GivenBack { attempt: if has_begun { attempt } else { attempt + 1 }, has_begun }

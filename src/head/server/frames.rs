@@ -310,6 +310,7 @@ impl Server {
                 reactor::on_shared_lost(state, io, task, (attempt, &lost), why, now);
             }
             FromAgent::Claimed(task, claim) => reactor::on_claimed(state, task, Some(claim)),
+            FromAgent::BundleClaimed(first, claim) => reactor::on_bundle_claimed(state, first, claim),
             FromAgent::LetGo(task) => reactor::on_claimed(state, task, None),
             FromAgent::Import(import) => reactor::on_import(state, io, import, now),
             FromAgent::Stop(id, stop) => reactor::on_stop_import(state, io, id, stop, now),

@@ -519,6 +519,8 @@ pub enum FromAgent {
     },
     /// A node has a task of this head.
     Claimed(TaskId, ClaimedBy),
+    /// A node has all of the bundle that begins with this task; none if its tasks go on by themselves from now on.
+    BundleClaimed(TaskId, Option<ClaimedBy>),
     /// The node that had a task of this head has let go of it.
     LetGo(TaskId),
     /// A task to run.
@@ -859,6 +861,12 @@ impl FromAgent {
                 out.put_u8(13);
                 out.put_u64(task.0);
             }
+            FromAgent::BundleClaimed(first, claim) => {
+                out.put_u8(15);
+                out.put_u64(first.0);
+                out.put_u8(claim.is_some().into());
+                claim.iter().for_each(|claim| claim.put(out));
+            }
             FromAgent::Output { task, place, node_id, output } => {
                 out.put_u8(14);
                 out.put_u64(task.0);
@@ -903,6 +911,11 @@ impl FromAgent {
             11 => FromAgent::Surveyed { number: take.u64()?, cluster: take_value(take.bytes()?)? },
             12 => FromAgent::Claimed(TaskId(take.u64()?), ClaimedBy::take(&mut take)?),
             13 => FromAgent::LetGo(TaskId(take.u64()?)),
+            15 => {
+                let first = TaskId(take.u64()?);
+                let claim = if flag(&mut take)? { Some(ClaimedBy::take(&mut take)?) } else { None };
+                FromAgent::BundleClaimed(first, claim)
+            }
             14 => {
                 let (task, place, node_id) = (TaskId(take.u64()?), PlaceId(take.u64()?), take.str()?.into());
                 FromAgent::Output { task, place, node_id, output: SharedOutput::take(&mut take)? }
@@ -1011,6 +1024,8 @@ mod tests {
             FromAgent::Lost { task: TaskId(1), attempt: 2, lost: Vec::new(), why: "gone".into() },
             FromAgent::Claimed(TaskId(3), claim.clone()),
             FromAgent::LetGo(TaskId(3)),
+            FromAgent::BundleClaimed(TaskId(3), Some(claim.clone())),
+            FromAgent::BundleClaimed(TaskId(3), None),
             FromAgent::Import(Import {
                 id: ID,
                 token: b"token".to_vec(),
