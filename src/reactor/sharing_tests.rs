@@ -273,9 +273,50 @@ fn what_travels_has_nothing_that_only_this_head_knows_and_results_in_their_place
     let TaskSpec::Function(function) = &told.spec else { panic!() };
     assert_eq!(function.arguments, [0x92, 0xa1, b'x', 0x07]);
     let local = (told.submitter, told.inputs.len(), told.module_version, told.wants_output);
-    assert_eq!(local, (None, 0, None, false));
+    assert_eq!(local, (None, 0, None, true), "somebody follows it");
     assert_eq!(told.policy, Policy { retries: 3, queue: "default", ..NEVER_AGAIN });
     assert_eq!(told.origin, Some(ClusterTaskId { place: PlaceId(6), task: TaskId(2) }));
+}
+
+#[test]
+fn a_task_is_followed_over_a_queue_for_as_long_as_its_driver_is_there() {
+    let followed = || Envelope { wants_output: true, ..of_queue(NEVER_AGAIN) };
+    let mut story = joined(1);
+    submit(&mut story, &[followed(), of_queue(NEVER_AGAIN)]);
+    story.schedule();
+    let follower = |story: &Story, task| follower_in_queue(&story.state, TaskId(task));
+    assert_eq!(follower(&story, 1), None, "its driver does not know it yet");
+    on_stored(&mut story.state, &mut story.effects, TaskId(1));
+    on_stored(&mut story.state, &mut story.effects, TaskId(2));
+    assert_eq!((follower(&story, 1), follower(&story, 2)), (Some(Some(DriverId(1))), Some(None)));
+    assert_eq!(follower(&story, 3), None);
+    story.state.tasks.get_mut(TaskId(1)).unwrap().driver = None;
+    assert_eq!(follower(&story, 1), Some(None));
+    // The next agent is told that nobody follows it.
+    story.effects.to_agent.clear();
+    on_agent(&mut story.state, &mut story.effects);
+    story.schedule();
+    let are_followed = story.effects.to_agent.iter().filter_map(|message| match message {
+        ToAgent::Share { envelope, .. } => Some(Envelope::decode(envelope).unwrap().wants_output),
+        _ => None,
+    });
+    assert_eq!(are_followed.collect::<Vec<_>>(), [false, false]);
+}
+
+#[test]
+fn output_of_an_import_goes_to_its_origin_which_is_told_how_much_there_was() {
+    let mut story = joined(1);
+    let of_other = import(&Envelope { wants_output: true, ..of_queue(NEVER_AGAIN) });
+    on_import(&mut story.state, &mut story.effects, of_other.clone(), story.now);
+    let [(1, lease, task, _)] = story.schedule()[..] else { panic!("it runs") };
+    story.claim(1, lease);
+    let watchers = watchers(&story.state, WorkerId(1), |lease| story.effects.claim_state(WorkerId(1), lease));
+    assert_eq!(watchers.tasks, [(TaskId(task), Watcher::Origin(of_other.id, of_other.attempt))]);
+    story.end(1, lease, 5, Outcome::Returned(vec![1]));
+    let Some(ToAgent::Ended { end, .. }) = story.effects.to_agent.last() else { panic!("it has ended") };
+    let size = OutputSize { bytes: 7, lines: 1 };
+    let written = Written { from_attempt: of_other.attempt, size };
+    assert_eq!(SharedEnd::decode(end).unwrap().written, Some(written));
 }
 
 #[test]
