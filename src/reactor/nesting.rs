@@ -167,7 +167,8 @@ pub(crate) fn run_in_waiters(state: &mut State, effects: &mut impl Effects, now:
         return;
     }
     // What a task here waits for may wait, at another node, for what waits here.
-    if chosen.is_empty() && sharing::give_back_waiting(state, effects, now) {
+    let is_none_needed_here = chosen.is_empty() && beyond.is_none() && bounded.is_none();
+    if is_none_needed_here && sharing::give_back_waiting(state, effects, now) {
         return;
     }
     if let (true, Some(task)) = (free.cpus > 0, beyond) {
