@@ -721,8 +721,9 @@ impl Server {
             keeper.stops();
         }
         self.stop_services(if force { Duration::ZERO } else { grace }, now);
-        reactor::on_stop(&mut self.state, &mut self.io, force, now);
+        // Before it hears what is given back: that is for other nodes alone.
         self.io.to_agent(&ToAgent::Stopping);
+        reactor::on_stop(&mut self.state, &mut self.io, force, now);
     }
 
     fn on_worker_exit(&mut self, worker: WorkerId, buffer: &mut [u8], now: Now) {
