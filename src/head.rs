@@ -38,5 +38,6 @@ pub(crate) mod restore;
 pub(crate) mod server;
 mod services;
 pub(crate) mod settings;
+mod shared_output;
 mod status;
 mod watch;

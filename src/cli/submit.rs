@@ -19,7 +19,7 @@ use self::options::{Flags, OfCommand, OfFunction, Submits};
 use super::live_line::LiveLine;
 use super::{CommandError, CommandResult, Format, FormatArgs, PlaceArgs, live_line, report};
 use crate::config;
-use crate::driver::{Driver, DriverError, SubmitRequest, Ticket, split_target};
+use crate::driver::{Driver, DriverError, SubmitRequest, TaskOutput, Ticket, split_target};
 use crate::exit;
 use crate::hook::{ActiveSpan, Attribute};
 use crate::names;
@@ -32,6 +32,7 @@ use crate::task::{
 };
 use crate::value::{self, JsonText};
 use tracer_core::ClusterTaskId;
+use tracer_core::count::Count;
 use tracer_core::hex::hex;
 use tracer_core::lock::lock;
 
@@ -410,9 +411,13 @@ fn start_tracing(driver: &mut Driver) {
 
 /// Shows what the task writes, until it ends.
 fn follow(driver: &mut Driver, task: Ticket, short_name: &str, passes_stdout: bool) -> Result<Finished, DriverError> {
-    let mut pending: HashMap<Stream, (u32, Vec<u8>)> = HashMap::new();
+    let mut pending: HashMap<Stream, (String, Vec<u8>)> = HashMap::new();
     let short_name = report::name(short_name);
-    let prefix = |pid: u32| format!("({short_name} pid={pid}) ");
+    let prefix_of = |output: &TaskOutput| match (output.worker_pid, &*output.node_id) {
+        (pid, "") => format!("({short_name} pid={pid}) "),
+        // On another machine the process id alone says nothing.
+        (pid, node) => format!("({short_name} pid={pid} node={}) ", report::name(node)),
+    };
     let mut was_shared = false;
     let mut finished = driver.follow(task, |output| {
         if output.is_shared && !std::mem::replace(&mut was_shared, true) {
@@ -421,30 +426,44 @@ fn follow(driver: &mut Driver, task: Ticket, short_name: &str, passes_stdout: bo
                  meanwhile is shown",
             );
         }
+        if output.lost.bytes > 0 {
+            // What was begun has its end among what is lost.
+            show_rest(&mut pending);
+            report::talk(&format!(
+                "note: {} of output did not arrive; they are in the log of node `{}`",
+                Count(output.lost.lines.max(1), "line"),
+                report::name(&output.node_id)
+            ));
+        }
         if passes_stdout && output.stream == Stream::Stdout {
             return report::raw(&output.bytes);
         }
-        let (pid, text) = pending.entry(output.stream).or_default();
-        *pid = output.worker_pid;
+        let (prefix, text) = pending.entry(output.stream).or_default();
+        *prefix = prefix_of(&output);
         text.extend_from_slice(&output.bytes);
         let lines = text.iter().rposition(|&byte| byte == b'\n').map_or(0, |end| end + 1);
         if lines > 0 {
-            report::task_lines(&prefix(*pid), &text[..lines]);
+            report::task_lines(prefix, &text[..lines]);
             text.drain(..lines);
         }
         // A line without an end, such as a progress bar's, is shown in pieces.
         if text.len() > LINE_LIMIT {
-            report::task_lines(&prefix(*pid), &std::mem::take(text));
+            report::task_lines(prefix, &std::mem::take(text));
         }
     })?;
-    for (pid, rest) in pending.into_values().filter(|(_, rest)| !rest.is_empty()) {
-        report::task_lines(&prefix(pid), &rest);
-    }
+    show_rest(&mut pending);
     // It stays where it is, for `tracer get`.
     if let Outcome::Stored(stored) = &finished.outcome {
         finished.outcome = Outcome::Returned(driver.load(stored)?.into_bytes());
     }
     Ok(finished)
+}
+
+/// Shows what was written and has no end of line yet.
+fn show_rest(pending: &mut HashMap<Stream, (String, Vec<u8>)>) {
+    for (prefix, rest) in std::mem::take(pending).into_values().filter(|(_, rest)| !rest.is_empty()) {
+        report::task_lines(&prefix, &rest);
+    }
 }
 
 /// The id of what was submitted and, when it was waited for, how it ended and whether the wait was interrupted.

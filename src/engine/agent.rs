@@ -19,7 +19,7 @@ use tracer_core::codec::{Put, Take, WireError};
 use tracer_core::count::Size;
 use tracer_core::task::{Outcome, TaskId};
 use tracer_core::{ClusterTaskId, PlaceId, Stored};
-use tracer_ipc::protocol::{ClaimedBy, Digest, Found, SharedEnd, Stop};
+use tracer_ipc::protocol::{ClaimedBy, Digest, Found, SharedEnd, SharedOutput, Stop};
 
 use crate::bundle::BundleRecord;
 use crate::interface::{
@@ -30,6 +30,7 @@ use crate::record::{Claim, End, Event, Holder, Mark, Record, Refusal, Sight, Ter
 
 mod bundles;
 mod keys;
+mod output;
 mod trust;
 
 pub(crate) use bundles::BUNDLE_WAIT_NS;
@@ -174,6 +175,8 @@ pub enum Effect {
     Tell(ToHead),
     /// Remove a file from the values of this place: its value came too late.
     RemoveFile(String),
+    /// Send an [`OutputMessage`](crate::output::OutputMessage) to the node of a place, before what is asked later; or drop it, if too much is on the way.
+    SendOutput(PlaceId, Vec<u8>),
 }
 
 /// A message of the agent to its head.
@@ -189,6 +192,8 @@ pub enum ToHead {
     LostWrites(TaskId),
     /// A node has a task of this head.
     Claimed(TaskId, ClaimedBy),
+    /// A node has all of the bundle that begins with this task; none if its tasks go on by themselves from now on.
+    BundleClaimed(TaskId, Option<ClaimedBy>),
     /// The node that had a task of this head has let go of it.
     LetGo(TaskId),
     /// Run this.
@@ -199,6 +204,17 @@ pub enum ToHead {
     Settled(ClusterTaskId),
     /// The answer to a question of somebody.
     Found(u64, Found),
+    /// A task of this head has written something.
+    Output {
+        /// The task.
+        task: TaskId,
+        /// Place of the node that runs it.
+        place: PlaceId,
+        /// Its name, as spans have it.
+        node_id: String,
+        /// The piece.
+        output: SharedOutput,
+    },
     /// Something for the log.
     Log(String),
 }
@@ -325,6 +341,8 @@ struct Held {
     bundle: Option<ClusterTaskId>,
     /// State of it as its bundle says, as long as there is no record of its own.
     base: Option<Record>,
+    /// True once its origin has said that nobody follows its output.
+    is_not_followed: bool,
 }
 
 impl Held {
@@ -340,6 +358,7 @@ impl Held {
             is_taken_back: handle.0.is_empty(),
             bundle: None,
             base: None,
+            is_not_followed: false,
         }
     }
 }
@@ -440,7 +459,7 @@ pub struct Agent {
     bundle_changes: BTreeMap<ClusterTaskId, BundleChange>,
     /// True if a bundle has come of which it is to be seen soon whether it is as short as was measured.
     has_new_bundle: bool,
-    /// True if what was taken ahead of free slots was no bundle: nothing is until a slot is free.
+    /// True if what was taken ahead of free slots was no bundle, or was given back: nothing is until a slot is free.
     is_full_of_singles: bool,
     /// Results of imports that are on their way into the engine.
     giving: BTreeMap<ClusterTaskId, Giving>,
@@ -805,10 +824,8 @@ impl Agent {
     /// Takes a task of this node back, unless somebody has begun it: the head is to run it in a worker that waits for it. The time is in nanoseconds since the
     /// Unix epoch.
     pub fn on_take_back(&mut self, task: TaskId, now_unix_nano: u64) {
-        // One of a bundle stays in it, as long as that is one.
-        let share = self.shares.get_mut(&task).filter(|share| share.bundle.is_none() || share.is_apart);
         // One that is another node's is in its place in the queue.
-        if let Some(share) = share.filter(|_| !self.follows.contains_key(&task)) {
+        if let Some(share) = self.shares.get_mut(&task).filter(|_| !self.follows.contains_key(&task)) {
             share.taken_back = Some(now_unix_nano);
             self.go_on_taking_back(task);
         }
@@ -816,13 +833,18 @@ impl Agent {
 
     fn go_on_taking_back(&mut self, task: TaskId) {
         let id = self.id(task);
-        let Some(share) = self.shares.get(&task).filter(|share| share.is_sent && share.ending.is_none()) else {
-            return;
-        };
+        let is_wanted = |share: &&Share| share.taken_back.is_some() && share.ending.is_none() && !self.is_stopping;
+        let Some(share) = self.shares.get(&task).filter(is_wanted) else { return };
+        match share.bundle {
+            // It goes on by itself once its bundle is settled, unless somebody has begun that.
+            Some(first) if !share.is_apart => return self.withdraw_from_bundle(first),
+            None if !share.is_sent => return,
+            _ => {}
+        }
         let terms = share.terms;
         // Its message is known once the engine has its arguments.
         let has_message = share.values.iter().all(|(_, digest)| digest.is_some());
-        let Some(unix_nano) = share.taken_back.filter(|_| has_message && !self.is_stopping) else { return };
+        let Some(unix_nano) = share.taken_back.filter(|_| has_message) else { return };
         let change = self.changes.entry(id).or_default();
         if !change.todo.iter().any(|event| matches!(event, Event::Withdrawn { .. })) {
             let mark = Mark { node_id: self.settings.node_id.clone(), unix_nano };
@@ -841,7 +863,8 @@ impl Agent {
         share.taken_back = None;
         let digests = share.values.iter().flat_map(|(_, digest)| digest.unwrap_or_default());
         let message = share.message.iter().copied().chain(digests).collect();
-        let (queue, terms) = (share.queue.clone(), share.terms);
+        let (queue, terms, bundle) = (share.queue.clone(), share.terms, share.bundle);
+        let message = bundle.and_then(|first| self.message_from_bundle(first, id.task)).unwrap_or(message);
         let of_no_delivery = Handle(String::new());
         let held = Held { message: Some(message), ..Held::new(&queue, &of_no_delivery, terms) };
         self.held.entry(id).or_insert(held);
@@ -1278,6 +1301,8 @@ impl Agent {
 
     /// Notes that the head lets go of an import, which another node is to run.
     pub fn on_import_given_back(&mut self, id: ClusterTaskId, attempt: u32, has_begun: bool) {
+        // Ahead of free slots nothing is taken that this head would give back too.
+        self.is_full_of_singles |= !has_begun && !self.is_stopping;
         let by = self.settings.own;
         self.bring_about(id, Event::GivenBack { by, attempt, has_begun });
     }
@@ -1310,7 +1335,9 @@ impl Agent {
             Ok(Told::Refused(id, why, by)) => self.on_message_refused(id, why, by, now_unix_nano),
             Ok(Told::DoYouRunBundle(id)) => self.on_asked_for_bundle(id),
             Ok(Told::NeedsValues(id)) if id.place == self.settings.own.place => self.put_values_again(id.task),
-            _ => {}
+            Ok(Told::NotFollowed(id)) => self.on_told_not_followed(id),
+            Err(_) => self.on_output_told(told),
+            Ok(_) => {}
         }
     }
 

@@ -4,10 +4,12 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use tracer_core::task::{Envelope, FunctionSpec, Input, InputSource, TaskSpec};
+use tracer_ipc::protocol::{OutputSize, Stream, Written};
 
 use super::*;
 use crate::bundle;
-use crate::message::set_aside;
+use crate::message::{BundledTask, set_aside};
+use crate::output::OutputMessage;
 
 const QUEUE: &str = "default";
 const SECOND: u64 = 1_000_000_000;
@@ -107,6 +109,7 @@ fn end_with(name: &str, bytes: u64, attempt: u32) -> Vec<u8> {
         past: Vec::new(),
         node_id: String::new(),
         worker: None,
+        written: None,
     }
     .encode()
 }
@@ -358,6 +361,8 @@ struct World {
     written: BTreeSet<(ClusterTaskId, u32)>,
     /// Large arguments and results that have come to heads.
     arguments: u32,
+    /// Tasks of bundles that their origins have taken back.
+    bundled_taken_back: u32,
     results: u32,
     next_task: u64,
 }
@@ -398,6 +403,7 @@ impl World {
             at_most_once: BTreeSet::new(),
             written: BTreeSet::new(),
             arguments: 0,
+            bundled_taken_back: 0,
             results: 0,
             next_task: 1,
         }
@@ -477,6 +483,7 @@ impl World {
                 }
                 Effect::Tell(what) => self.on_told_head(at, what),
                 Effect::RemoveFile(name) => drop(self.nodes[at].files.take(&name)),
+                Effect::SendOutput(..) => unreachable!("nothing is written here"),
             }
         }
     }
@@ -527,6 +534,11 @@ impl World {
             ToHead::Import(import) => {
                 let id = import.token.id;
                 node.head.imports_seen += 1;
+                if import.token.handle.0.is_empty()
+                    && node.head.accepted.get(&id.task).is_some_and(|it| it.bundle.is_some())
+                {
+                    self.bundled_taken_back += 1;
+                }
                 let first = import.claim.attempt;
                 if let Some(problem) = &import.problem {
                     assert!(self.engine.has_lost_writes, "{problem}");
@@ -559,6 +571,11 @@ impl World {
                 assert!(*starts == 1 || !is_once, "{id} was started {starts} times");
                 self.tell_free(at);
             }
+            ToHead::BundleClaimed(first, _) => {
+                let is_open = node.head.all_of(first).any(|accepted| accepted.end.is_none());
+                assert!(is_open, "bundle {first} of {place} has ended for its head");
+            }
+            ToHead::Output { .. } => unreachable!("nothing is written here"),
             ToHead::Stop(id, _) => {
                 if let Some(run) = node.head.runs.get_mut(&id) {
                     run.is_to_stop = true;
@@ -892,11 +909,13 @@ struct Seen {
     apart: u32,
     bundled_again: u32,
     bundled_cancelled: u32,
+    bundled_taken_back: u32,
 }
 
 impl Seen {
     fn add(&mut self, world: &World) {
         self.arguments += world.arguments;
+        self.bundled_taken_back += world.bundled_taken_back;
         self.results += world.results;
         self.again += world.starts.values().filter(|starts| **starts > 1).count() as u32;
         for node in &world.nodes {
@@ -993,7 +1012,7 @@ fn every_accepted_task_ends_once_whatever_dies_and_none_starts_twice_that_must_n
     let mut seen = Seen::default();
     (0..seeds()).for_each(|seed| run(seed, Faults { loses_writes: false }, &mut seen));
     let of_tasks = [seen.succeeded, seen.cancelled, seen.lost, seen.nodes_lost, seen.again, seen.refused];
-    let of_bundles = [seen.whole, seen.apart, seen.bundled_again, seen.bundled_cancelled];
+    let of_bundles = [seen.whole, seen.apart, seen.bundled_again, seen.bundled_cancelled, seen.bundled_taken_back];
     let counts = of_tasks.iter().chain(&of_bundles).chain([&seen.arguments, &seen.results]);
     assert!(counts.into_iter().all(|count| *count > 10), "{seen:?}");
     assert_eq!(seen.lost_by_engine, 0);
@@ -1504,4 +1523,123 @@ fn a_task_that_has_waited_too_long_is_not_ended_where_it_has_begun_in_time() {
         let is_told = |effect: &&Effect| matches!(effect, Effect::Ask(_, Request::Tell(PlaceId(2), _)));
         assert_eq!(told.iter().filter(is_told).count(), expected, "{told:?}");
     }
+}
+
+#[test]
+fn output_of_an_import_goes_to_its_origin_for_as_long_as_somebody_follows_it() {
+    let (own, other) = (PlaceId(1), PlaceId(2));
+    let output = |bytes: &[u8]| {
+        let before = Written { from_attempt: 1, size: OutputSize::default() };
+        SharedOutput { before, worker_pid: 7, stream: Stream::Stdout, bytes: bytes.into() }
+    };
+    let mut agent = agent();
+    let import = |agent: &mut Agent, place: PlaceId| {
+        let id = ClusterTaskId { place, task: TaskId(1) };
+        let terms = Terms { at_most_once: false, crash_limit: 3 };
+        let token = Token { id, queue: "q".into(), handle: Handle("h".into()), terms, bundle: None };
+        agent.on_import_open(token, 1);
+        agent.take_effects();
+        id
+    };
+    let id = import(&mut agent, other);
+    agent.on_output(id, output(b"a\n"));
+    let [Effect::SendOutput(place, message)] = &agent.take_effects()[..] else { panic!("it is sent") };
+    assert_eq!(*place, other);
+    let sent = OutputMessage::decode(message).unwrap();
+    assert_eq!((sent.id, sent.place, &sent.output), (id, own, &output(b"a\n")));
+    agent.on_told(&Told::NotFollowed(id).encode(), 1);
+    agent.on_output(id, output(b"b\n"));
+    agent.on_output(ClusterTaskId { task: TaskId(9), ..id }, output(b"of none that runs here\n"));
+    assert_eq!(agent.take_effects(), []);
+
+    // Output of tasks of this node, which another one runs or this one.
+    agent.on_share(TaskId(1), sharing(), 0);
+    agent.take_effects();
+    let id = ClusterTaskId { place: own, task: TaskId(1) };
+    let of_other = OutputMessage { id, place: other, node_id: "b".into(), output: output(b"c\n") };
+    agent.on_told(&of_other.encode(), 1);
+    let is_shown = |effects: Vec<Effect>, from: PlaceId| match &effects[..] {
+        [Effect::Tell(ToHead::Output { task: TaskId(1), place, .. })] => *place == from,
+        _ => false,
+    };
+    assert!(is_shown(agent.take_effects(), other));
+    agent.on_not_followed(TaskId(1), other);
+    let [Effect::Ask(_, Request::Tell(place, told))] = &agent.take_effects()[..] else { panic!("it is told") };
+    assert_eq!((*place, Told::decode(told)), (other, Ok(Told::NotFollowed(id))));
+    import(&mut agent, own);
+    agent.on_output(id, output(b"d\n"));
+    assert!(is_shown(agent.take_effects(), own));
+    agent.on_not_followed(TaskId(1), own);
+    agent.on_output(id, output(b"e\n"));
+    let of_nobody = OutputMessage { id: ClusterTaskId { task: TaskId(9), ..id }, ..of_other };
+    agent.on_told(&of_nobody.encode(), 1);
+    assert_eq!(agent.take_effects(), []);
+}
+
+#[test]
+fn a_task_of_a_bundle_is_taken_back_if_nobody_has_the_bundle_and_the_others_go_on_by_themselves() {
+    let of = |task| ClusterTaskId { place: PlaceId(1), task: TaskId(task) };
+    let first = RecordKey::Bundle(of(1));
+    let other = Holder { place: PlaceId(2), life: 1 };
+    let claim = |holder, unix_nano| Claim::first(holder, Mark { node_id: PlaceId(1).to_string(), unix_nano });
+    let asking = || {
+        let mut agent = agent();
+        let tasks = (1..=3).map(|task| (TaskId(task), bundled(&message()))).collect();
+        agent.on_share_bundle(TaskId(1), sharing_bundle(3, tasks, (true, false)), 0);
+        let (number, _) = only_asked(&mut agent);
+        agent.on_answer(number, Answer::Put(Ok(())));
+        assert_eq!(agent.take_effects(), [Effect::Tell(ToHead::Stored(TaskId(1)))]);
+        agent.on_take_back(TaskId(2), 7);
+        let (number, request) = only_asked(&mut agent);
+        assert_eq!(request, Request::Read(first));
+        (agent, number)
+    };
+    // Nobody has it.
+    let (mut agent, number) = asking();
+    agent.on_answer(number, Answer::Record(None));
+    let settled = BundleRecord::Settled { claim: None, members: vec![bundle::Member::Unbegun; 3] };
+    let (number, request) = only_asked(&mut agent);
+    assert_eq!(request, Request::Swap { key: first, revision: None, record: settled.encode() });
+    agent.on_answer(number, Answer::Swapped(Some(1)));
+    let [Effect::Tell(ToHead::BundleClaimed(TaskId(1), None)), Effect::Ask(number, Request::Read(key))] =
+        agent.take_effects()[..]
+    else {
+        panic!("it goes on by itself");
+    };
+    assert_eq!(key, RecordKey::Task(of(2)));
+    agent.on_answer(number, Answer::Record(None));
+    let (number, request) = only_asked(&mut agent);
+    let own = claim(Holder { place: PlaceId(1), life: 1 }, 7);
+    let record = Record::Claimed(own.clone()).encode();
+    assert_eq!(request, Request::Swap { key: RecordKey::Task(of(2)), revision: None, record });
+    agent.on_answer(number, Answer::Swapped(Some(2)));
+    let effects = agent.take_effects();
+    let [Effect::Tell(ToHead::Import(import))] = &effects[..] else { panic!("{effects:?}") };
+    assert_eq!((import.token.id, &import.claim, &import.envelope[..]), (of(2), &own, &b"e"[..]));
+    // The message comes to this node too: that task is left to whoever finds that this node is gone.
+    let tasks = (0..3).map(|place| BundledTask { place, submitted_unix_nano: 0, envelope: b"e" }).collect();
+    let message = BundleMessage { crash_limit: 2, count: 3, run_ns: 1_000, tasks }.encode();
+    agent.on_free(2, 2, 1);
+    agent.take_effects();
+    let handle = Handle("h".into());
+    agent.on_delivered(Delivery { queue: QUEUE.into(), handle, id: of(1), message, is_again: true }, 8);
+    let (number, _) = only_asked(&mut agent);
+    agent.on_answer(number, Answer::Record(Some(Entry { revision: 1, stamp_ns: 1, value: settled.encode() })));
+    let read = agent.take_effects().into_iter().filter_map(|effect| match effect {
+        Effect::Ask(_, Request::Read(RecordKey::Task(id)) | Request::Swap { key: RecordKey::Task(id), .. }) => {
+            Some(id.task.0)
+        }
+        _ => None,
+    });
+    let read: Vec<_> = read.collect();
+    assert_eq!(read, [1, 3]);
+    // Another node has it.
+    let (mut agent, number) = asking();
+    let claimed = BundleRecord::Claimed { claim: claim(other, 5), count: 3 };
+    agent.on_answer(number, Answer::Record(Some(Entry { revision: 1, stamp_ns: 1, value: claimed.encode() })));
+    let told = claimed_by(claim(other, 5));
+    assert_eq!(agent.take_effects(), [Effect::Tell(ToHead::BundleClaimed(TaskId(1), Some(told)))]);
+    agent.on_tick(10 * SECOND);
+    let is_about_it = |effect: &Effect| matches!(effect, Effect::Ask(_, Request::Read(_) | Request::Swap { .. }));
+    assert!(!agent.take_effects().iter().any(is_about_it), "it is not asked for again");
 }

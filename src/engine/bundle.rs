@@ -23,9 +23,9 @@
 //! |---|---|
 //! | all tasks have ended, as nearly always | settled: all ended |
 //! | an attempt at one fails or is lost with its worker; one is stopped; one takes much longer than was measured; outcomes are too many bytes | settled: those that have ended, the others kept by the holder |
-//! | the holder stops | settled: those that have ended, the others given back or unbegun; the message too |
+//! | the holder stops, or has no process for some of them because all wait for others | settled: those that have ended, those given back or unbegun; the message too |
 //! | the holder is lost | settled by whoever gets the message: kept at the second attempt, the lost one of each to be stood in for |
-//! | the origin cancels tasks that nobody has begun | settled: those ended, the others unbegun |
+//! | the origin cancels tasks that nobody has begun, or takes one back to run it itself | settled: those ended, the others unbegun |
 //! | the origin cancels a task that has begun | its holder is told; when it has ended, as above |
 //! | the origin publishes it again, because writes were lost or its agent was | the message of the same bundle, with the tasks that it still waits for |
 

@@ -7,7 +7,7 @@
 //! |---|---|
 //! | [`record`] | who has a task, and how it ended: the table by which that changes |
 //! | [`bundle`] | several short tasks with one message and one record, and how that becomes a record for each |
-//! | [`message`] | bytes that other nodes read: messages of queues, heartbeats |
+//! | [`message`], [`output`] | bytes that other nodes read: messages of queues and between nodes, heartbeats |
 //! | [`interface`] | what is asked of an engine |
 //! | [`agent`] | what the agent decides |
 //! | [`survey`] | what an engine tells of a cluster: nodes, queues, and who serves them |
@@ -32,6 +32,7 @@ pub mod interface;
 pub mod message;
 #[cfg(feature = "nats")]
 mod nats;
+pub mod output;
 #[cfg(feature = "nats")]
 pub mod process;
 #[cfg(feature = "nats")]

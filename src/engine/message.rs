@@ -101,7 +101,7 @@ impl<'a> BundleMessage<'a> {
 }
 
 /// Version of everything here.
-const VERSION: u8 = 1;
+pub(crate) const VERSION: u8 = 1;
 /// Version of messages that are bundles.
 const BUNDLE: u8 = 2;
 
@@ -213,7 +213,7 @@ pub(crate) fn take_name(take: &mut Take<'_>) -> Result<String, WireError> {
     Ok(name.to_owned())
 }
 
-fn begin(bytes: &[u8]) -> Result<Take<'_>, WireError> {
+pub(crate) fn begin(bytes: &[u8]) -> Result<Take<'_>, WireError> {
     let mut take = Take::new(bytes);
     if take.u8()? != VERSION {
         return Err(WireError::UnknownValue("version of the message"));
@@ -329,6 +329,8 @@ pub enum Told {
     DoYouRunBundle(ClusterTaskId),
     /// Its message, or that of its bundle by the first task, was refused by the node of this place.
     Refused(ClusterTaskId, Distrust, PlaceId),
+    /// Nobody follows its output any more.
+    NotFollowed(ClusterTaskId),
 }
 
 /// Reason why a node does not trust a message.
@@ -354,6 +356,9 @@ const DO_YOU_RUN: u8 = 2;
 const NEEDS_VALUES: u8 = 3;
 const DO_YOU_RUN_BUNDLE: u8 = 4;
 const REFUSED: u8 = 10;
+/// See [`OutputMessage`](crate::output::OutputMessage).
+pub(crate) const OUTPUT: u8 = 5;
+const NOT_FOLLOWED: u8 = 6;
 
 impl Told {
     /// Encodes it.
@@ -364,6 +369,7 @@ impl Told {
             Told::NeedsValues(id) => (NEEDS_VALUES, id),
             Told::DoYouRunBundle(id) => (DO_YOU_RUN_BUNDLE, id),
             Told::Refused(id, ..) => (REFUSED, id),
+            Told::NotFollowed(id) => (NOT_FOLLOWED, id),
         };
         let mut out = vec![VERSION, kind];
         out.put_u64(id.place.0);
@@ -374,7 +380,7 @@ impl Told {
                 out.put_u8(*why as u8);
                 out.put_u64(by.0);
             }
-            Told::DoYouRun(_) | Told::NeedsValues(_) | Told::DoYouRunBundle(_) => {}
+            Told::DoYouRun(_) | Told::NeedsValues(_) | Told::DoYouRunBundle(_) | Told::NotFollowed(_) => {}
         }
         out
     }
@@ -394,6 +400,7 @@ impl Told {
                 let why = Distrust::ALL.get(why).ok_or(WireError::UnknownValue("reason of a refusal"))?;
                 Told::Refused(id, *why, PlaceId(take.u64()?))
             }
+            NOT_FOLLOWED => Told::NotFollowed(id),
             _ => return Err(WireError::UnknownValue("message of a node")),
         };
         take.finish()?;
@@ -435,8 +442,8 @@ mod tests {
         }
         let id = ClusterTaskId { place: PlaceId(1), task: TaskId(2) };
         let stop = |grace_ns| Told::Stop(id, Stop { grace_ns });
-        let others = [Told::DoYouRun(id), Told::NeedsValues(id), Told::DoYouRunBundle(id)];
         let refused = Distrust::ALL.map(|why| Told::Refused(id, why, PlaceId(3)));
+        let others = [Told::DoYouRun(id), Told::NeedsValues(id), Told::DoYouRunBundle(id), Told::NotFollowed(id)];
         for told in [stop(None), stop(Some(0))].into_iter().chain(others).chain(refused) {
             assert_eq!(Told::decode(&told.encode()), Ok(told));
         }

@@ -33,7 +33,7 @@ use futures_util::StreamExt;
 use nkeys::KeyPair;
 use tokio::sync::mpsc::UnboundedSender;
 use tokio::sync::watch::{self, error::RecvError};
-use tokio::sync::{Mutex, Semaphore};
+use tokio::sync::{Mutex, OwnedSemaphorePermit, Semaphore};
 use tokio::task::JoinHandle;
 use tracer_core::causes::with_causes;
 use tracer_core::clock::now_unix_nano;
@@ -45,10 +45,11 @@ use crate::access::{self, Credentials, EngineError};
 use crate::bundle::BUNDLE_LIMIT;
 use crate::doctor::{self, Finding};
 use crate::interface::{Answer, Dead, Delivery, Entry, Handle, PutError, RecordKey, Request, Tier};
-use crate::message::{BundleMessage, TOLD_LIMIT, Told};
+use crate::message::{BundleMessage, Told};
 use crate::signed::{self, Address, Signer, Unusable};
 use crate::survey::Survey;
 use copies::Copies;
+use output::Turn;
 use roles::Role;
 
 pub mod config;
@@ -56,6 +57,7 @@ mod copies;
 mod dead;
 mod examine;
 mod keys;
+mod output;
 pub mod roles;
 mod survey;
 mod values;
@@ -96,8 +98,6 @@ pub(crate) enum FromEngine {
     Delivered(Delivery),
     /// A record of tasks of this node has changed.
     Record(RecordKey, Vec<u8>),
-    /// Another node has told this one something.
-    Told(Vec<u8>),
     /// A pull has brought a message that is of no task, or that this node must not run.
     Dead(Dead),
     /// A message of a queue is put aside; or could not be, and comes again.
@@ -111,6 +111,8 @@ pub(crate) enum FromEngine {
         /// Reason why it is still in its queue, if it is.
         problem: Option<PutError>,
     },
+    /// Another node has told this one something; with the room that it takes until it is looked at, if it is output.
+    Told(Vec<u8>, Option<OwnedSemaphorePermit>),
     /// The answer to a question for the cluster, under its number.
     Surveyed(u64, Result<Survey, String>),
     /// Start of a time in which the engine can be reached, with its name and version.
@@ -208,6 +210,8 @@ pub(crate) struct Nats {
     values: PathBuf,
     /// Permits for copies of values that go on at a time.
     copies: Semaphore,
+    /// Permits for bytes of output that are on the way.
+    output_room: Arc<Semaphore>,
     /// True once nothing is to be pulled any more.
     is_stopping: watch::Sender<bool>,
     /// Consumers that were pulled from, by the names of their streams.
@@ -242,6 +246,7 @@ impl Nats {
         let own_address = address.clone();
         let (violated, violations) = watch::channel(String::new());
         let told_of = violations.clone();
+        let (turns, wanted_turns) = tokio::sync::mpsc::unbounded_channel();
         tokio::spawn(async move {
             let mut is_told = String::new();
             let mut set_up: Option<JoinHandle<()>> = None;
@@ -250,7 +255,8 @@ impl Nats {
                     Event::Connected => {
                         is_told.clear();
                         let of_set_up = (made.clone(), queues.clone(), access.address.clone());
-                        let work = set_up_and_watch(of_set_up, place, told_of.clone(), made_events.clone());
+                        let told = (made_events.clone(), turns.clone());
+                        let work = set_up_and_watch(of_set_up, place, told_of.clone(), told);
                         set_up.replace(tokio::spawn(work)).into_iter().for_each(|before| before.abort());
                     }
                     Event::Disconnected | Event::Closed => {
@@ -271,19 +277,11 @@ impl Nats {
                 }
             }
         });
-        let mut told = client
+        let told = client
             .subscribe(told_subject(place))
             .await
             .map_err(|error| EngineError::Asset { name: told_subject(place), reason: error.to_string() })?;
-        let of_told = events.clone();
-        tokio::spawn(async move {
-            while let Some(message) = told.next().await {
-                if message.payload.len() > TOLD_LIMIT {
-                    continue;
-                }
-                let _ = of_told.send(FromEngine::Told(message.payload.to_vec()));
-            }
-        });
+        tokio::spawn(output::hand_on(told, wanted_turns, events.clone()));
         Ok(Nats {
             client,
             context,
@@ -298,6 +296,7 @@ impl Nats {
             is_copied: AtomicBool::new(false),
             values,
             copies: Semaphore::new(values::COPIES),
+            output_room: output::room(),
             is_stopping: watch::Sender::new(false),
             consumers: Mutex::default(),
         })
@@ -549,7 +548,7 @@ async fn set_up_and_watch(
     (client, queues, address): (Client, Vec<String>, String),
     place: PlaceId,
     violations: watch::Receiver<String>,
-    events: UnboundedSender<FromEngine>,
+    (events, turns): (UnboundedSender<FromEngine>, UnboundedSender<Turn>),
 ) {
     let mut is_told = String::new();
     loop {
@@ -561,6 +560,8 @@ async fn set_up_and_watch(
                 let _ = events.send(FromEngine::Reachable(format!("nats-server {version}")));
                 while let Some(Ok(message)) = records.next().await {
                     if let Some(key) = key_of_record(&message.subject) {
+                        // Output that has come before an end is shown before it.
+                        output::wait_for_turn(&turns).await;
                         let _ = events.send(FromEngine::Record(key, message.payload.to_vec()));
                     }
                 }

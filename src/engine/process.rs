@@ -201,6 +201,7 @@ async fn serve(
                 Effect::Ask(number, request) => drop(nats.carry_out(number, request)),
                 Effect::Tell(told) => out.put(told),
                 // What is left goes with the head.
+                Effect::SendOutput(place, message) => nats.send_output(place, message),
                 Effect::RemoveFile(name) => drop(std::fs::remove_file(values.join(name))),
             }
         }
@@ -254,6 +255,7 @@ impl Out {
                 why: "the engine has lost it, and nobody knows whether it had begun".into(),
             },
             ToHead::Claimed(task, claim) => FromAgent::Claimed(task, claim),
+            ToHead::BundleClaimed(first, claim) => FromAgent::BundleClaimed(first, claim),
             ToHead::LetGo(task) => FromAgent::LetGo(task),
             ToHead::Import(Import { token, claim, submitted_unix_nano, envelope, problem }) => {
                 FromAgent::Import(protocol::Import {
@@ -271,6 +273,7 @@ impl Out {
             ToHead::Stop(id, stop) => FromAgent::Stop(id, stop),
             ToHead::Settled(id) => FromAgent::Settled(id),
             ToHead::Found(number, found) => FromAgent::Found { number, found },
+            ToHead::Output { task, place, node_id, output } => FromAgent::Output { task, place, node_id, output },
             ToHead::Log(line) => FromAgent::Log(line),
         };
         self.put_message(&message);
@@ -384,6 +387,8 @@ fn on_head(agent: &mut Agent, nats: &Arc<Nats>, message: ToAgent, now_ns: u64) -
         ToAgent::Find { number, id } => agent.on_find(number, id),
         ToAgent::TakeBack(task) => agent.on_take_back(task, now_unix_nano()),
         ToAgent::Survey(number) => nats.survey_for(number),
+        ToAgent::Output { id, output } => agent.on_output(id, output),
+        ToAgent::NotFollowed(task, place) => agent.on_not_followed(task, place),
     }
     Ok(())
 }
@@ -398,7 +403,7 @@ fn on_engine(agent: &mut Agent, out: &mut Out, event: FromEngine, now_ns: u64) {
         }
         FromEngine::Delivered(delivery) => agent.on_delivered(delivery, now_unix_nano()),
         FromEngine::Record(key, record) => agent.on_record(key, &record),
-        FromEngine::Told(told) => agent.on_told(&told, now_unix_nano()),
+        FromEngine::Told(told, _room) => agent.on_told(&told, now_unix_nano()),
         FromEngine::Dead(dead) => agent.on_dead(dead),
         FromEngine::PutAside { queue, name, reason, problem } => {
             let problem = problem.map(|problem| problem.to_string());

@@ -59,6 +59,8 @@
 //! shown by `tracer logs` and `tracer trace show --logs`, also when worker and head are gone. No task can claim another's lines.
 //!
 //! - A function that wrote nothing in its first 16 attempts in a worker has its next lines shown as approximate, once.
+//! - What a task of a queue writes is kept by the node that runs it. Whoever follows it elsewhere gets a copy for which nobody waits, and is told how many lines are
+//!   missing from it: `over_a_queue::following::what_a_submitter_that_takes_its_time_misses_is_counted_and_is_in_the_log_of_the_node`.
 //! - Calls of an actor that run beside each other share their output, and so do a replica's requests.
 //! - A line that a thread, or a process that was left behind, writes after its task has ended counts for the next task in the worker.
 //! - The logs of a session are bounded (`--max-log-size`); the oldest output goes first, and is counted. They are not synced to the disk.

@@ -24,10 +24,11 @@ use super::logs::{HeadLog, Logs};
 use super::memory::Bound;
 use super::output::WorkerOutput;
 use super::process::{WorkerCommand, WorkerProcess, kill_command_left_behind};
-use super::reactor::{Effects, EndedAttempt, Loss, StandIn, Submission, Watchers, Why, watchers};
+use super::reactor::{Effects, EndedAttempt, Loss, StandIn, Submission, Watcher, Watchers, Why, watchers};
 use super::recovery::{DeadOrigin, Finisher, Folders, finish_opened, finish_story, write_stand_in};
 use super::services::ServicesIo;
 use super::settings::HeadSettings;
+use super::shared_output::SharedOutputs;
 use super::state::{Death, DriverId, Now, State, TaskEnd};
 use super::watch::Seen;
 use crate::children;
@@ -36,7 +37,8 @@ use crate::fault;
 use crate::identity::open_pidfd;
 use crate::protocol::frame::put_frame;
 use crate::protocol::{
-    Accepted, CommandUsage, Finished, Lease, Output, Period, SpanCounts, Stream, ToAgent, kind, put_refusal, put_value,
+    Accepted, CommandUsage, Finished, Lease, Output, OutputSize, Period, SpanCounts, Stream, ToAgent, kind,
+    put_refusal, put_value,
 };
 use crate::session;
 use crate::spool::{ClaimState, Story};
@@ -46,7 +48,7 @@ use tracer_core::clock::now_unix_nano;
 
 /// Bytes of output kept for a driver that reads slowly. From there on the output of its task stays in the pipe, and the task waits
 /// as it would for any reader.
-const OUTPUT_BACKLOG_LIMIT: usize = 4 << 20;
+pub(super) const OUTPUT_BACKLOG_LIMIT: usize = 4 << 20;
 
 /// Source of an epoll event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -148,6 +150,8 @@ pub(super) struct HeadIo {
     pub(super) front: Option<Front>,
     /// The process that speaks to an engine, if the head has joined one.
     pub(super) agent: Option<AgentLink>,
+    /// Output that goes over queues.
+    pub(super) shared_outputs: SharedOutputs,
     /// Processes, tables and listeners of services.
     pub(super) services: ServicesIo,
     /// The way to the guard; none without one.
@@ -443,7 +447,12 @@ impl HeadIo {
         let is_behind = |driver: &u64| {
             self.clients.connections.get(driver).is_some_and(|connection| connection.backlog() > OUTPUT_BACKLOG_LIMIT)
         };
-        if let Some(driver) = watchers.tasks.iter().map(|&(_, DriverId(driver))| driver).find(is_behind)
+        let of_driver = |&(_, watcher): &(TaskId, Watcher)| match watcher {
+            Watcher::Driver(DriverId(driver)) => Some(driver),
+            // For it nobody waits.
+            Watcher::Origin(..) => None,
+        };
+        if let Some(driver) = watchers.tasks.iter().filter_map(of_driver).find(is_behind)
             && let Some(pipe) = process.output(stream)
             && epoll::delete(&self.epoll, pipe).is_ok()
         {
@@ -509,13 +518,21 @@ impl HeadIo {
             return;
         }
         for (bytes, owner) in owned_pieces(text, extents) {
-            for &(task, DriverId(driver)) in &watchers.tasks {
+            for &(task, watcher) in &watchers.tasks {
                 let is_shared = owner.is_none() && watchers.is_shared;
                 if owner.is_some_and(|owner| owner != task) {
                     continue;
                 }
+                let DriverId(driver) = match watcher {
+                    Watcher::Driver(driver) => driver,
+                    Watcher::Origin(id, from_attempt) => {
+                        self.send_to_origin((task, id, from_attempt), (worker_pid, stream), bytes);
+                        continue;
+                    }
+                };
                 let Some(connection) = self.clients.connections.get_mut(&driver) else { continue };
-                Output { task, worker_pid, stream, is_shared, bytes }.encode(&mut connection.outbox);
+                let lost = OutputSize::default();
+                Output { task, worker_pid, stream, is_shared, node_id: "", lost, bytes }.encode(&mut connection.outbox);
                 self.clients.dirty.push(driver);
             }
         }
@@ -1057,6 +1074,10 @@ impl Effects for HeadIo {
                 self.kept.journal.sync();
             }
         }
+    }
+
+    fn take_written(&mut self, import: TaskId) -> OutputSize {
+        self.shared_outputs.take_written(import)
     }
 
     fn to_agent(&mut self, message: &ToAgent) -> bool {

@@ -30,6 +30,7 @@ use super::reactor::deployments::{Left, Services, Version};
 use super::reactor::{self, Effects, WorkerExit};
 use super::services::ServicesIo;
 use super::settings::{Fresh, HeadSettings, settings_of};
+use super::shared_output::SharedOutputs;
 use super::state::{self, Now, State, Worker};
 pub(crate) use tracer_ipc::start_report::{PutAside, Report, Started};
 
@@ -325,6 +326,7 @@ impl Server {
             warnings: settings.warnings.clone(),
             front,
             agent,
+            shared_outputs: SharedOutputs::default(),
             services: ServicesIo::default(),
             keeper,
             restarts,
@@ -735,8 +737,9 @@ impl Server {
             keeper.stops();
         }
         self.stop_services(if force { Duration::ZERO } else { grace }, now);
-        reactor::on_stop(&mut self.state, &mut self.io, force, now);
+        // Before it hears what is given back: that is for other nodes alone.
         self.io.to_agent(&ToAgent::Stopping);
+        reactor::on_stop(&mut self.state, &mut self.io, force, now);
     }
 
     fn on_worker_exit(&mut self, worker: WorkerId, buffer: &mut [u8], now: Now) {

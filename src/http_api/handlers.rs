@@ -573,7 +573,14 @@ impl App {
                         if line.is_shared {
                             written["shared"] = true.into();
                         }
+                        if !line.node_id.is_empty() {
+                            written["node_id"] = (*line.node_id).into();
+                        }
                         event(stream, Some(at), &written)
+                    }
+                    Ok(Next::Lost(at, lines)) => {
+                        number = at;
+                        event("missed", Some(at), &json!({ "lines": lines }))
                     }
                     Ok(Next::Missed(lines)) => {
                         number += lines;

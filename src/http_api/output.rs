@@ -31,7 +31,16 @@ pub(super) struct Line {
     pub(super) worker_pid: u32,
     /// True if other calls of the same actor ran meanwhile, any of which may have written it.
     pub(super) is_shared: bool,
+    /// The node that ran it, of a task of a queue.
+    pub(super) node_id: Box<str>,
     pub(super) text: String,
+}
+
+/// An entry of what is kept, each with a number of its own.
+enum Entry {
+    Line(Line),
+    /// Number of lines that did not arrive from another node.
+    Lost(u64),
 }
 
 /// The output of one task.
@@ -43,7 +52,7 @@ pub(super) struct TaskLog {
 
 #[derive(Default)]
 struct LogState {
-    lines: VecDeque<Line>,
+    lines: VecDeque<Entry>,
     /// The number of the first line that is there. Lines are counted from 1.
     first: u64,
     bytes: usize,
@@ -57,6 +66,7 @@ struct Pending {
     stream: Stream,
     worker_pid: u32,
     is_shared: bool,
+    node_id: Box<str>,
     text: Vec<u8>,
 }
 
@@ -67,6 +77,8 @@ pub(super) enum Next {
     Line(u64, Line),
     /// Number of lines that were there and are not kept any more.
     Missed(u64),
+    /// Number of lines that did not arrive from another node, with the number that stands for all of them.
+    Lost(u64, u64),
     /// The task has ended, and there is no more.
     End,
 }
@@ -83,11 +95,7 @@ impl TaskLog {
 
     fn end(&self) -> usize {
         let mut state = lock(&self.state);
-        for rest in std::mem::take(&mut state.pending) {
-            if !rest.text.is_empty() {
-                state.add(rest.stream, rest.worker_pid, rest.is_shared, &rest.text);
-            }
-        }
+        state.end_lines();
         state.has_ended = true;
         let bytes = state.bytes;
         drop(state);
@@ -112,7 +120,8 @@ impl TaskLog {
         }
         let index = usize::try_from(wanted - state.first.max(1)).unwrap_or(usize::MAX);
         match state.lines.get(index) {
-            Some(line) => Some(Next::Line(wanted, line.clone())),
+            Some(Entry::Line(line)) => Some(Next::Line(wanted, line.clone())),
+            Some(Entry::Lost(lines)) => Some(Next::Lost(wanted, *lines)),
             None => state.has_ended.then_some(Next::End),
         }
     }
@@ -133,8 +142,14 @@ impl TaskLog {
 
 impl LogState {
     fn push(&mut self, output: &TaskOutput) {
-        let TaskOutput { stream, worker_pid, is_shared, .. } = *output;
-        let nothing = || Pending { stream, worker_pid, is_shared: false, text: Vec::new() };
+        let TaskOutput { stream, worker_pid, is_shared, lost, .. } = *output;
+        if lost.bytes > 0 {
+            // What was begun has its end among what is lost.
+            self.end_lines();
+            self.put(Entry::Lost(lost.lines.max(1)));
+        }
+        let node_id = output.node_id.clone();
+        let nothing = || Pending { stream, worker_pid, is_shared: false, node_id: node_id.clone(), text: Vec::new() };
         let place = self.pending.iter().position(|pending| pending.stream == stream).unwrap_or_else(|| {
             self.pending.push(nothing());
             self.pending.len() - 1
@@ -144,34 +159,59 @@ impl LogState {
         let mut rest = output.bytes.as_slice();
         while let Some(end) = rest.iter().position(|&byte| byte == b'\n') {
             line.text.extend_from_slice(&rest[..end]);
-            self.add(stream, line.worker_pid, line.is_shared, &line.text);
+            self.add(&line);
             line = Pending { is_shared, ..nothing() };
             rest = &rest[end + 1..];
         }
         line.text.extend_from_slice(rest);
         while line.text.len() > LINE_BYTES {
-            self.add(stream, worker_pid, line.is_shared, &line.text[..LINE_BYTES]);
-            line.text.drain(..LINE_BYTES);
+            let rest = line.text.split_off(LINE_BYTES);
+            self.add(&line);
+            line.text = rest;
         }
         self.pending[place] = line;
     }
 
-    fn add(&mut self, stream: Stream, worker_pid: u32, is_shared: bool, text: &[u8]) {
-        self.first = self.first.max(1);
-        for piece in text.chunks(LINE_BYTES).chain(text.is_empty().then_some(text)) {
-            let text = String::from_utf8_lossy(piece).into_owned();
-            self.bytes += text.len() + LINE_COST;
-            self.lines.push_back(Line { stream, worker_pid, is_shared, text });
+    /// Ends the lines that have no end yet.
+    fn end_lines(&mut self) {
+        for rest in std::mem::take(&mut self.pending) {
+            if !rest.text.is_empty() {
+                self.add(&rest);
+            }
         }
+    }
+
+    fn add(&mut self, pending: &Pending) {
+        let Pending { stream, worker_pid, is_shared, ref node_id, ref text } = *pending;
+        for piece in text.chunks(LINE_BYTES).chain(text.is_empty().then_some(&text[..])) {
+            let text = String::from_utf8_lossy(piece).into_owned();
+            self.put(Entry::Line(Line { stream, worker_pid, is_shared, node_id: node_id.clone(), text }));
+        }
+    }
+
+    fn put(&mut self, entry: Entry) {
+        self.first = self.first.max(1);
+        self.bytes += entry.cost();
+        self.lines.push_back(entry);
         while self.bytes > TASK_BYTES {
             self.drop_first();
         }
     }
 
     fn drop_first(&mut self) {
-        if let Some(line) = self.lines.pop_front() {
-            self.bytes -= line.text.len() + LINE_COST;
+        if let Some(entry) = self.lines.pop_front() {
+            self.bytes -= entry.cost();
             self.first += 1;
+        }
+    }
+}
+
+impl Entry {
+    /// Returns the bytes that it counts for.
+    fn cost(&self) -> usize {
+        match self {
+            Entry::Line(line) => line.text.len() + LINE_COST,
+            Entry::Lost(_) => LINE_COST,
         }
     }
 }
@@ -242,6 +282,7 @@ impl RetainedLogs {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::protocol::OutputSize;
 
     fn write(outputs: &Outputs, id: u64, stream: Stream, text: &str) {
         outputs.push(&TaskOutput {
@@ -249,6 +290,8 @@ mod tests {
             worker_pid: 5,
             stream,
             is_shared: false,
+            node_id: "b".into(),
+            lost: OutputSize::default(),
             bytes: text.as_bytes().to_vec(),
         });
     }
@@ -265,6 +308,11 @@ mod tests {
                 Next::Missed(count) => {
                     number += count;
                     texts.push(format!("<{count}>"));
+                }
+                Next::Lost(at, count) => {
+                    assert_eq!(at, number + 1);
+                    number = at;
+                    texts.push(format!("<{count} lost>"));
                 }
                 Next::End => {
                     texts.push("<end>".into());
@@ -290,6 +338,27 @@ mod tests {
         assert_eq!(all(&log), ["one", "", "two", "other", "thr", "<end>"]);
         write(&outputs, 2, Stream::Stdout, "nobody asked\n");
         assert!(outputs.of(TaskId(2)).is_none());
+    }
+
+    #[test]
+    fn what_did_not_arrive_from_another_node_is_said_where_it_is_missing() {
+        let outputs = Outputs::default();
+        outputs.begin(TaskId(1));
+        write(&outputs, 1, Stream::Stdout, "one\ntw");
+        let lost = |lines, text: &str| TaskOutput {
+            id: TaskId(1),
+            worker_pid: 5,
+            stream: Stream::Stdout,
+            is_shared: false,
+            node_id: "b".into(),
+            lost: OutputSize { bytes: 9, lines },
+            bytes: text.into(),
+        };
+        outputs.push(&lost(2, "five\n"));
+        outputs.push(&lost(0, ""));
+        outputs.end(TaskId(1));
+        let log = outputs.of(TaskId(1)).unwrap();
+        assert_eq!(all(&log), ["one", "tw", "<2 lost>", "five", "<1 lost>", "<end>"]);
     }
 
     #[test]

@@ -9,7 +9,7 @@ use tracer_core::ClusterTaskId;
 use tracer_core::task::{
     AttemptReport, Envelope, Failure, JobId, Outcome, Refusal, SpanLink, StopReason, TaskId, WorkerId,
 };
-use tracer_ipc::protocol::{Accepted, Lease, LostElsewhere, Period, ToAgent};
+use tracer_ipc::protocol::{Accepted, Lease, LostElsewhere, OutputSize, Period, ToAgent};
 use tracer_ipc::spool::ClaimState;
 
 /// Effects that the reactor may cause. The server carries them out; tests remember them.
@@ -81,6 +81,8 @@ pub trait Effects {
     fn give_up_value(&mut self, name: String);
     /// Answers a submission of which it was said that it is answered later, by the driver and its own number for it.
     fn answer_later(&mut self, to: (DriverId, u64), answer: Result<Accepted, Refusal>);
+    /// Returns the size of the output of an import that was followed, as far as it was read, and forgets it.
+    fn take_written(&mut self, import: TaskId) -> OutputSize;
     /// Tells the agent something. False if there is none: the next one is told all that is open.
     fn to_agent(&mut self, message: &ToAgent) -> bool;
     /// Writes the span of an attempt that was lost with another node. None if it is not traced, or cannot be written.
@@ -127,11 +129,20 @@ pub struct EndedAttempt<'a> {
     pub ended_unix_nano: u64,
 }
 
-/// The drivers that are shown what a worker writes now.
+/// The receiver of a task's output.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Watcher {
+    /// A driver of this head.
+    Driver(DriverId),
+    /// The origin of an import: its id there, and the attempt that it began with here.
+    Origin(ClusterTaskId, u32),
+}
+
+/// The receivers of what a worker writes now.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Watchers {
     /// The tasks that run and whose output somebody wants, each with who that is.
-    pub tasks: Vec<(TaskId, DriverId)>,
+    pub tasks: Vec<(TaskId, Watcher)>,
     /// True if any of several calls of an actor may be writing.
     pub is_shared: bool,
 }
@@ -145,7 +156,11 @@ pub fn watchers(state: &State, worker_id: WorkerId, claim_state: impl Fn(u64) ->
     let running = || worker.leases.iter().filter(|grant| claim_state(grant.number) == ClaimState::Claimed);
     let watched = running().filter(|grant| worker.watched.contains(&grant.number)).filter_map(|grant| {
         let task = state.tasks.get(grant.task).filter(|task| !matches!(task.progress(), Progress::Ended(_)))?;
-        Some((grant.task, task.driver?))
+        let watcher = match state.shared.imports.get(&grant.task) {
+            Some(import) => Watcher::Origin(import.id, import.first_attempt),
+            None => Watcher::Driver(task.driver?),
+        };
+        Some((grant.task, watcher))
     });
     Watchers { tasks: watched.collect(), is_shared: running().nth(1).is_some() }
 }

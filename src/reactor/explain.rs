@@ -58,7 +58,7 @@ pub fn explain_task(state: &State, effects: &impl Effects, id: TaskId) -> Option
 /// Returns what is known of a task that is in a queue.
 fn of_queue(state: &State, id: TaskId, task: &Task) -> Option<Reason> {
     let open = state.shared.open.get(&id)?;
-    if let Some(ClaimedBy { node_id, attempt, since_unix_nano }) = open.claim.clone() {
+    if let Some(ClaimedBy { node_id, attempt, since_unix_nano }) = state.shared.claim_of(id).cloned() {
         return Some(Reason::RunsElsewhere { node_id, attempt, since_unix_nano });
     }
     let queue = Envelope::decode(task.envelope()).ok()?.policy.queue.to_owned();

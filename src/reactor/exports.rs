@@ -92,7 +92,8 @@ pub(crate) fn message(state: &State, id: TaskId) -> Option<Result<ToAgent, Refus
         spec: TaskSpec::Function(FunctionSpec { arguments, ..*function }),
         policy,
         module_version: None,
-        wants_output: false,
+        // A driver that is gone does not come again.
+        wants_output: task.wants_output && task.driver.is_some(),
         traces_runtime: false,
         submitter: None,
         inputs: files,
@@ -227,6 +228,7 @@ pub(crate) fn tell_withdrawn(state: &State, effects: &mut impl Effects, id: Task
         past: Vec::new(),
         node_id: String::new(),
         worker: None,
+        written: None,
     };
     effects.to_agent(&ToAgent::Withdraw { task: id, stops: withdrawn.stops, end: end.encode() });
 }

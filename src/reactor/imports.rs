@@ -2,7 +2,7 @@
 
 use tracer_core::count::Size;
 use tracer_core::task::{AttemptReport, Failure, Outcome, TaskId};
-use tracer_ipc::protocol::{SharedEnd, ToAgent, encode_report};
+use tracer_ipc::protocol::{SharedEnd, ToAgent, Written, encode_report};
 
 use crate::{
     effects::Effects,
@@ -21,6 +21,8 @@ pub(crate) struct Here<'a> {
     pub is_stopping: bool,
     /// The most bytes of a result.
     pub max_shared_value: u64,
+    /// True if the output of the import is followed.
+    pub is_followed: bool,
 }
 
 /// Returns what the agent is told of the end of an import.
@@ -32,7 +34,7 @@ pub(crate) fn message_of_end(import: &Imported) -> Option<ToAgent> {
     })
 }
 
-/// Notes how an import has ended here: it has its outcome; or the head stops, and it is given back to whoever takes it.
+/// Notes how an import has ended here: it has its outcome; or the head stops or has no process for it, and it is given back to whoever takes it.
 pub(crate) fn note_end(
     shared: &mut SharedTasks,
     effects: &mut impl Effects,
@@ -41,11 +43,12 @@ pub(crate) fn note_end(
     here: Here<'_>,
 ) {
     let Some(import) = shared.imports.get_mut(&id) else { return };
+    let written = here.is_followed.then(|| effects.take_written(id));
     let was_cut_short = matches!(
         ended.outcome,
         Outcome::Failed(Failure::HeadStopped | Failure::WorkerLost { .. } | Failure::Lost { .. })
     );
-    let end = if here.is_stopping && was_cut_short {
+    let end = if import.is_given_back || (here.is_stopping && was_cut_short) {
         let has_begun = ended.worker.is_some();
         // An attempt that had not begun is not counted, and the claim is for the next one.
         ImportEnd::GivenBack { attempt: if has_begun { attempt } else { attempt + 1 }, has_begun }
@@ -70,6 +73,7 @@ pub(crate) fn note_end(
             past: past.to_vec(),
             node_id: here.node_id.into(),
             worker: ended.worker.zip(ended.worker_pid),
+            written: written.map(|size| Written { from_attempt: import.first_attempt, size }),
         };
         // The claim is for an attempt, whether or not it has begun.
         ImportEnd::Outcome { attempt: attempt.max(import.first_attempt), end: end.encode() }

@@ -91,7 +91,7 @@ mod waiting;
 pub use actors::life::{on_driver, on_driver_gone, on_methods, on_restored_actor};
 pub use actors::listing::{find_actor, list_actors};
 pub use cancel::{on_cancel, on_cancel_many};
-pub use effects::{Effects, EndedAttempt, StandIn, Submission, Watchers, watchers};
+pub use effects::{Effects, EndedAttempt, StandIn, Submission, Watcher, Watchers, watchers};
 pub use exits::{on_attempt_spans, on_worker_exited};
 pub use explain::explain_task;
 pub use history::HISTORY_LIMIT;
@@ -107,8 +107,8 @@ pub use restore::{
 pub use results::on_result;
 pub use schedule::schedule;
 pub use sharing::{
-    free_for_imports, has_unsettled, on_agent, on_claimed, on_import, on_joined, on_not_stored, on_reach, on_settled,
-    on_shared_ended, on_shared_lost, on_stop_import, on_stored, shared_counts,
+    follower_in_queue, free_for_imports, has_unsettled, on_agent, on_bundle_claimed, on_claimed, on_import, on_joined,
+    on_not_stored, on_reach, on_settled, on_shared_ended, on_shared_lost, on_stop_import, on_stored, shared_counts,
 };
 pub use shutdown::{on_stop, on_stop_overdue};
 pub use starts::{

@@ -189,6 +189,7 @@ pub(crate) fn end_task(state: &mut State, effects: &mut impl Effects, id: TaskId
             node_id: &state.settings.node_id,
             is_stopping: state.is_stopping,
             max_shared_value: state.settings.max_shared_value,
+            is_followed: task.wants_output,
         };
         imports::note_end(&mut state.shared, effects, id, (task.attempt, &ended, past_attempts(task)), here);
     } else {

@@ -3,7 +3,8 @@
 //! As many tasks run at a time as there are to be workers; that many *slots* there are. A task that waits for others gives its slot
 //! back, and a further worker process may take it, up to a limit. Named resources it keeps. When all processes there may be exist, and slots are free
 //! because tasks wait, an awaited task that no worker has begun runs *inline*: in a process that waits for it, on a thread of its own,
-//! beside the task that waits. One that is in a queue of an engine is taken back for that, if no node has it yet. A task with a bound on its
+//! beside the task that waits. One that is in a queue of an engine is taken back for that, if no node has it yet; and one of a queue that waits here while
+//! every process waits for others is given back, for it may be what they wait for in the end. A task with a bound on its
 //! memory never does: the bound is that of a whole process. Where nothing else goes
 //! on and no process can be had for it, it fails and names the limit.
 //!
@@ -24,6 +25,7 @@ use crate::{
     effects::Effects,
     lifecycle,
     resources::{self, Free},
+    sharing,
     state::{
         State,
         now::Now,
@@ -164,6 +166,11 @@ pub(crate) fn run_in_waiters(state: &mut State, effects: &mut impl Effects, now:
     if state.workers.goes_on() || !state.tally.retrying().is_empty() {
         return;
     }
+    // What a task here waits for may wait, at another node, for what waits here.
+    let is_none_needed_here = chosen.is_empty() && beyond.is_none() && bounded.is_none();
+    if is_none_needed_here && sharing::give_back_waiting(state, effects, now) {
+        return;
+    }
     if let (true, Some(task)) = (free.cpus > 0, beyond) {
         fail_beyond_limit(state, effects, task, now);
     } else if let Some(task) = bounded {
@@ -180,7 +187,7 @@ pub(crate) fn awaited(state: &State, worker: &Worker, may_begin: impl Fn(&TaskId
 fn in_a_queue(state: &State, worker: &Worker) -> Option<TaskId> {
     let unclaimed = |id: TaskId, _: &Task| {
         let open = state.shared.open.get(&id)?;
-        let is_free = open.is_stored && open.claim.is_none() && open.withdrawn.is_none();
+        let is_free = open.is_stored && open.withdrawn.is_none() && state.shared.claim_of(id).is_none();
         is_free.then_some((id, open.is_taken_back))
     };
     let (id, is_taken_back) = open_waits(worker).find_map(|id| waiting::needed(state, id, unclaimed))?;

@@ -12,7 +12,7 @@ use crate::{
 };
 use tracer_core::task::{JobId, Outcome, TaskId};
 use tracer_core::value::JsonText;
-use tracer_ipc::protocol::{ClaimedBy, TaskFilter, TaskList, TaskReport, TaskState, WorkerReport, WorkerState};
+use tracer_ipc::protocol::{TaskFilter, TaskList, TaskReport, TaskState, WorkerReport, WorkerState};
 use tracer_ipc::spool::ClaimState;
 
 /// Returns the newest tasks, of those that are asked for.
@@ -122,7 +122,7 @@ pub(crate) fn phase(state: &State, effects: &impl Effects, id: TaskId, task: &Ta
             let (running, since) = effects.running(*worker_id)?;
             (running == lease).then_some(since)
         }),
-        Progress::Shared => claim_of(state, id).map(|claim| claim.since_unix_nano),
+        Progress::Shared => state.shared.claim_of(id).map(|claim| claim.since_unix_nano),
         Progress::Between | Progress::Waiting | Progress::Held | Progress::Retrying { .. } | Progress::Ended(_) => None,
     };
     let phase = match task.progress() {
@@ -149,11 +149,6 @@ pub(crate) fn phase(state: &State, effects: &impl Effects, id: TaskId, task: &Ta
         Progress::Ended(ended) => TaskState::of_outcome(&ended.outcome),
     };
     (phase, running)
-}
-
-/// Returns the claim of the node that has a task of a queue, if one has.
-pub(crate) fn claim_of(state: &State, id: TaskId) -> Option<&ClaimedBy> {
-    state.shared.open.get(&id)?.claim.as_ref()
 }
 
 /// Returns a task's row for people.
@@ -198,7 +193,7 @@ fn row(state: &State, id: TaskId, task: &Task, phase: TaskState) -> TaskReport {
     match task.progress() {
         Progress::Between | Progress::Waiting | Progress::Held | Progress::Retrying { .. } => {}
         Progress::Shared => {
-            if let Some(claim) = claim_of(state, id) {
+            if let Some(claim) = state.shared.claim_of(id) {
                 report.attempt = claim.attempt;
             }
         }

@@ -88,7 +88,7 @@ pub fn on_restored_attempt(state: &mut State, id: TaskId, attempt: AttemptReport
 
 /// Reads back which tasks have gone into a queue together under a head before this one.
 pub fn on_restored_bundle(state: &mut State, first: TaskId, count: u32) {
-    state.shared.bundles.insert(first, Bundle { count, open: 0 });
+    state.shared.bundles.insert(first, Bundle { count, open: 0, claim: None });
 }
 
 /// The part of an ended task's description that is kept.

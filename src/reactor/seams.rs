@@ -21,7 +21,6 @@
 //! | needed | where |
 //! |---|---|
 //! | demands of a queue | `exports::check` compares with what the queue says its tasks may ask for |
-//! | output while it runs | `Watchers` of an import, whose driver is the agent |
 //!
 //! # Deployments
 //!

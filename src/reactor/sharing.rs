@@ -1,6 +1,7 @@
 //! Tasks that are shared with other nodes: inputs from the agent, and what it is told. This head is the *origin* of the tasks that it has put into queues, and
 //! the *holder* of those that it runs for others.
 
+use tracer_core::count::Count;
 use tracer_core::task::{
     ActorRole, Envelope, Failure, FunctionSpec, JobId, Outcome, Refusal, SpanLink, TaskId, TaskSpec,
 };
@@ -19,7 +20,7 @@ use crate::{
         now::Now,
         progress::{Event, Progress, TaskEnd},
         shared::{Bundle, Imported},
-        task::Past,
+        task::{DriverId, Past},
     },
     submit, values, waiting,
 };
@@ -79,7 +80,7 @@ pub(crate) fn hand_over(state: &mut State, effects: &mut impl Effects, now: Now)
                 return state.shared.to_share.push_front(id);
             }
             if count > 1 && effects.journal_bundle(id, count) {
-                state.shared.bundles.insert(id, Bundle { count, open: count });
+                state.shared.bundles.insert(id, Bundle { count, open: count, claim: None });
             }
         }
         match state.shared.bundle_of(id) {
@@ -136,6 +137,26 @@ pub fn on_claimed(state: &mut State, id: TaskId, claim: Option<ClaimedBy>) {
     }
 }
 
+/// Notes which node has all of a bundle; none if its tasks go on by themselves from now on.
+pub fn on_bundle_claimed(state: &mut State, first: TaskId, claim: Option<ClaimedBy>) {
+    let shared = &mut state.shared;
+    let Some(bundle) = shared.bundles.get_mut(&first) else { return };
+    // What goes on by itself may be on its way back.
+    if claim.is_some() {
+        let all = first..TaskId(first.0 + u64::from(bundle.count));
+        shared.open.range_mut(all).for_each(|(_, open)| open.is_taken_back = false);
+    }
+    bundle.claim = claim;
+}
+
+/// Returns who follows the output of a task that is in a queue and accepted: none inside if nobody does any more; none for every other task.
+pub fn follower_in_queue(state: &State, id: TaskId) -> Option<Option<DriverId>> {
+    let open = state.shared.open.get(&id)?;
+    // Before it is accepted its driver knows it by no id.
+    let task = state.tasks.get(id).filter(|_| open.unanswered.is_none())?;
+    Some(task.driver.filter(|_| task.wants_output))
+}
+
 fn accept(state: &mut State, effects: &mut impl Effects, id: TaskId) {
     let Some(to) = state.shared.open.get_mut(&id).and_then(|open| open.unanswered.take()) else { return };
     effects.answer_later(to, Ok(Accepted { first_tag: to.1, first_task: id, count: 1, journaled: None }));
@@ -176,6 +197,7 @@ pub fn on_shared_ended(state: &mut State, effects: &mut impl Effects, id: TaskId
         past: Vec::new(),
         node_id: String::new(),
         worker: None,
+        written: None,
     });
     if let (Some(task), Outcome::Returned(_) | Outcome::Stored(_), Some(started_unix_nano)) =
         (state.tasks.get(id), &shared.outcome, shared.started_unix_nano)
@@ -270,7 +292,8 @@ pub fn on_import(state: &mut State, effects: &mut impl Effects, import: Import, 
         }
     }
     let (token, first_attempt) = (import.token.into(), import.attempt);
-    let imported = Imported { id: import.id, token, first_attempt, end: None, failed: Vec::new() };
+    let imported =
+        Imported { id: import.id, token, first_attempt, end: None, is_given_back: false, failed: Vec::new() };
     state.shared.imports.insert(id, imported);
     state.shared.imports_by_id.insert(import.id, id);
     match problem {
@@ -351,6 +374,22 @@ pub fn on_settled(state: &mut State, id: ClusterTaskId) {
 /// Returns whether an end of an import is still to be settled, or a task waits for its acceptance.
 pub fn has_unsettled(state: &State) -> bool {
     state.shared.imports.values().any(|import| import.end.is_some())
+}
+
+/// Gives tasks of queues back that wait here for a process that none will give them. Returns whether there were any.
+pub(crate) fn give_back_waiting(state: &mut State, effects: &mut impl Effects, now: Now) -> bool {
+    let is_import = |id: &TaskId| state.shared.imports.get(id).is_some_and(|import| import.end.is_none());
+    let waiting: Vec<_> = state.queue.iter().filter(is_import).collect();
+    for &id in &waiting {
+        if let Some(import) = state.shared.imports.get_mut(&id) {
+            import.is_given_back = true;
+        }
+        waiting::take_out(state, id);
+        let processes = Count(state.settings.max_processes, "worker process");
+        let message = format!("it is given back to its queue: all {processes} that there may be wait for other tasks");
+        lifecycle::end_task(state, effects, id, lifecycle::unstarted(Failure::NoWorker { message }, now));
+    }
+    !waiting.is_empty()
 }
 
 /// Returns what the agent is told of the slots for tasks of queues, as far as there are processes for them: local tasks that wait come first.

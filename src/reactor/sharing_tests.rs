@@ -74,6 +74,7 @@ fn end_of(outcome: Outcome) -> Vec<u8> {
         past: Vec::new(),
         node_id: "b".into(),
         worker: Some((WorkerId(2), 44)),
+        written: None,
     }
     .encode()
 }
@@ -272,9 +273,50 @@ fn what_travels_has_nothing_that_only_this_head_knows_and_results_in_their_place
     let TaskSpec::Function(function) = &told.spec else { panic!() };
     assert_eq!(function.arguments, [0x92, 0xa1, b'x', 0x07]);
     let local = (told.submitter, told.inputs.len(), told.module_version, told.wants_output);
-    assert_eq!(local, (None, 0, None, false));
+    assert_eq!(local, (None, 0, None, true), "somebody follows it");
     assert_eq!(told.policy, Policy { retries: 3, queue: "default", ..NEVER_AGAIN });
     assert_eq!(told.origin, Some(ClusterTaskId { place: PlaceId(6), task: TaskId(2) }));
+}
+
+#[test]
+fn a_task_is_followed_over_a_queue_for_as_long_as_its_driver_is_there() {
+    let followed = || Envelope { wants_output: true, ..of_queue(NEVER_AGAIN) };
+    let mut story = joined(1);
+    submit(&mut story, &[followed(), of_queue(NEVER_AGAIN)]);
+    story.schedule();
+    let follower = |story: &Story, task| follower_in_queue(&story.state, TaskId(task));
+    assert_eq!(follower(&story, 1), None, "its driver does not know it yet");
+    on_stored(&mut story.state, &mut story.effects, TaskId(1));
+    on_stored(&mut story.state, &mut story.effects, TaskId(2));
+    assert_eq!((follower(&story, 1), follower(&story, 2)), (Some(Some(DriverId(1))), Some(None)));
+    assert_eq!(follower(&story, 3), None);
+    story.state.tasks.get_mut(TaskId(1)).unwrap().driver = None;
+    assert_eq!(follower(&story, 1), Some(None));
+    // The next agent is told that nobody follows it.
+    story.effects.to_agent.clear();
+    on_agent(&mut story.state, &mut story.effects);
+    story.schedule();
+    let are_followed = story.effects.to_agent.iter().filter_map(|message| match message {
+        ToAgent::Share { envelope, .. } => Some(Envelope::decode(envelope).unwrap().wants_output),
+        _ => None,
+    });
+    assert_eq!(are_followed.collect::<Vec<_>>(), [false, false]);
+}
+
+#[test]
+fn output_of_an_import_goes_to_its_origin_which_is_told_how_much_there_was() {
+    let mut story = joined(1);
+    let of_other = import(&Envelope { wants_output: true, ..of_queue(NEVER_AGAIN) });
+    on_import(&mut story.state, &mut story.effects, of_other.clone(), story.now);
+    let [(1, lease, task, _)] = story.schedule()[..] else { panic!("it runs") };
+    story.claim(1, lease);
+    let watchers = watchers(&story.state, WorkerId(1), |lease| story.effects.claim_state(WorkerId(1), lease));
+    assert_eq!(watchers.tasks, [(TaskId(task), Watcher::Origin(of_other.id, of_other.attempt))]);
+    story.end(1, lease, 5, Outcome::Returned(vec![1]));
+    let Some(ToAgent::Ended { end, .. }) = story.effects.to_agent.last() else { panic!("it has ended") };
+    let size = OutputSize { bytes: 7, lines: 1 };
+    let written = Written { from_attempt: of_other.attempt, size };
+    assert_eq!(SharedEnd::decode(end).unwrap().written, Some(written));
 }
 
 #[test]
@@ -716,4 +758,75 @@ fn what_waits_for_an_engine_that_is_there_is_handed_over_bit_by_bit_and_all_of_i
     on_reach(&mut story.state, false);
     story.schedule();
     assert_eq!(handed_over(&story).1.len(), 100);
+}
+
+#[test]
+fn who_has_a_bundle_is_told_of_each_of_its_tasks_and_what_is_in_none_any_more_may_be_taken_back() {
+    let mut story = joined(1);
+    measure(&mut story, 1_000_000);
+    submit(&mut story, &[plain(NEVER_AGAIN)]);
+    let [(1, lease, parent, 1)] = story.schedule()[..] else { panic!("it runs here") };
+    story.claim(1, lease);
+    let parent = TaskId(parent);
+    let child = Envelope { submitter: Some(parent), ..of_queue(NEVER_AGAIN) };
+    let children = [0; 3].map(|_| story.submit_envelope(&child));
+    story.schedule();
+    let first = children[0];
+    assert_eq!(handed_over(&story).0, [(first.0, 3, children.map(|child| child.0).to_vec())]);
+    on_stored(&mut story.state, &mut story.effects, first);
+    let claim = ClaimedBy { node_id: "b".into(), attempt: 1, since_unix_nano: 10 };
+    let states = |story: &Story| children.map(|child| get_task(&story.state, &story.effects, child).unwrap().state);
+    assert_eq!(states(&story), [TaskState::Waiting; 3]);
+    story.wait(1, 1, 1, &children);
+    let taken_back = |story: &Story| {
+        let is_one = |message: &&ToAgent| matches!(message, ToAgent::TakeBack(_));
+        story.effects.to_agent.iter().filter(is_one).count()
+    };
+    story.schedule();
+    assert_eq!(taken_back(&story), 1);
+    on_bundle_claimed(&mut story.state, first, Some(claim.clone()));
+    assert_eq!(states(&story), [TaskState::Running; 3]);
+    let row = get_task(&story.state, &story.effects, children[1]).unwrap();
+    assert_eq!((row.started_unix_nano, row.attempt), (Some(10), 1));
+    story.schedule();
+    assert_eq!(taken_back(&story), 1, "it has begun");
+    // Of what the bundle has become, one is still that node's.
+    on_bundle_claimed(&mut story.state, first, None);
+    on_claimed(&mut story.state, children[0], Some(claim));
+    assert_eq!(states(&story), [TaskState::Running, TaskState::Waiting, TaskState::Waiting]);
+    story.schedule();
+    assert!(matches!(story.effects.to_agent.last(), Some(ToAgent::TakeBack(id)) if *id == children[1]));
+    story.check();
+}
+
+#[test]
+fn what_waits_for_a_process_that_none_will_give_is_given_back_to_its_queue() {
+    let mut story = joined(1);
+    submit(&mut story, &[plain(NEVER_AGAIN)]);
+    let [(1, lease, parent, 1)] = story.schedule()[..] else { panic!("it runs here") };
+    let of_other = import(&of_queue(NEVER_AGAIN));
+    let id = of_other.id;
+    on_import(&mut story.state, &mut story.effects, of_other.clone(), story.now);
+    story.claim(1, lease);
+    let given_back = |story: &Story| {
+        let is_one = |message: &&ToAgent| {
+            matches!(message, ToAgent::GivenBack { id: given, attempt, has_begun: false }
+                if (*given, *attempt) == (id, of_other.attempt))
+        };
+        story.effects.to_agent.iter().filter(is_one).count()
+    };
+    story.schedule();
+    assert_eq!(given_back(&story), 0, "the task before it may end");
+    let child = story.submit_envelope(&Envelope { submitter: Some(TaskId(parent)), ..of_queue(NEVER_AGAIN) });
+    on_stored(&mut story.state, &mut story.effects, child);
+    story.schedule();
+    story.wait(1, 1, 1, &[child]);
+    story.schedule();
+    assert_eq!(given_back(&story), 1, "every process waits");
+    on_settled(&mut story.state, id);
+    story.check();
+    // It may come again.
+    on_import(&mut story.state, &mut story.effects, of_other.clone(), story.now);
+    story.schedule();
+    assert_eq!(given_back(&story), 2);
 }

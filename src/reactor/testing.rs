@@ -220,6 +220,10 @@ impl Effects for Remember {
         Some(link).filter(|_| self.unwritable != Some(of.lost.attempt))
     }
 
+    fn take_written(&mut self, _: TaskId) -> OutputSize {
+        OutputSize { bytes: 7, lines: 1 }
+    }
+
     fn to_agent(&mut self, message: &ToAgent) -> bool {
         if !self.has_no_agent {
             self.to_agent.push(message.clone());

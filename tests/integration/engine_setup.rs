@@ -180,6 +180,8 @@ fn each_role_may_do_what_it_is_for_and_nothing_else_on_a_real_server() {
     let mut driver = Driver::connect(&a.temp_dir()).expect("its head runs");
     let echoed = driver.remote("nested_tasks:echo").queue("default").arg(&large).unwrap().submit().unwrap();
     assert!(driver.get::<String>(echoed).unwrap() == large, "it went through the engine, and back");
+    let followed = ["submit", "task", "--queue", "default", "misbehaving_tasks:prints_bytes", "[104,105,10]"];
+    a.tracer(&followed).success().stderr_contains(") hi\n");
     let (id, [started, _]) = super::engine::submit_blocked(&a, &[], "one");
     b.wait_for_file(started.as_ref());
     a.tracer(&["cancel", &id.to_string(), "--grace", "0s"]).success();

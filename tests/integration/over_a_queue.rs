@@ -3,9 +3,10 @@
 //! the one of `support`.
 //!
 //! What differs is in two lists with a reason for each line: [`DIFFERS`] for what means something else over a queue, and [`NOT_YET`] for what cannot go over
-//! one yet. A test of these lists asks `differs!()`, which is true here, and checks something else then, or less. Two modules are not here at all: `commands`,
-//! because a queue does not take commands yet, and `output`, because what a task writes does not come back over one yet.
+//! one yet. A test of these lists asks `differs!()`, which is true here, and checks something else then, or less. One module is not here at all: `commands`,
+//! because a queue does not take commands yet.
 
+mod following;
 mod nodes;
 mod waiting;
 
@@ -37,6 +38,8 @@ mod large_values;
 mod map;
 #[path = "nesting.rs"]
 mod nesting;
+#[path = "output.rs"]
+mod output;
 #[path = "resources.rs"]
 mod resources;
 #[path = "submit.rs"]
@@ -72,6 +75,7 @@ const DIFFERS: &[(&str, &str)] = &[
         "large_values::after_a_head_that_was_killed_what_is_needed_is_kept_and_the_rest_goes",
         "a worker that was stopped is not ended with the head of the origin, whose it is not",
     ),
+    ("output::without_waiting_the_output_is_in_the_logs_alone", "the id in the cluster is said too"),
     (
         "submit::a_module_is_also_named_by_the_path_of_its_library",
         "a queue takes no paths of libraries, which would mean something else on each machine",
@@ -94,6 +98,11 @@ const NOT_YET: &[(&str, &str)] = &[
     ("cancelling::a_command_gets_sigterm_then_sigkill_and_each_step_is_seen", COMMANDS),
     ("cancelling::a_task_that_waits_for_too_long_and_a_command_that_is_silent_for_too_long_are_told_apart", COMMANDS),
     ("cancelling::ctrl_c_twice_ends_it_at_once", COMMANDS),
+    ("output::a_program_writes_its_standard_output_raw_and_its_standard_error_by_lines", COMMANDS),
+    ("output::a_task_waits_for_a_submitter_that_takes_its_time_and_nothing_is_lost", COMMANDS),
+    ("output::a_task_whose_submitter_is_killed_while_it_does_not_read_goes_on", COMMANDS),
+    ("output::much_output_arrives_whole_and_in_order", COMMANDS),
+    ("output::what_a_worker_wrote_before_it_died_is_shown", COMMANDS),
     ("resources::a_driver_asks_for_what_its_tasks_need_and_never_more_runs_than_there_is", DEMANDS),
     ("resources::memory_is_bounded_by_the_head_where_there_are_no_control_groups", COMMANDS),
     ("resources::memory_is_bounded_by_the_kernel_where_that_is_allowed", COMMANDS),
@@ -126,6 +135,7 @@ const SOURCES: &[(&str, &str)] = &[
     ("large_values", include_str!("large_values.rs")),
     ("map", include_str!("map.rs")),
     ("nesting", include_str!("nesting.rs")),
+    ("output", include_str!("output.rs")),
     ("resources", include_str!("resources.rs")),
     ("submit", include_str!("submit.rs")),
 ];

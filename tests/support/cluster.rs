@@ -2,6 +2,7 @@
 
 use std::cell::RefCell;
 use std::ffi::{OsStr, OsString};
+use std::fmt::Display;
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
@@ -303,6 +304,11 @@ impl Cluster {
     /// Returns the node whose workers run what is submitted here: this one.
     pub fn runner(&self) -> &Cluster {
         self
+    }
+
+    /// Returns what stands before each line that a worker of this node writes for a function, at whoever follows it.
+    pub fn prefix(&self, function: &str, pid: impl Display) -> String {
+        format!("({function} pid={pid}) ")
     }
 
     /// `tracer status --format json`.

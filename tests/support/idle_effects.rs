@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 
 use tracer::head::reactor::{Effects, EndedAttempt, StandIn, Submission, Watchers};
 use tracer::head::state::{Death, DriverId, Now, TaskEnd};
-use tracer::protocol::{Accepted, Lease, Period, ToAgent};
+use tracer::protocol::{Accepted, Lease, OutputSize, Period, ToAgent};
 use tracer::spool::ClaimState;
 use tracer::task::{AttemptReport, Outcome, Refusal, SpanLink, StopReason, TaskId, WorkerId};
 
@@ -100,6 +100,10 @@ impl Effects for IdleEffects {
     fn give_up_value(&mut self, _name: String) {}
 
     fn answer_later(&mut self, _to: (DriverId, u64), _answer: Result<Accepted, Refusal>) {}
+
+    fn take_written(&mut self, _import: TaskId) -> OutputSize {
+        OutputSize::default()
+    }
 
     fn to_agent(&mut self, _message: &ToAgent) -> bool {
         false

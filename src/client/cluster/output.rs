@@ -25,7 +25,9 @@ pub struct OutputLine {
     pub text: String,
     /// True if other calls of the same actor ran in that process meanwhile, any of which may have written it.
     pub is_shared: bool,
-    /// Number of bytes of lines before this one that were dropped, because more than 16 MiB waited to be read.
+    /// The node that runs it, of a task of a queue; none where it runs here.
+    pub node_id: Option<String>,
+    /// Number of bytes of lines before this one that were dropped, because more than 16 MiB waited to be read, or that did not arrive from another node.
     pub lost_before: u64,
 }
 
@@ -38,11 +40,25 @@ struct Unread {
     lines: VecDeque<OutputLine>,
     /// The bytes of these lines.
     bytes: usize,
-    /// Let go since the last line that was read.
+    /// Bytes that were let go before the first of the lines, since the last one that was read.
     lost: u64,
-    /// Lines without an end yet, who writes them, and whether others may have.
-    begun: Vec<(Stream, u32, bool, Vec<u8>)>,
+    /// Bytes that did not arrive after the last of the lines.
+    lost_behind: u64,
+    /// All that was let go or did not arrive.
+    lost_in_all: u64,
+    /// Lines without an end yet.
+    begun: Vec<Begun>,
     waker: Option<Waker>,
+}
+
+/// A line without an end yet.
+#[derive(Debug)]
+struct Begun {
+    stream: Stream,
+    worker_pid: u32,
+    is_shared: bool,
+    node_id: Box<str>,
+    text: Vec<u8>,
 }
 
 impl Followed {
@@ -53,24 +69,34 @@ impl Followed {
     /// Takes in what was written, and returns who waits for it.
     fn push(&self, output: &TaskOutput) -> Option<Waker> {
         let mut unread = self.lock();
-        let (stream, pid) = (output.stream, output.worker_pid);
-        let place = unread.begun.iter().position(|&(of, by, ..)| (of, by) == (stream, pid));
+        let TaskOutput { stream, worker_pid, is_shared, ref node_id, lost, ref bytes, .. } = *output;
+        if lost.bytes > 0 {
+            // What was begun has its end among what is lost.
+            for begun in std::mem::take(&mut unread.begun) {
+                unread.push(&begun);
+            }
+            unread.lost_behind += lost.bytes;
+            unread.lost_in_all += lost.bytes;
+        }
+        let is_it = |begun: &Begun| (begun.stream, begun.worker_pid, &begun.node_id) == (stream, worker_pid, node_id);
+        let place = unread.begun.iter().position(is_it);
         let begun = place.map(|place| unread.begun.swap_remove(place));
-        let (was_shared, mut text) = begun.map(|(.., was_shared, text)| (was_shared, text)).unwrap_or_default();
-        let mut is_shared = was_shared || output.is_shared;
-        for &byte in &output.bytes {
+        let of_nobody = || Begun { stream, worker_pid, is_shared: false, node_id: node_id.clone(), text: Vec::new() };
+        let mut begun = begun.unwrap_or_else(of_nobody);
+        begun.is_shared |= is_shared;
+        for &byte in bytes {
             let has_ended = byte == b'\n';
-            if has_ended || text.len() == LINE_LIMIT {
-                unread.push(stream, pid, is_shared, &text);
-                is_shared = output.is_shared;
-                text.clear();
+            if has_ended || begun.text.len() == LINE_LIMIT {
+                unread.push(&begun);
+                begun.is_shared = is_shared;
+                begun.text.clear();
             }
             if !has_ended {
-                text.push(byte);
+                begun.text.push(byte);
             }
         }
-        if !text.is_empty() {
-            unread.begun.push((stream, pid, is_shared, text));
+        if !begun.text.is_empty() {
+            unread.begun.push(begun);
         }
         unread.waker.take().filter(|_| !unread.lines.is_empty())
     }
@@ -79,13 +105,13 @@ impl Followed {
     fn next(&self, has_ended: bool) -> Option<Option<OutputLine>> {
         let mut unread = self.lock();
         if has_ended && unread.lines.is_empty() && !unread.begun.is_empty() {
-            let (stream, pid, is_shared, text) = unread.begun.remove(0);
-            unread.push(stream, pid, is_shared, &text);
+            let begun = unread.begun.remove(0);
+            unread.push(&begun);
         }
         match unread.lines.pop_front() {
             Some(mut line) => {
                 unread.bytes -= line.text.len();
-                line.lost_before = std::mem::take(&mut unread.lost);
+                line.lost_before += std::mem::take(&mut unread.lost);
                 Some(Some(line))
             }
             None => has_ended.then_some(None),
@@ -94,15 +120,20 @@ impl Followed {
 }
 
 impl Unread {
-    fn push(&mut self, stream: Stream, worker_pid: u32, is_shared: bool, text: &[u8]) {
+    fn push(&mut self, begun: &Begun) {
+        let Begun { stream, worker_pid, is_shared, ref node_id, ref text } = *begun;
         let text = String::from_utf8_lossy(text).into_owned();
         self.bytes += text.len();
-        self.lines.push_back(OutputLine { stream, worker_pid, text, is_shared, lost_before: 0 });
+        let node_id = (!node_id.is_empty()).then(|| node_id.to_string());
+        let lost_before = std::mem::take(&mut self.lost_behind);
+        self.lines.push_back(OutputLine { stream, worker_pid, text, is_shared, node_id, lost_before });
         while self.bytes > UNREAD_LIMIT
             && let Some(old) = self.lines.pop_front()
         {
             self.bytes -= old.text.len();
-            self.lost += old.text.len() as u64 + 1;
+            let bytes = old.text.len() as u64 + 1;
+            self.lost += bytes + old.lost_before;
+            self.lost_in_all += bytes;
         }
     }
 }
@@ -142,6 +173,12 @@ impl TaskHandle {
         line.await.map_err(|error| self.unknown(error))
     }
 
+    /// Returns how many bytes of its output are missing from the lines that were handed out or wait to be: see [`OutputLine::lost_before`]. Once all lines are
+    /// read, that is all that is missing, also behind the last one.
+    pub fn lost_bytes(&self) -> Result<u64, RemoteError> {
+        Ok(self.followed()?.lock().lost_in_all)
+    }
+
     /// Returns the lines that the task writes, as they come, until it has ended.
     pub fn lines(&self) -> impl Iterator<Item = Result<OutputLine, RemoteError>> {
         let mut has_failed = false;
@@ -156,12 +193,33 @@ impl TaskHandle {
 #[cfg(test)]
 mod tests {
     use tracer_core::task::TaskId;
+    use tracer_ipc::protocol::OutputSize;
 
     use super::*;
 
     fn written(followed: &Followed, stream: Stream, bytes: &[u8]) {
-        let output = TaskOutput { id: TaskId(1), worker_pid: 7, stream, is_shared: false, bytes: bytes.to_vec() };
+        written_elsewhere(followed, stream, ("", 0), bytes);
+    }
+
+    fn written_elsewhere(followed: &Followed, stream: Stream, (node_id, lost): (&str, u64), bytes: &[u8]) {
+        let (node_id, lost, bytes) = (node_id.into(), OutputSize { bytes: lost, lines: 1 }, bytes.to_vec());
+        let output = TaskOutput { id: TaskId(1), worker_pid: 7, stream, is_shared: false, node_id, lost, bytes };
         assert!(followed.push(&output).is_none());
+    }
+
+    #[test]
+    fn what_did_not_arrive_from_another_node_is_counted_where_it_is_missing() {
+        let followed = Followed::default();
+        written_elsewhere(&followed, Stream::Stdout, ("b", 0), b"one\ntw");
+        written_elsewhere(&followed, Stream::Stdout, ("b", 9), b"four\n");
+        written_elsewhere(&followed, Stream::Stderr, ("b", 3), b"");
+        let mut lines = Vec::new();
+        while let Some(Some(line)) = followed.next(true) {
+            assert_eq!(line.node_id.as_deref(), Some("b"));
+            lines.push((line.text, line.lost_before));
+        }
+        assert_eq!(lines, [("one", 0), ("tw", 0), ("four", 9)].map(|(text, lost)| (text.to_owned(), lost)));
+        assert_eq!(followed.lock().lost_in_all, 12);
     }
 
     #[test]

@@ -315,8 +315,9 @@ impl Exchange {
                 }
             }
             kind::OUTPUT => {
-                let Output { task, worker_pid, stream, is_shared, bytes } = Output::decode(body)?;
-                let output = TaskOutput { id: task, worker_pid, stream, is_shared, bytes: bytes.to_vec() };
+                let Output { task, worker_pid, stream, is_shared, node_id, lost, bytes } = Output::decode(body)?;
+                let (node_id, bytes) = (node_id.into(), bytes.to_vec());
+                let output = TaskOutput { id: task, worker_pid, stream, is_shared, node_id, lost, bytes };
                 self.following.output(&output, &mut self.woken.wakers);
             }
             kind::USAGE => {

@@ -4,7 +4,7 @@ use std::task::Waker;
 
 use rustc_hash::FxHashMap;
 use tracer_core::task::TaskId;
-use tracer_ipc::protocol::{Accepted, Finished, Stream};
+use tracer_ipc::protocol::{Accepted, Finished, OutputSize, Stream};
 
 /// A piece of what a task has written.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -17,7 +17,11 @@ pub struct TaskOutput {
     pub stream: Stream,
     /// True if other calls of the same actor ran in the process meanwhile, any of which may have written it.
     pub is_shared: bool,
-    /// The bytes: of any encoding, and cut at any place.
+    /// The node that runs it, as spans name it; empty for the one of the head.
+    pub node_id: Box<str>,
+    /// Output before this piece that did not arrive from that node.
+    pub lost: OutputSize,
+    /// The bytes: of any encoding, and cut at any place. There may be none behind what was lost last.
     pub bytes: Vec<u8>,
 }
 

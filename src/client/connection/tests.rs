@@ -10,7 +10,9 @@ use tracer_core::codec::Put;
 use tracer_core::propagation::Carrier;
 use tracer_core::task::{Demand, Failure, JobId, Outcome, Policy, Refusal, RefusalCode, TaskId, TaskSpec};
 use tracer_ipc::protocol::frame::{FrameBuffer, put_frame};
-use tracer_ipc::protocol::{Accepted, Finished, Output, Stream, Submissions, TracingSettings, put_refusal, put_reply};
+use tracer_ipc::protocol::{
+    Accepted, Finished, Output, OutputSize, Stream, Submissions, TracingSettings, put_refusal, put_reply,
+};
 
 use super::*;
 
@@ -64,7 +66,8 @@ fn put_finished(out: &mut Vec<u8>, tag: u64, outcome: &Outcome) {
 }
 
 fn put_output(out: &mut Vec<u8>, task: u64, bytes: &[u8]) {
-    Output { task: TaskId(task), worker_pid: 5, stream: Stream::Stdout, is_shared: false, bytes }.encode(out);
+    let (stream, lost) = (Stream::Stdout, OutputSize::default());
+    Output { task: TaskId(task), worker_pid: 5, stream, is_shared: false, node_id: "", lost, bytes }.encode(out);
 }
 
 fn welcome() -> Welcome {

@@ -8,7 +8,8 @@ use tracer_core::codec::WireError;
 use tracer_core::task::TaskId;
 
 use super::{
-    Agent, Asked, Effect, Held, Import, Known, NotStored, QUESTIONS, Share, SharingBundle, ToHead, Token, sight_of,
+    Agent, Asked, Effect, Held, Import, Known, NotStored, QUESTIONS, Share, SharingBundle, ToHead, Token, claimed_by,
+    sight_of,
 };
 use crate::bundle::{BUNDLE_LIMIT, BundleEvent, BundleRecord, Member, change_bundle, member, place_of};
 use crate::interface::{Answer, Delivery, Handle, RecordKey, Request, Tier};
@@ -80,7 +81,7 @@ pub(super) struct HeldBundle {
 enum Wish {
     /// Delivery of it to this node.
     Deliver(Mark, Terms, u32),
-    /// The end of those tasks that their origin wants to end.
+    /// The end of those tasks that their origin wants to end, if nobody has begun any: the others go on by themselves.
     End(u32),
     /// The states of its tasks.
     Settle,
@@ -241,21 +242,40 @@ impl Agent {
             return;
         }
         self.note_bundle_stored(first);
-        if !matches!(record, BundleRecord::Settled { .. }) {
-            return;
+        if let Some(claim) = record.claim() {
+            return self.tell(ToHead::BundleClaimed(first, Some(claimed_by(claim.clone()))));
         }
+        let mut is_new = true;
         self.for_each_shared(first, |agent, task| {
             let base = record.of(place_of(id, ClusterTaskId { task, ..id }));
             if let Some(Record::Ended(end)) = base {
                 return agent.on_ended(task, end);
             }
-            let Some(share) = agent.shares.get_mut(&task) else { return };
-            (share.is_apart, share.base) = (true, base);
+            let Some(share) = agent.shares.get_mut(&task).filter(|share| share.ending.is_none()) else { return };
+            let was_apart = std::mem::replace(&mut share.is_apart, true);
+            share.base.clone_from(&base);
+            if !was_apart {
+                if std::mem::take(&mut is_new) {
+                    agent.tell(ToHead::BundleClaimed(first, None));
+                }
+                if let Some(Record::Claimed(claim)) = base {
+                    agent.tell(ToHead::Claimed(task, claimed_by(claim)));
+                }
+            }
             agent.go_on_withdrawing(task);
+            agent.go_on_taking_back(task);
         });
     }
 
-    /// Has tasks of a bundle end, if nobody has begun it.
+    /// Returns the message of a task of a bundle as it is by itself.
+    pub(super) fn message_from_bundle(&self, first: TaskId, task: TaskId) -> Option<Vec<u8>> {
+        let bundle = self.shared_bundles.get(&first)?;
+        let (submitted_unix_nano, envelope) = bundle.tasks.get(&task)?;
+        let terms = Terms { at_most_once: false, crash_limit: bundle.crash_limit };
+        Some(TaskMessage { submitted_unix_nano: *submitted_unix_nano, terms, envelope, digests: &[] }.encode())
+    }
+
+    /// Has tasks of a bundle end or go on by themselves, if nobody has begun it.
     pub(super) fn withdraw_from_bundle(&mut self, first: TaskId) {
         let (id, Some(bundle)) = (self.id(first), self.shared_bundles.get(&first)) else { return };
         let wish = Wish::End(bundle.count);
@@ -396,6 +416,10 @@ impl Agent {
         let (queue, handle, terms, count) = (&bundle.queue, &bundle.handle, bundle.terms, bundle.count);
         for BundledTask { place, submitted_unix_nano, envelope } in message.tasks {
             let id = member(first, place);
+            if self.held.contains_key(&id) {
+                // This node has taken it back, and the engine has lost that.
+                continue;
+            }
             bundle.open.insert(place);
             if is_limited {
                 let of_task = TaskMessage { submitted_unix_nano, terms, envelope, digests: &[] };
@@ -485,7 +509,11 @@ impl Agent {
                 bundle.over += 1;
                 bundle.bytes += outcome.len();
             }
-            Event::GivenBack { .. } => bundle.over += 1,
+            Event::GivenBack { .. } => {
+                bundle.over += 1;
+                // Somebody may wait for it.
+                bundle.is_hurried |= !self.is_stopping;
+            }
             _ => bundle.is_hurried = true,
         }
         self.import_waiting(first);
@@ -557,13 +585,21 @@ impl Agent {
         bundle.is_to_return |= record.is_none();
         // Those that an agent before this one did not hand over to the head are for others.
         bundle.is_to_return |= bundle.is_imported && bundle.lacks_tasks();
+        let mut for_others = None;
         for place in collected {
             let id = member(first, *place);
             bundle.open.remove(place);
             bundle.waiting.remove(place);
             self.held.remove(&id);
             let event = self.changes.remove(&id).and_then(|mut change| change.todo.pop_front());
-            bundle.is_to_return |= matches!(event, Some(Event::GivenBack { .. }));
+            if matches!(event, Some(Event::GivenBack { .. })) {
+                bundle.is_to_return = true;
+                if !self.is_stopping {
+                    // At once, although this node may run others of them.
+                    bundle.let_go.insert(*place);
+                    for_others = Some(bundle.handle.clone());
+                }
+            }
             self.effects.push(Effect::Tell(ToHead::Settled(id)));
         }
         let (open, is_imported) = (bundle.open.clone(), bundle.is_imported);
@@ -576,6 +612,9 @@ impl Agent {
             // Where this node has settled it nobody else has made a record since, unless that is found out by trying.
             change.known = record.map(|_| Known { revision: None, record: base, stamp_ns: 0 });
             self.go_on_changing(id);
+        }
+        if let Some(handle) = for_others {
+            self.say(Request::GiveBack(handle));
         }
         if let (false, Some(record), Some(mark)) = (is_imported, record, mark) {
             self.claim_apart(first, record, mark);
@@ -592,6 +631,11 @@ impl Agent {
         for BundledTask { place, submitted_unix_nano, envelope } in tasks {
             let base = record.of(place);
             if matches!(base, Some(Record::Ended(_))) || bundle.open.contains(&place) {
+                continue;
+            }
+            if self.held.contains_key(&member(first, place)) {
+                // This node has taken it back. Should it die, another one is to find that out.
+                bundle.let_go.insert(place);
                 continue;
             }
             let of_task = TaskMessage { submitted_unix_nano, terms, envelope, digests: &[] };
@@ -842,6 +886,13 @@ impl Agent {
                         Some(share) => share.withdrawn = None,
                         None => {}
                     }
+                    if let Some(share) = self.shares.get_mut(&task.task) {
+                        share.taken_back = None;
+                    }
+                }
+                // The head may not have heard of that.
+                if let Some(record) = record {
+                    self.on_shared_bundle(id, record);
                 }
             }
             (Wish::End(_), _) => {

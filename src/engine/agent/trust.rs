@@ -35,6 +35,7 @@ impl Agent {
             past: Vec::new(),
             node_id: String::new(),
             worker: None,
+            written: None,
         };
         let of_bundle = |(_, share): &(&TaskId, &super::Share)| share.bundle == Some(first) && !share.is_apart;
         let mut tasks: Vec<_> = self.shares.range(first..).take_while(of_bundle).map(|(task, _)| *task).collect();

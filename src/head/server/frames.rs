@@ -301,11 +301,16 @@ impl Server {
         match told {
             FromAgent::Stored(task) => reactor::on_stored(state, io, task),
             FromAgent::NotStored(task, refusal) => reactor::on_not_stored(state, io, task, refusal, now),
-            FromAgent::Ended(task, end) => reactor::on_shared_ended(state, io, task, &end, now),
+            FromAgent::Ended(task, end) => {
+                io.end_shared_output(state, task, &end);
+                reactor::on_shared_ended(state, io, task, &end, now);
+            }
             FromAgent::Lost { task, attempt, lost, why } => {
+                io.forget_shared_output(task);
                 reactor::on_shared_lost(state, io, task, (attempt, &lost), why, now);
             }
             FromAgent::Claimed(task, claim) => reactor::on_claimed(state, task, Some(claim)),
+            FromAgent::BundleClaimed(first, claim) => reactor::on_bundle_claimed(state, first, claim),
             FromAgent::LetGo(task) => reactor::on_claimed(state, task, None),
             FromAgent::Import(import) => reactor::on_import(state, io, import, now),
             FromAgent::Stop(id, stop) => reactor::on_stop_import(state, io, id, stop, now),
@@ -321,6 +326,9 @@ impl Server {
             FromAgent::Found { number, found } => io.on_found(number, found),
             FromAgent::Surveyed { number, cluster } => io.on_surveyed(number, cluster),
             FromAgent::PutAside { queue, name, reason, problem } => io.on_put_aside(&queue, &name, &reason, problem),
+            FromAgent::Output { task, place, node_id, output } => {
+                io.show_shared_output(state, task, (place, &node_id), &output);
+            }
             FromAgent::Log(line) => io.log(format!("the agent: {line}")),
         }
     }

@@ -1200,8 +1200,52 @@ pub struct Output<'a> {
     pub stream: Stream,
     /// True if other calls of the same actor ran in the process meanwhile, any of which may have written it.
     pub is_shared: bool,
-    /// The bytes as they were written: of any encoding, and cut at any place.
+    /// The node that it comes from, as spans name it; empty for the one of the head.
+    pub node_id: &'a str,
+    /// Output before this piece that did not arrive from there.
+    pub lost: OutputSize,
+    /// The bytes as they were written: of any encoding, and cut at any place. There may be none behind what was lost last.
     pub bytes: &'a [u8],
+}
+
+/// An amount of output.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct OutputSize {
+    /// Number of bytes.
+    pub bytes: u64,
+    /// Number of ends of lines among them.
+    pub lines: u64,
+}
+
+impl OutputSize {
+    /// Returns the size of these bytes.
+    pub fn of(bytes: &[u8]) -> OutputSize {
+        let lines = bytes.iter().filter(|&&byte| byte == b'\n').count();
+        OutputSize { bytes: bytes.len() as u64, lines: lines as u64 }
+    }
+
+    /// Returns the size of two pieces together.
+    pub fn plus(self, other: OutputSize) -> OutputSize {
+        let OutputSize { bytes, lines } = other;
+        OutputSize { bytes: self.bytes.saturating_add(bytes), lines: self.lines.saturating_add(lines) }
+    }
+
+    /// Returns what this one has more than its beginning.
+    pub fn since(self, beginning: OutputSize) -> OutputSize {
+        let OutputSize { bytes, lines } = beginning;
+        OutputSize { bytes: self.bytes.saturating_sub(bytes), lines: self.lines.saturating_sub(lines) }
+    }
+
+    /// Appends it.
+    pub fn put(self, out: &mut Vec<u8>) {
+        out.put_u64(self.bytes);
+        out.put_u64(self.lines);
+    }
+
+    /// Takes it from what follows.
+    pub fn take(take: &mut Take<'_>) -> Result<OutputSize, WireError> {
+        Ok(OutputSize { bytes: take.u64()?, lines: take.u64()? })
+    }
 }
 
 /// Output that a task wrote to.
@@ -1213,18 +1257,47 @@ pub enum Stream {
     Stderr,
 }
 
+impl Stream {
+    /// Appends it.
+    pub fn put(self, out: &mut Vec<u8>) {
+        out.put_u8(match self {
+            Stream::Stdout => 1,
+            Stream::Stderr => 2,
+        });
+    }
+
+    /// Takes it from what follows.
+    pub fn take(take: &mut Take<'_>) -> Result<Stream, WireError> {
+        match take.u8()? {
+            1 => Ok(Stream::Stdout),
+            2 => Ok(Stream::Stderr),
+            _ => Err(WireError::UnknownValue("stream")),
+        }
+    }
+}
+
+/// Added to the number of the stream when other calls may have written it.
+const OF_OTHERS: u8 = 2;
+/// Added to the number of the stream when the node and what was lost follow it.
+const FROM_ELSEWHERE: u8 = 4;
+
 impl<'a> Output<'a> {
     /// Appends the frame.
     pub fn encode(&self, out: &mut Vec<u8>) {
+        let stream = match self.stream {
+            Stream::Stdout => 1,
+            Stream::Stderr => 2,
+        };
+        let of_others = if self.is_shared { OF_OTHERS } else { 0 };
+        let is_from_elsewhere = !self.node_id.is_empty();
         put_frame(out, kind::OUTPUT, |out| {
             out.put_u64(self.task.0);
             out.put_u32(self.worker_pid);
-            out.put_u8(match (self.stream, self.is_shared) {
-                (Stream::Stdout, false) => 1,
-                (Stream::Stderr, false) => 2,
-                (Stream::Stdout, true) => 3,
-                (Stream::Stderr, true) => 4,
-            });
+            out.put_u8(stream + of_others + if is_from_elsewhere { FROM_ELSEWHERE } else { 0 });
+            if is_from_elsewhere {
+                out.put_str(self.node_id);
+                self.lost.put(out);
+            }
             out.put_exact(self.bytes);
         });
     }
@@ -1234,14 +1307,20 @@ impl<'a> Output<'a> {
         let mut take = Take::new(body);
         let task = TaskId(take.u64()?);
         let worker_pid = take.u32()?;
-        let (stream, is_shared) = match take.u8()? {
+        let flags = take.u8()?;
+        let is_from_elsewhere = flags > FROM_ELSEWHERE;
+        let (stream, is_shared) = match flags - if is_from_elsewhere { FROM_ELSEWHERE } else { 0 } {
             1 => (Stream::Stdout, false),
             2 => (Stream::Stderr, false),
             3 => (Stream::Stdout, true),
             4 => (Stream::Stderr, true),
             _ => return Err(WireError::UnknownValue("stream")),
         };
-        Ok(Output { task, worker_pid, stream, is_shared, bytes: &body[13..] })
+        let (node_id, lost) = match is_from_elsewhere {
+            true => (take.str()?, OutputSize::take(&mut take)?),
+            false => ("", OutputSize::default()),
+        };
+        Ok(Output { task, worker_pid, stream, is_shared, node_id, lost, bytes: &body[body.len() - take.len()..] })
     }
 }
 
@@ -1647,8 +1726,11 @@ mod tests {
                 worker_pid: attempt,
                 stream: Stream::Stderr,
                 is_shared: attempt % 2 == 0,
+                node_id: if task % 2 == 0 { "" } else { "b" },
+                lost: OutputSize { bytes: 9, lines: 1 },
                 bytes: &envelope,
             };
+            let output = if output.node_id.is_empty() { Output { lost: OutputSize::default(), ..output } } else { output };
             let mut bytes = Vec::new();
             output.encode(&mut bytes);
             let (_, body) = one_frame(&bytes);

@@ -11,7 +11,7 @@ use tracer_core::task::{AttemptReport, Outcome, Refusal, TaskId, WorkerId};
 use tracer_core::{ClusterTaskId, PlaceId};
 
 use super::cluster::ClusterReport;
-use super::message::{put_attempts, take_attempts, take_value};
+use super::message::{OutputSize, Stream, put_attempts, take_attempts, take_value};
 
 /// The SHA-256 of a value.
 pub type Digest = [u8; 32];
@@ -38,6 +38,57 @@ pub struct SharedEnd {
     pub node_id: String,
     /// The worker of that node that ran the last attempt, with its process id.
     pub worker: Option<(WorkerId, u32)>,
+    /// Output that it has written at that node; none if it was not followed.
+    pub written: Option<Written>,
+}
+
+/// Output that a task has written at one node, in all its attempts there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Written {
+    /// The attempt that it began with there: a later node has a higher one.
+    pub from_attempt: u32,
+    /// All of it.
+    pub size: OutputSize,
+}
+
+/// A piece of output on its way to the origin of a task.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SharedOutput {
+    /// All that the task had written at its node before, whether it arrived or not.
+    pub before: Written,
+    /// The worker that runs it.
+    pub worker_pid: u32,
+    /// Output that it was written to.
+    pub stream: Stream,
+    /// The bytes.
+    pub bytes: Vec<u8>,
+}
+
+impl Written {
+    fn put(self, out: &mut Vec<u8>) {
+        out.put_u32(self.from_attempt);
+        self.size.put(out);
+    }
+
+    fn take(take: &mut Take<'_>) -> Result<Written, WireError> {
+        Ok(Written { from_attempt: take.u32()?, size: OutputSize::take(take)? })
+    }
+}
+
+impl SharedOutput {
+    /// Appends it.
+    pub fn put(&self, out: &mut Vec<u8>) {
+        self.before.put(out);
+        out.put_u32(self.worker_pid);
+        self.stream.put(out);
+        out.put_bytes(&self.bytes);
+    }
+
+    /// Takes it from what follows.
+    pub fn take(take: &mut Take<'_>) -> Result<SharedOutput, WireError> {
+        let (before, worker_pid, stream) = (Written::take(take)?, take.u32()?, Stream::take(take)?);
+        Ok(SharedOutput { before, worker_pid, stream, bytes: take.bytes()?.into() })
+    }
 }
 
 impl SharedEnd {
@@ -54,6 +105,8 @@ impl SharedEnd {
         out.put_u32(pid);
         self.outcome.encode(&mut out);
         put_attempts(&mut out, &self.past);
+        out.put_u8(self.written.is_some().into());
+        self.written.iter().for_each(|written| written.put(&mut out));
         self.digest.iter().for_each(|digest| out.extend_from_slice(digest));
         out
     }
@@ -69,12 +122,13 @@ impl SharedEnd {
         let worker = Some((WorkerId(take.u64()?), take.u32()?)).filter(|(_, pid)| *pid != 0);
         let outcome = Outcome::take(&mut take)?;
         let past = take_attempts(&mut take)?;
+        let written = if flag(&mut take)? { Some(Written::take(&mut take)?) } else { None };
         let digest = match &outcome {
             Outcome::Stored(stored) if stored.name.is_empty() => Some(take.array()?),
             _ => None,
         };
         take.finish()?;
-        Ok(SharedEnd { attempt, outcome, digest, started_unix_nano, ended_unix_nano, past, node_id, worker })
+        Ok(SharedEnd { attempt, outcome, digest, started_unix_nano, ended_unix_nano, past, node_id, worker, written })
     }
 }
 
@@ -282,6 +336,15 @@ pub enum ToAgent {
     },
     /// Somebody asks for the nodes and queues of the engine: the number of the question, which comes back.
     Survey(u64),
+    /// An import that is followed has written something.
+    Output {
+        /// The task.
+        id: ClusterTaskId,
+        /// The piece.
+        output: SharedOutput,
+    },
+    /// Nobody follows the output of a task of this head any more, of which the node of this place has sent some.
+    NotFollowed(TaskId, PlaceId),
 }
 
 /// The way in which an attempt is to end.
@@ -460,6 +523,8 @@ pub enum FromAgent {
     },
     /// A node has a task of this head.
     Claimed(TaskId, ClaimedBy),
+    /// A node has all of the bundle that begins with this task; none if its tasks go on by themselves from now on.
+    BundleClaimed(TaskId, Option<ClaimedBy>),
     /// The node that had a task of this head has let go of it.
     LetGo(TaskId),
     /// A task to run.
@@ -501,6 +566,17 @@ pub enum FromAgent {
         number: u64,
         /// The engine with all that share it; or why it cannot be asked, as a clause.
         cluster: Result<Box<ClusterReport>, String>,
+    },
+    /// A task of this head has written something at another node, or here for the queue.
+    Output {
+        /// The task.
+        task: TaskId,
+        /// Place of the node.
+        place: PlaceId,
+        /// The node, as spans name it.
+        node_id: String,
+        /// The piece.
+        output: SharedOutput,
     },
 }
 
@@ -647,6 +723,16 @@ impl ToAgent {
                 out.put_u8(13);
                 out.put_u64(*number);
             }
+            ToAgent::Output { id, output } => {
+                out.put_u8(16);
+                put_id(out, *id);
+                output.put(out);
+            }
+            ToAgent::NotFollowed(task, place) => {
+                out.put_u8(17);
+                out.put_u64(task.0);
+                out.put_u64(place.0);
+            }
         }
     }
 
@@ -717,6 +803,8 @@ impl ToAgent {
                 ToAgent::ShareBundle { first, count, queue, crash_limit, run_ns, is_new, is_stored, tasks }
             }
             15 => ToAgent::TakeBack(TaskId(take.u64()?)),
+            16 => ToAgent::Output { id: take_id(&mut take)?, output: SharedOutput::take(&mut take)? },
+            17 => ToAgent::NotFollowed(TaskId(take.u64()?), PlaceId(take.u64()?)),
             _ => return Err(WireError::UnknownValue("message to an agent")),
         };
         take.finish()?;
@@ -803,6 +891,19 @@ impl FromAgent {
                 [queue, name, reason].into_iter().for_each(|text| out.put_str(text));
                 put_option(out, problem.as_deref());
             }
+            FromAgent::BundleClaimed(first, claim) => {
+                out.put_u8(15);
+                out.put_u64(first.0);
+                out.put_u8(claim.is_some().into());
+                claim.iter().for_each(|claim| claim.put(out));
+            }
+            FromAgent::Output { task, place, node_id, output } => {
+                out.put_u8(14);
+                out.put_u64(task.0);
+                out.put_u64(place.0);
+                out.put_str(node_id);
+                output.put(out);
+            }
         }
     }
 
@@ -844,6 +945,15 @@ impl FromAgent {
                 let (queue, name, reason) = (take.str()?.into(), take.str()?.into(), take.str()?.into());
                 FromAgent::PutAside { queue, name, reason, problem: take_option(&mut take)? }
             }
+            15 => {
+                let first = TaskId(take.u64()?);
+                let claim = if flag(&mut take)? { Some(ClaimedBy::take(&mut take)?) } else { None };
+                FromAgent::BundleClaimed(first, claim)
+            }
+            14 => {
+                let (task, place, node_id) = (TaskId(take.u64()?), PlaceId(take.u64()?), take.str()?.into());
+                FromAgent::Output { task, place, node_id, output: SharedOutput::take(&mut take)? }
+            }
             _ => return Err(WireError::UnknownValue("message of an agent")),
         };
         take.finish()?;
@@ -859,6 +969,11 @@ mod tests {
     use super::*;
 
     const ID: ClusterTaskId = ClusterTaskId { place: PlaceId(1), task: TaskId(2) };
+
+    fn output() -> SharedOutput {
+        let before = Written { from_attempt: 2, size: OutputSize { bytes: 7, lines: 1 } };
+        SharedOutput { before, worker_pid: 4, stream: Stream::Stderr, bytes: b"a line\n".to_vec() }
+    }
 
     fn cluster() -> ClusterReport {
         ClusterReport {
@@ -928,6 +1043,8 @@ mod tests {
             ToAgent::TakeBack(TaskId(4)),
             ToAgent::Find { number: 8, id: ID },
             ToAgent::Survey(9),
+            ToAgent::Output { id: ID, output: output() },
+            ToAgent::NotFollowed(TaskId(4), PlaceId(5)),
         ];
         for message in to_agent {
             let mut body = Vec::new();
@@ -943,6 +1060,8 @@ mod tests {
             FromAgent::Lost { task: TaskId(1), attempt: 2, lost: Vec::new(), why: "gone".into() },
             FromAgent::Claimed(TaskId(3), claim.clone()),
             FromAgent::LetGo(TaskId(3)),
+            FromAgent::BundleClaimed(TaskId(3), Some(claim.clone())),
+            FromAgent::BundleClaimed(TaskId(3), None),
             FromAgent::Import(Import {
                 id: ID,
                 token: b"token".to_vec(),
@@ -954,6 +1073,7 @@ mod tests {
                 envelope: b"e".to_vec(),
                 problem: Some("gone".into()),
             }),
+            FromAgent::Output { task: TaskId(3), place: PlaceId(1), node_id: "b".into(), output: output() },
             FromAgent::Stop(ID, Stop { grace_ns: None }),
             FromAgent::Settled(ID),
             FromAgent::Engine { is_reachable: true, text: "nats-server 2.9.10".into() },
@@ -995,6 +1115,7 @@ mod tests {
             past: Vec::new(),
             node_id: "b".into(),
             worker: Some((WorkerId(3), 77)),
+            written: Some(Written { from_attempt: 2, size: OutputSize { bytes: 7, lines: 1 } }),
         };
         for end in [SharedEnd { outcome: Outcome::Returned(vec![1]), started_unix_nano: None, ..end.clone() }, end] {
             assert_eq!(SharedEnd::decode(&end.encode()), Ok(end));
@@ -1013,6 +1134,7 @@ mod tests {
             past: Vec::new(),
             node_id: String::new(),
             worker: None,
+            written: None,
         };
         assert_eq!(SharedEnd::decode(&end.encode()), Ok(end.clone()));
         let without = SharedEnd { outcome: stored(""), ..end };

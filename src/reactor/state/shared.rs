@@ -84,6 +84,15 @@ impl SharedTasks {
         (id.0 < first.0 + u64::from(bundle.count)).then_some((*first, bundle.count))
     }
 
+    /// Returns the claim of the node that has a task, by itself or with all of its bundle, if one has.
+    pub(crate) fn claim_of(&self, id: TaskId) -> Option<&ClaimedBy> {
+        let of_bundle = || {
+            let (first, _) = self.bundle_of(id)?;
+            self.bundles.get(&first)?.claim.as_ref()
+        };
+        self.open.get(&id)?.claim.as_ref().or_else(of_bundle)
+    }
+
     /// Returns the tasks that are meant where the agent names a task: it alone, or all of the bundle that begins with it.
     pub(crate) fn named(&self, first: TaskId) -> Vec<TaskId> {
         let count = self.bundle_of(first).filter(|(begin, _)| *begin == first).map_or(1, |(_, count)| count);
@@ -92,12 +101,14 @@ impl SharedTasks {
 }
 
 /// Short tasks that are in a queue together.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Bundle {
     /// Number of tasks that it was made of.
     pub count: u32,
     /// Number of those that have not ended.
     pub open: u32,
+    /// The node that has all of it, if one has.
+    pub claim: Option<ClaimedBy>,
 }
 
 /// A task of this head that the engine has or is to have.
@@ -109,7 +120,7 @@ pub(crate) struct Open {
     pub is_told: bool,
     /// True once the engine is known to have it.
     pub is_stored: bool,
-    /// The node that has it, if one has.
+    /// The node that has it by itself, if one has: see [`SharedTasks::claim_of`].
     pub claim: Option<ClaimedBy>,
     /// True once the agent was asked to take it back for a worker that waits for it, until a node has it or has let go of it.
     pub is_taken_back: bool,
@@ -139,6 +150,8 @@ pub(crate) struct Imported {
     pub first_attempt: u32,
     /// End of it, once it has ended, until that is settled.
     pub end: Option<ImportEnd>,
+    /// True once the head lets go of it before it has begun.
+    pub is_given_back: bool,
     /// Reports of attempts that failed here, encoded, with their numbers and whether they were crashes.
     pub failed: Vec<(u32, bool, Vec<u8>)>,
 }

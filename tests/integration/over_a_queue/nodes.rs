@@ -1,6 +1,7 @@
 //! Two nodes with a queue between them, with the verbs of one head.
 
 use std::ffi::OsStr;
+use std::fmt::Display;
 use std::ops::{Deref, DerefMut};
 use std::path::Path;
 use std::process::Command;
@@ -97,6 +98,17 @@ impl Cluster {
     /// `tracer start --head` of the node with the workers.
     pub(crate) fn start_command(&self, further: &[&str]) -> Command {
         self.runner().start_command(further)
+    }
+
+    /// Returns what stands before each line that a worker writes for a function, at whoever follows it from the other node.
+    pub(crate) fn prefix(&self, function: &str, pid: impl Display) -> String {
+        match &self.holder {
+            Some(holder) => {
+                let node = holder.status()["node_id"].as_str().expect("it has a name").to_owned();
+                format!("({function} pid={pid} node={node}) ")
+            }
+            None => self.origin.prefix(function, pid),
+        }
     }
 
     #[track_caller]

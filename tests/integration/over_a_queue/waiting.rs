@@ -49,3 +49,31 @@ fn fifty_deep_where_no_further_process_may_be_had() {
         assert!(processes <= 2 * max_processes.parse::<usize>().unwrap(), "{processes} processes ran them");
     }
 }
+
+/// Returns how many messages the queue has had.
+fn messages(broker: &Broker) -> u64 {
+    let of = |stream: &str| {
+        let info = broker.jetstream(&format!("STREAM.INFO.TRACER_default_{stream}_default"), &json!({}));
+        info["state"]["last_seq"].as_u64().expect("it has a sequence")
+    };
+    of("Q") + of("Q2")
+}
+
+#[test]
+fn fifty_deep_where_what_is_waited_for_is_in_bundles_and_no_further_process_may_be_had() {
+    let Some(broker) = Broker::start() else { return };
+    let nodes = [node(&broker, "1"), node(&broker, "1")];
+    // Each node knows how short they are.
+    for node in &nodes {
+        node.submit("nested_tasks:descend_among", &["\"default\"", "0", "--no-wait"]).success();
+        node.wait_for_task(1);
+    }
+    let before = messages(&broker);
+    let run = nodes[0].submit("nested_tasks:descend_among", &["\"default\"", &DEPTH.to_string(), "--timeout=100s"]);
+    assert_eq!(run.success().json(), json!(DEPTH));
+    let sent = messages(&broker) - before;
+    assert!(sent < 4 * DEPTH, "{sent} messages for {} tasks", 4 * DEPTH + 1);
+    for node in &nodes {
+        assert_eq!(node.status()["workers"]["lost"], 0);
+    }
+}
