@@ -147,6 +147,8 @@ struct AgentArgs {
     place: Option<tracer_core::PlaceId>,
     #[arg(long)]
     node_id: Option<String>,
+    #[arg(long)]
+    shared_commands: bool,
     queues: Vec<String>,
 }
 
@@ -156,7 +158,8 @@ impl AgentArgs {
         if let Some(access) = &self.try_out {
             let access = serde_json::from_str(access).map_err(|error| failed(error.into()))?;
             let node = self.place.zip(self.node_id.as_deref());
-            let findings = tracer_engine::process::try_out(&access, &self.queues, node);
+            let queues = tracer_engine::interface::Queues { names: self.queues.clone(), shared_commands: self.shared_commands };
+            let findings = tracer_engine::process::try_out(&access, &queues, node);
             for finding in findings.map_err(|error| failed(error.into()))? {
                 report::text(&format!(
                     "{}\n",

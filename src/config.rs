@@ -57,6 +57,8 @@ pub const ENGINE_CA_VARIABLE: &str = "TRACER_ENGINE_CA";
 pub const INSECURE_ENGINE_VARIABLE: &str = "TRACER_INSECURE_ENGINE";
 /// The environment variable for the wait of [`Settings::engine`].
 pub const ENGINE_WAIT_VARIABLE: &str = "TRACER_ENGINE_WAIT";
+/// The environment variable that permits commands in the queues of [`Settings::engine`].
+pub const SHARED_COMMANDS_VARIABLE: &str = "TRACER_SHARED_COMMANDS";
 /// Time that a submission to a queue waits for an engine that cannot be reached, if nothing is said.
 pub const DEFAULT_ENGINE_WAIT: Duration = Duration::from_secs(5);
 /// The environment variable for the bound on values of [`Settings::engine`].
@@ -139,6 +141,8 @@ pub struct Overrides {
     pub engine_wait: Option<Duration>,
     /// See [`Engine::max_shared_value`].
     pub max_shared_value: Option<u64>,
+    /// See [`Engine::shared_commands`].
+    pub shared_commands: Option<bool>,
     /// See [`Settings::temp_dir`].
     pub temp_dir: Option<PathBuf>,
     /// See [`Settings::spans_dir`].
@@ -260,6 +264,9 @@ pub struct Engine {
     pub wait: Duration,
     /// The most bytes of an argument or a result of a task of a queue. By default [`DEFAULT_MAX_SHARED_VALUE`].
     pub max_shared_value: u64,
+    /// True if commands of these queues are run too, and not functions alone. By default false.
+    #[serde(default)]
+    pub shared_commands: bool,
 }
 
 /// Failure to make the settings.
@@ -346,6 +353,7 @@ fn engine_of(
     queues: Option<Vec<(String, u32)>>,
     wait: Option<Duration>,
     max_shared_value: Option<u64>,
+    shared_commands: Option<bool>,
 ) -> Result<Option<Engine>, Error> {
     let queues = queues.unwrap_or_default();
     if access.address.is_empty() {
@@ -353,6 +361,7 @@ fn engine_of(
             (!queues.is_empty(), "--queue"),
             (wait.is_some(), "--engine-wait"),
             (max_shared_value.is_some(), "--max-shared-value"),
+            (shared_commands == Some(true), "--shared-commands"),
             (access.credentials.is_some(), "--credentials"),
             (access.authority.is_some(), "--engine-ca"),
         ];
@@ -371,9 +380,14 @@ fn engine_of(
     {
         return Err(Error::Invalid { flag: "--queue", reason: format!("the queue `{name}` is named twice") });
     }
+    let shared_commands = shared_commands.unwrap_or(false);
+    if shared_commands && queues.is_empty() {
+        let reason = "takes commands from the queues of this node, and it serves none\n(hint: `--queue default`)";
+        return Err(Error::Invalid { flag: "--shared-commands", reason: reason.into() });
+    }
     let wait = wait.unwrap_or(DEFAULT_ENGINE_WAIT);
     let max_shared_value = max_shared_value.unwrap_or(DEFAULT_MAX_SHARED_VALUE);
-    Ok(Some(Engine { access, queues, wait, max_shared_value }))
+    Ok(Some(Engine { access, queues, wait, max_shared_value, shared_commands }))
 }
 
 /// Reads the configuration file that `overrides` names, if any, and merges both over the defaults.
@@ -467,6 +481,7 @@ fn merge(stronger: Overrides, weaker: Overrides) -> Result<Settings, Error> {
             stronger.queues.filter(|queues| !queues.is_empty()).or(weaker.queues),
             stronger.engine_wait.or(weaker.engine_wait),
             stronger.max_shared_value.or(weaker.max_shared_value),
+            stronger.shared_commands.or(weaker.shared_commands),
         )?,
         temp_dir: path(stronger.temp_dir, weaker.temp_dir, &default_temp_dir),
         spans_dir: path(stronger.spans_dir, weaker.spans_dir, &|| DEFAULT_SPANS_DIR.into()),
@@ -694,6 +709,7 @@ insecure = true
 queues = ["default=2"]
 wait = "7s"
 max_shared_value = "2MiB"
+shared_commands = true
 "#;
 
     #[test]
@@ -720,6 +736,7 @@ max_shared_value = "2MiB"
                     queues: vec![("default".into(), 2)],
                     wait: Duration::from_secs(7),
                     max_shared_value: 2 << 20,
+                    shared_commands: true,
                 }),
                 temp_dir: "/var/tmp/tracer".into(),
                 spans_dir: "/etc/tracer/spans".into(),
@@ -765,6 +782,7 @@ max_shared_value = "2MiB"
             queues: Some(vec![("gpu".into(), 0)]),
             engine_wait: Some(Duration::from_secs(1)),
             max_shared_value: Some(1 << 20),
+            shared_commands: Some(false),
             temp_dir: Some("run".into()),
             spans_dir: Some("/spans".into()),
             tracing_enabled: Some(true),
@@ -807,6 +825,7 @@ max_shared_value = "2MiB"
                     queues: vec![("gpu".into(), 0)],
                     wait: Duration::from_secs(1),
                     max_shared_value: 1 << 20,
+                    shared_commands: false,
                 }),
                 temp_dir: "run".into(),
                 spans_dir: "/spans".into(),

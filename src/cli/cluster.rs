@@ -13,7 +13,10 @@ pub(super) fn render(cluster: &ClusterReport) -> String {
                 node.node_id.clone(),
                 if node.is_alive { "alive" } else { "silent" }.to_owned(),
                 format!("{} ago", Elapsed::from_nanos(node.heard_ns)),
-                node.queues.join(", "),
+                match node.shared_commands {
+                    true => format!("{} (commands too)", node.queues.join(", ")),
+                    false => node.queues.join(", "),
+                },
                 format!("{} of {}", node.free, node.slots),
                 node.version.clone(),
                 node.place_id.clone(),
@@ -51,12 +54,16 @@ fn engine_line(cluster: &ClusterReport) -> String {
     format!("{engine} {version} at {address}, {copies}")
 }
 
-/// Names the nodes that serve a queue.
+/// Names the nodes that serve a queue. Where commands wait that none of them runs, that is said.
 fn served_by(queue: &QueueReport) -> String {
-    match queue.served_by.join(", ") {
+    let mut nodes = match queue.served_by.join(", ") {
         nobody if nobody.is_empty() => "nobody".into(),
         nodes => nodes,
+    };
+    if queue.waiting_commands > 0 && queue.commands_run_by.is_empty() && !queue.served_by.is_empty() {
+        nodes.push_str(&format!("; {} for nobody", Count(queue.waiting_commands as usize, "command")));
     }
+    nodes
 }
 
 /// Returns what `status` says of it, in two of its lines.
@@ -97,6 +104,7 @@ mod tests {
             queues: vec!["default".into()],
             slots: 2,
             free: 1,
+            shared_commands: node_id == "a",
         };
         let queue = |name: &str, served_by: Vec<String>| QueueReport {
             name: name.into(),
@@ -106,6 +114,8 @@ mod tests {
             max_bytes: None,
             replicas: 1,
             served_by,
+            waiting_commands: 2,
+            commands_run_by: Vec::new(),
         };
         ClusterReport {
             address: "nats://127.0.0.1".into(),
@@ -127,12 +137,12 @@ mod tests {
             lines,
             [
                 "NODE STATE HEARD QUEUES FREE VERSION PLACE",
-                "a alive 2 s ago default 1 of 2 0.1.0 k3f9a2m4q7cxw",
+                "a alive 2 s ago default (commands too) 1 of 2 0.1.0 k3f9a2m4q7cxw",
                 "b silent 2 s ago default 1 of 2 0.1.0 k3f9a2m4q7cxw",
                 "and 1 node of another version, whose heartbeats cannot be read here",
                 "",
                 "QUEUE WAITING RUNNING SERVED BY",
-                "default 3 1 a",
+                "default 3 1 a; 2 commands for nobody",
                 "gpu 3 1 nobody",
                 "without TRACER_default_Q_c, whose servers do not answer",
                 "",

@@ -9,6 +9,7 @@ use std::process::{Command, Stdio};
 use clap::Subcommand;
 use serde_json::json;
 use tracer_core::queue::check_queue_name;
+use tracer_engine::interface::Queues;
 use tracer_engine::config::{Configuration, PORT, Servers, User};
 use tracer_engine::process::{self, Made};
 use tracer_engine::roles::Role;
@@ -119,6 +120,9 @@ struct InitArgs {
     /// Make this queue; may be repeated
     #[arg(long, value_name = "NAME", value_delimiter = ',', value_parser = parse_queue)]
     queue: Vec<String>,
+    /// Make the part for commands of these queues too, for nodes that are started with --shared-commands
+    #[arg(long, requires = "queue")]
+    shared_commands: bool,
     /// Number of servers with a copy of each stream [default: 3 where there are several servers, else 1]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(1..=5))]
     replicas: Option<u8>,
@@ -303,7 +307,8 @@ impl InitArgs {
             CommandError::new(exit::USAGE, text)
         })?;
         tracer_engine::access::check(&access).map_err(|error| CommandError::new(exit::USAGE, error))?;
-        let (copies, made) = process::init(&access, &self.queue, self.replicas.map(usize::from))
+        let queues = Queues { names: self.queue.clone(), shared_commands: self.shared_commands };
+        let (copies, made) = process::init(&access, &queues, self.replicas.map(usize::from))
             .map_err(|error| CommandError::new(exit::FAILED, error))?;
         let word = |made: &Made| match made {
             Made::New => "made",

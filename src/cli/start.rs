@@ -110,6 +110,11 @@ pub(super) struct Args {
     /// Values of 256 KiB and more are copied through the engine's disk, and are removed there when the task has ended.
     #[arg(long, value_name = "SIZE", value_parser = parse_size, env = config::MAX_SHARED_VALUE_VARIABLE)]
     max_shared_value: Option<u64>,
+    /// Run commands of these queues too, and not only functions of modules that are found by name [default: false]
+    ///
+    /// Whoever may submit to one of them runs any program on this machine, as you.
+    #[arg(long, env = config::SHARED_COMMANDS_VARIABLE, value_name = "BOOL", hide_possible_values = true, value_parser = clap::builder::BoolishValueParser::new(), num_args = 0..=1, require_equals = true, default_missing_value = "true")]
+    shared_commands: Option<bool>,
     /// Switch for all tracing; false overrides any hook [default: true]
     #[arg(long, env = config::TRACING_ENABLED_VARIABLE, value_name = "BOOL", hide_possible_values = true, value_parser = clap::builder::BoolishValueParser::new(), num_args = 0..=1, require_equals = true, default_missing_value = "true")]
     tracing_enabled: Option<bool>,
@@ -252,6 +257,7 @@ fn settings(args: Args) -> Result<Settings, CommandError> {
         queues: Some(args.queue),
         engine_wait: args.engine_wait,
         max_shared_value: args.max_shared_value,
+        shared_commands: args.shared_commands,
         temp_dir: args.place.temp_dir,
         spans_dir: args.spans_dir,
         tracing_enabled: args.tracing_enabled,
@@ -426,6 +432,9 @@ fn try_engine(engine: &config::Engine, place: &Path) -> Result<Vec<String>, Comm
     if let Some(id) = place_file::id(place) {
         let node_id = place_file::node_id(&server::host_name(), id);
         command.args(["--place", &id.to_string(), "--node-id", &node_id]);
+    }
+    if engine.shared_commands {
+        command.arg("--shared-commands");
     }
     let tried = command.args(queues).env("NO_COLOR", "1").stdin(Stdio::null()).output()?;
     if tried.status.success() {
@@ -792,6 +801,13 @@ fn banner(started: &Started, settings: &HeadSettings, is_foreground: bool) -> St
         let queues = super::status::served_queues(engine.queues.iter().map(|(name, slots)| (name, slots)));
         fields.push(("  engine", engine.access.address.clone()));
         fields.push(("  queues", queues));
+        if engine.shared_commands {
+            let who = match engine.access.credentials {
+                Some(_) => "whoever may submit to them",
+                None => "whoever reaches the engine, which asks for no credentials,",
+            };
+            fields.push(("  commands", format!("{who} runs any program here, as you (--shared-commands)")));
+        }
     }
     let queue = format!("takes up to {} of memory, {}", Size(settings.queue_memory), settings.queue_memory_source);
     fields.push(("  queue", queue));

@@ -37,8 +37,8 @@ use bundles::{BundleChange, HeldBundle, SharedBundle};
 const LOOK_AGAIN: u64 = 4;
 /// Tasks that are looked at in one interval of heartbeats.
 const LOOKS: usize = 64;
-/// Turn of a queue, counted from the last one before, in which its second part is taken from first: every fourth.
-const SECOND_FIRST: u32 = 4;
+/// Parts of a queue in the order of its turns: the one that is taken from first in each. A node that runs no commands takes from the first part then.
+const TURNS: [Tier; 4] = [Tier::First, Tier::Commands, Tier::First, Tier::Second];
 /// Tries to get a value, one in each interval of heartbeats, before it counts as lost.
 const TRIES: u32 = 10;
 
@@ -51,6 +51,8 @@ pub struct Settings {
     pub node_id: String,
     /// Queues that it pulls from, each with the most tasks of it at a time; empty for a node that only submits.
     pub queues: Vec<(String, usize)>,
+    /// True if its head runs commands of these queues too.
+    pub shared_commands: bool,
     /// Interval after which the engine delivers again what nobody acknowledges, in nanoseconds.
     pub ack_wait_ns: u64,
     /// Interval at which what is held is said to be, and heartbeats are written, in nanoseconds.
@@ -348,8 +350,8 @@ struct Pulling {
     going: Vec<(Tier, bool)>,
     /// True if one part was looked into, and had less than there was room for.
     has_looked: bool,
-    /// Number of the turn, of those of which the last begins with the second part.
-    turn: u32,
+    /// Number of the next turn among [`TURNS`].
+    turn: usize,
 }
 
 #[derive(Clone, Debug)]
@@ -576,6 +578,7 @@ impl Agent {
                 free: u32::try_from(self.room()).unwrap_or(u32::MAX),
                 slots: u32::try_from(self.slots).unwrap_or(u32::MAX),
                 queues: self.settings.queues.iter().map(|(queue, _)| queue.clone()).collect(),
+                shared_commands: self.settings.shared_commands,
             };
             self.say(Request::Beat(beat.encode()));
             self.look_again(now_ns);
@@ -1038,23 +1041,21 @@ impl Agent {
         }
     }
 
-    /// Goes on with the turn of a queue: what is there in one part and then in the other, and where there was less than there is room for, what comes within
+    /// Goes on with the turn of a queue: what is there in one part and then in the others, and where there was less than there is room for, what comes within
     /// a while. A part that is pulled from since before has nothing that waits.
     fn pull_from(&mut self, queue: String, count: usize) {
         let pulling = self.pulling.entry(queue.clone()).or_default();
         if pulling.going.iter().any(|(_, waits)| !waits) {
             return;
         }
-        let is_asked = |tier: Tier| pulling.going.iter().any(|(going, _)| *going == tier);
-        let asked: Vec<_> = match (is_asked(Tier::First), is_asked(Tier::Second), pulling.has_looked) {
-            (true, true, _) => Vec::new(),
-            (true, false, _) => vec![(Tier::Second, true)],
-            (false, true, _) => vec![(Tier::First, true)],
-            (false, false, true) => vec![(Tier::First, true), (Tier::Second, true)],
-            (false, false, false) => {
-                pulling.turn = pulling.turn % SECOND_FIRST + 1;
-                vec![(if pulling.turn == SECOND_FIRST { Tier::Second } else { Tier::First }, false)]
-            }
+        let parts = Tier::served(self.settings.shared_commands);
+        let asked: Vec<_> = if pulling.has_looked || !pulling.going.is_empty() {
+            let is_asked = |tier: &Tier| pulling.going.iter().any(|(going, _)| going == tier);
+            parts.iter().filter(|tier| !is_asked(tier)).map(|tier| (*tier, true)).collect()
+        } else {
+            let first = TURNS[pulling.turn];
+            pulling.turn = (pulling.turn + 1) % TURNS.len();
+            vec![(if parts.contains(&first) { first } else { Tier::First }, false)]
         };
         pulling.has_looked = false;
         pulling.going.extend(&asked);

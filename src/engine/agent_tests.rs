@@ -364,6 +364,7 @@ fn settings(place: PlaceId, life: u64) -> Settings {
         own: Holder { place, life },
         node_id: place.to_string(),
         queues: vec![(QUEUE.into(), most)],
+        shared_commands: false,
         ack_wait_ns: ACK_WAIT,
         keep_ns: 3 * SECOND,
         engine_wait_ns: 5 * SECOND,

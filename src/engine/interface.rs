@@ -20,6 +20,32 @@ pub enum Tier {
     First,
     /// Tasks of jobs that have many.
     Second,
+    /// Commands. Nodes that do not run any never take from it.
+    Commands,
+}
+
+impl Tier {
+    /// Returns the parts that a node serves, which runs commands or does not.
+    pub fn served(shared_commands: bool) -> &'static [Tier] {
+        if shared_commands { &[Tier::First, Tier::Second, Tier::Commands] } else { &[Tier::First, Tier::Second] }
+    }
+}
+
+/// Queues that are served, or are to be there.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Queues {
+    /// Their names.
+    pub names: Vec<String>,
+    /// True if their parts for commands are meant too.
+    pub shared_commands: bool,
+}
+
+impl Queues {
+    /// Returns all parts of all of them.
+    pub fn parts(&self) -> impl Iterator<Item = (&str, Tier)> {
+        let parts = Tier::served(self.shared_commands);
+        self.names.iter().flat_map(move |queue| parts.iter().map(move |tier| (&**queue, *tier)))
+    }
 }
 
 /// The key of a record.
@@ -169,6 +195,8 @@ pub enum Request {
 pub enum PutError {
     /// There is no such queue.
     NoQueue,
+    /// The queue of this name takes no commands: no node that runs some has ever served it.
+    NoCommands(String),
     /// The queue takes no more.
     Full,
     /// Anything else that will not change by itself, in words.
@@ -179,6 +207,7 @@ impl fmt::Display for PutError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             PutError::NoQueue => f.write_str("there is no such queue"),
+            PutError::NoCommands(queue) => write!(f, "the queue `{queue}` takes no commands"),
             PutError::Full => f.write_str("it is full"),
             PutError::Refused(reason) => f.write_str(reason),
         }

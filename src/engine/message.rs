@@ -216,11 +216,14 @@ impl Terms {
     }
 
     pub(crate) fn take(take: &mut Take<'_>) -> Result<Terms, WireError> {
-        let at_most_once = match take.u8()? {
-            flag @ 0..=1 => flag == 1,
-            _ => return Err(WireError::UnknownValue("flag")),
-        };
-        Ok(Terms { at_most_once, crash_limit: take.u32()? })
+        Ok(Terms { at_most_once: take_flag(take)?, crash_limit: take.u32()? })
+    }
+}
+
+fn take_flag(take: &mut Take<'_>) -> Result<bool, WireError> {
+    match take.u8()? {
+        flag @ 0..=1 => Ok(flag == 1),
+        _ => Err(WireError::UnknownValue("flag")),
     }
 }
 
@@ -239,6 +242,8 @@ pub struct Heartbeat {
     pub slots: u32,
     /// The queues that it serves.
     pub queues: Vec<String>,
+    /// True if it runs commands of these queues too.
+    pub shared_commands: bool,
 }
 
 impl Heartbeat {
@@ -252,6 +257,7 @@ impl Heartbeat {
         out.put_u32(self.slots);
         out.put_u32(self.queues.len() as u32);
         self.queues.iter().for_each(|queue| out.put_str(queue));
+        out.put_u8(self.shared_commands.into());
         out
     }
 
@@ -261,8 +267,9 @@ impl Heartbeat {
         let (life, node_id, version) = (take.u64()?, take.str()?.to_owned(), take.str()?.to_owned());
         let (free, slots) = (take.u32()?, take.u32()?);
         let queues = (0..take.u32()?).map(|_| Ok(take.str()?.to_owned())).collect::<Result<_, WireError>>()?;
+        let shared_commands = take_flag(&mut take)?;
         take.finish()?;
-        Ok(Heartbeat { life, node_id, version, free, slots, queues })
+        Ok(Heartbeat { life, node_id, version, free, slots, queues, shared_commands })
     }
 }
 
@@ -346,7 +353,8 @@ mod tests {
             assert!(BundleMessage::decode(&bundle.encode()).is_err(), "{count}");
         }
         let queues = vec!["default".into(), "gpu".into()];
-        let beat = Heartbeat { life: 7, node_id: "a".into(), version: "0.1.0".into(), free: 1, slots: 2, queues };
+        let (node_id, version) = ("a".into(), "0.1.0".into());
+        let beat = Heartbeat { life: 7, node_id, version, free: 1, slots: 2, queues, shared_commands: true };
         assert_eq!(Heartbeat::decode(&beat.encode()), Ok(beat));
         let id = ClusterTaskId { place: PlaceId(1), task: TaskId(2) };
         let stop = |grace_ns| Told::Stop(id, Stop { grace_ns });

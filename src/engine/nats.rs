@@ -2,7 +2,7 @@
 //!
 //! | asset | kind | holds |
 //! |---|---|---|
-//! | `TRACER_default_Q_<queue>`, `TRACER_default_Q2_<queue>` | work queue stream for each tier, with the durable pull consumer `w` | messages, each under the subject of its task |
+//! | `TRACER_default_Q_<queue>`, `TRACER_default_Q2_<queue>`, `TRACER_default_QC_<queue>` | work queue stream for each tier, with the durable pull consumer `w`; the last one for commands, if a node runs some | messages, each under the subject of its task |
 //! | `TRACER_default_RECORD` | stream with one message for each subject | records under `task.<place>.<task>` and `bundle.<place>.<task>`, heartbeats under `node.<place>` |
 //! | `TRACER_default_VALUE` | stream, read with direct gets | large values in pieces, under `<place>.<task>.<attempt>.<digest>` |
 //! | `tracer.default.to.<place>` | subject without storage | what nodes tell each other |
@@ -41,7 +41,7 @@ use tracer_ipc::protocol::EngineAccess;
 use crate::access::{self, Credentials, EngineError};
 use crate::bundle::BUNDLE_LIMIT;
 use crate::doctor::{self, Finding};
-use crate::interface::{Answer, Delivery, Entry, Handle, PutError, RecordKey, Request, Tier};
+use crate::interface::{Answer, Delivery, Entry, Handle, PutError, Queues, RecordKey, Request, Tier};
 use crate::message::BundleMessage;
 use crate::survey::Survey;
 use roles::Role;
@@ -99,12 +99,13 @@ pub(crate) enum FromEngine {
 }
 
 /// The parts of a queue, each of which is a stream.
-const TIERS: [Tier; 2] = [Tier::First, Tier::Second];
+const TIERS: [Tier; 3] = [Tier::First, Tier::Second, Tier::Commands];
 
 fn queue_stream(queue: &str, tier: Tier) -> String {
     match tier {
         Tier::First => format!("TRACER_{CLUSTER}_Q_{queue}"),
         Tier::Second => format!("TRACER_{CLUSTER}_Q2_{queue}"),
+        Tier::Commands => format!("TRACER_{CLUSTER}_QC_{queue}"),
     }
 }
 
@@ -113,9 +114,9 @@ fn is_of_cluster(stream: &str) -> bool {
     stream.starts_with(&format!("TRACER_{CLUSTER}_"))
 }
 
-/// Returns the queue that a stream is a part of.
-fn queue_of_stream(stream: &str) -> Option<&str> {
-    TIERS.iter().find_map(|tier| stream.strip_prefix(&queue_stream("", *tier)))
+/// Returns the queue that a stream is of, and the part of it.
+fn part_of_stream(stream: &str) -> Option<(&str, Tier)> {
+    TIERS.into_iter().find_map(|tier| Some((stream.strip_prefix(&queue_stream("", tier))?, tier)))
 }
 
 /// Returns the version that the description of a stream tells.
@@ -127,6 +128,7 @@ fn queue_subjects(queue: &str, tier: Tier) -> String {
     match tier {
         Tier::First => format!("tracer.{CLUSTER}.q.{queue}."),
         Tier::Second => format!("tracer.{CLUSTER}.q2.{queue}."),
+        Tier::Commands => format!("tracer.{CLUSTER}.qc.{queue}."),
     }
 }
 
@@ -190,7 +192,7 @@ impl Nats {
     pub(crate) async fn connect(
         access: &EngineAccess,
         place: PlaceId,
-        queues: Vec<String>,
+        queues: Queues,
         values: PathBuf,
         events: UnboundedSender<FromEngine>,
     ) -> Result<Nats, EngineError> {
@@ -344,7 +346,14 @@ impl Nats {
             Ok(_) => Answer::Put(Ok(())),
             // There is one of this task.
             Err(error) if error.kind() == PublishErrorKind::WrongLastSequence => Answer::Put(Ok(())),
-            Err(error) => put_error(&error).map_or(Answer::Unreachable, |why| Answer::Put(Err(why))),
+            Err(error) => match put_error(&error) {
+                // Its part for commands is made by the first node that runs some.
+                Some(PutError::NoQueue) if tier == Tier::Commands => {
+                    Answer::Put(Err(PutError::NoCommands(queue.into())))
+                }
+                Some(why) => Answer::Put(Err(why)),
+                None => Answer::Unreachable,
+            },
         }
     }
 
@@ -393,9 +402,14 @@ impl Nats {
     /// Reads the message of a task, whichever part of a queue has it.
     async fn find_in_queue(&self, queue: &str, id: ClusterTaskId) -> Result<Option<Entry>, ()> {
         for tier in TIERS {
-            let found = self.last(queue_stream(queue, tier), queue_subject(queue, tier, id)).await?;
-            if found.is_some() {
-                return Ok(found);
+            let found = last_or_why(&self.context, queue_stream(queue, tier), queue_subject(queue, tier, id)).await;
+            match found {
+                Ok(Some(entry)) => return Ok(Some(entry)),
+                Ok(None) => {}
+                // Many queues have no part for commands.
+                Err(LastRawMessageErrorKind::JetStream(error))
+                    if tier == Tier::Commands && error.error_code() == ErrorCode::STREAM_NOT_FOUND => {}
+                Err(_) => return Err(()),
             }
         }
         Ok(None)
@@ -458,7 +472,16 @@ impl Nats {
 
 /// Reads the last message of a subject, from whoever leads the stream.
 async fn last(context: &Context, stream: String, subject: String) -> Result<Option<Entry>, ()> {
-    let stream = context.get_stream_no_info(stream).await.map_err(drop)?;
+    last_or_why(context, stream, subject).await.map_err(drop)
+}
+
+/// Does the same, and returns why it cannot.
+async fn last_or_why(
+    context: &Context,
+    stream: String,
+    subject: String,
+) -> Result<Option<Entry>, LastRawMessageErrorKind> {
+    let stream = context.get_stream_no_info(stream).await.map_err(|_| LastRawMessageErrorKind::Other)?;
     match stream.get_last_raw_message_by_subject(&subject).await {
         Ok(message) => Ok(Some(Entry {
             revision: message.sequence,
@@ -466,7 +489,7 @@ async fn last(context: &Context, stream: String, subject: String) -> Result<Opti
             value: message.payload.to_vec(),
         })),
         Err(error) if error.kind() == LastRawMessageErrorKind::NoMessageFound => Ok(None),
-        Err(_) => Err(()),
+        Err(error) => Err(error.kind()),
     }
 }
 
@@ -487,7 +510,7 @@ fn put_error(error: &PublishError) -> Option<PutError> {
 /// Sets up what a connection needs that has just been made, until that works; says that the engine can be reached; and watches the records of this place's
 /// tasks for as long as the connection lasts.
 async fn set_up_and_watch(
-    (client, queues, address): (Client, Vec<String>, String),
+    (client, queues, address): (Client, Queues, String),
     place: PlaceId,
     violations: watch::Receiver<String>,
     events: UnboundedSender<FromEngine>,
@@ -570,7 +593,7 @@ fn options(access: &EngineAccess) -> Result<ConnectOptions, EngineError> {
 async fn set_up(
     client: &Client,
     place: PlaceId,
-    queues: &[String],
+    queues: &Queues,
     address: &str,
 ) -> Result<consumer::push::Messages, EngineError> {
     let context = async_nats::jetstream::new(client.clone());
@@ -594,7 +617,7 @@ pub enum Made {
 async fn make_assets(
     client: &Client,
     context: &Context,
-    queues: &[String],
+    queues: &Queues,
     address: &str,
     copies: Option<usize>,
 ) -> Result<Vec<(String, Made)>, EngineError> {
@@ -612,7 +635,7 @@ async fn make_assets(
     let mut all = vec![(name, made)];
     let (made, _) = make_stream(client, context, values::stream(), address, (copies, of_records)).await?;
     all.push((values::stream_name(), made));
-    for (queue, tier) in queues.iter().flat_map(|queue| TIERS.map(|tier| (queue, tier))) {
+    for (queue, tier) in queues.parts() {
         let name = queue_stream(queue, tier);
         let of_queue = StreamConfig {
             name: name.clone(),
@@ -724,13 +747,13 @@ async fn watch(client: &Client, context: &Context, place: PlaceId) -> Result<con
 /// Tries an engine out, as `tracer start` does before it says that it has started: connects, and makes what is missing. Returns what is not as it should be.
 pub(crate) async fn try_out(
     access: &EngineAccess,
-    queues: &[String],
+    queues: &Queues,
     node: Option<(PlaceId, &str)>,
 ) -> Result<Vec<Finding>, EngineError> {
     let connected = Connected::to(access).await?;
     let Connected { client, context, address, .. } = &connected;
     connected.unless_violated(make_assets(client, context, queues, address, None)).await?;
-    let role = if queues.is_empty() { Role::Submitter } else { Role::Node };
+    let role = if queues.names.is_empty() { Role::Submitter } else { Role::Node };
     if let Some(missing) = connected.missing(role).await?.into_iter().next() {
         return Err(EngineError::Permission { address: address.clone(), missing });
     }
@@ -750,7 +773,7 @@ pub(crate) async fn try_out(
 /// Makes the streams of a cluster and of these queues, each with so many copies: three where there are several servers unless said.
 pub(crate) async fn init(
     access: &EngineAccess,
-    queues: &[String],
+    queues: &Queues,
     copies: Option<usize>,
 ) -> Result<(usize, Vec<(String, Made)>), EngineError> {
     let connected = Connected::to(access).await?;

@@ -20,7 +20,7 @@ use tracer_ipc::stored;
 
 use crate::agent::{Agent, BUNDLE_WAIT_NS, Effect, Import, NotStored, Settings, Sharing, SharingBundle, ToHead, Token};
 use crate::doctor::{Examination, Finding};
-use crate::interface::{PutError, Request, Tier};
+use crate::interface::{PutError, Queues, Request, Tier};
 use crate::message::{TaskMessage, set_aside};
 use crate::nats::{self, ACK_WAIT, FromEngine, Nats, roles};
 use crate::record::{Claim, End, Holder, Mark, PastAttempt, Terms};
@@ -67,7 +67,7 @@ fn runtime() -> io::Result<tokio::runtime::Runtime> {
 /// Tries an engine out in this process, which ends soon after, for a node of this place and name. Returns what is not as it should be.
 pub fn try_out(
     access: &EngineAccess,
-    queues: &[String],
+    queues: &Queues,
     node: Option<(PlaceId, &str)>,
 ) -> Result<Vec<Finding>, AgentError> {
     let runtime = runtime().map_err(AgentError::Runtime)?;
@@ -77,7 +77,7 @@ pub fn try_out(
 /// Makes the streams of a cluster and of these queues, and returns them with the number of their copies: three where there are several servers unless said.
 pub fn init(
     access: &EngineAccess,
-    queues: &[String],
+    queues: &Queues,
     copies: Option<usize>,
 ) -> Result<(usize, Vec<(String, Made)>), AgentError> {
     let runtime = runtime().map_err(AgentError::Runtime)?;
@@ -142,7 +142,8 @@ async fn serve(
     let now_ns = || u64::try_from(clock.elapsed().as_nanos()).unwrap_or(u64::MAX);
     // First it says who this node is.
     let Some(first) = from_head.recv().await else { return Ok(()) };
-    let ToAgent::Node { place, life, node_id, access, queues, engine_wait_ms, max_shared_value } = first? else {
+    let ToAgent::Node { place, life, node_id, access, queues, engine_wait_ms, max_shared_value, shared_commands } = first?
+    else {
         return Err(AgentError::Protocol(WireError::UnknownValue("first message")));
     };
     let limited =
@@ -151,6 +152,7 @@ async fn serve(
         own: Holder { place, life },
         node_id: node_id.clone(),
         queues: queues.iter().map(limited).collect(),
+        shared_commands,
         ack_wait_ns: ACK_WAIT.as_nanos() as u64,
         keep_ns: KEEP.as_nanos() as u64,
         engine_wait_ns: engine_wait_ms.saturating_mul(1_000_000),
@@ -158,8 +160,8 @@ async fn serve(
     };
     let mut agent = Agent::new(settings, now_ns());
     let (events, mut from_engine) = unbounded_channel();
-    let names = queues.iter().map(|(queue, _)| queue.clone()).collect();
-    let nats = Nats::connect(&access, place, names, values.clone(), events).await.map_err(AgentError::Engine)?;
+    let queues = Queues { names: queues.into_iter().map(|(queue, _)| queue).collect(), shared_commands };
+    let nats = Nats::connect(&access, place, queues, values.clone(), events).await.map_err(AgentError::Engine)?;
     let nats = Arc::new(nats);
     let mut out = Out { bytes: Vec::new(), address: access.address, engine_wait_ms, why: String::new() };
     let mut next_ns = now_ns();
@@ -294,6 +296,13 @@ impl Out {
                      (hint: a queue is made by the first node that serves it: `tracer start --address {address} --queue NAME`)"
                 ),
             ),
+            NotStored::Put(PutError::NoCommands(queue)) => Refusal::new(
+                RefusalCode::QueueRefused,
+                format!(
+                    "the queue `{queue}` in the engine at `{address}` takes no commands: no node that serves it runs some\n\
+                     (hint: start one with `tracer start --address {address} --queue {queue} --shared-commands`)"
+                ),
+            ),
             NotStored::Put(PutError::Full) => Refusal::new(
                 RefusalCode::QueueFull,
                 format!("the queue in the engine at `{address}` is full\n(hint: submit more when some have ended)"),
@@ -336,6 +345,7 @@ fn on_head(agent: &mut Agent, nats: &Arc<Nats>, message: ToAgent, now_ns: u64) -
         ToAgent::Share {
             task,
             queue,
+            is_command,
             is_of_many,
             submitted_unix_nano,
             at_most_once,
@@ -348,7 +358,11 @@ fn on_head(agent: &mut Agent, nats: &Arc<Nats>, message: ToAgent, now_ns: u64) -
             let terms = Terms { at_most_once, crash_limit };
             let (envelope, values) = set_aside(&envelope, large).map_err(AgentError::Protocol)?;
             let message = TaskMessage { submitted_unix_nano, terms, envelope: &envelope, digests: &[] }.encode();
-            let tier = if is_of_many { Tier::Second } else { Tier::First };
+            let tier = match (is_command, is_of_many) {
+                (true, _) => Tier::Commands,
+                (false, true) => Tier::Second,
+                (false, false) => Tier::First,
+            };
             agent.on_share(task, Sharing { queue, tier, message, values, is_new, is_stored }, now_ns);
         }
         ToAgent::ShareBundle { first, count, queue, crash_limit, run_ns, is_new, is_stored, tasks } => {

@@ -238,7 +238,8 @@ pub fn on_import(state: &mut State, effects: &mut impl Effects, import: Import, 
         return drop_files(state, &import);
     }
     let of_arguments = import.problem.clone().map(|message| Failure::Arguments { message });
-    let problem = of_arguments.or_else(|| Some(Failure::Module { message: check(&import.envelope)? }));
+    let takes_commands = state.settings.shared_commands;
+    let problem = of_arguments.or_else(|| Some(Failure::Module { message: check(&import.envelope, takes_commands)? }));
     if problem.is_some() {
         drop_files(state, &import);
     }
@@ -294,18 +295,27 @@ fn stand_in(
     (previous, are_written)
 }
 
-/// Says what keeps the envelope of another node from being run here, if anything does.
-fn check(envelope: &[u8]) -> Option<String> {
+/// Says what keeps the envelope of another node from being run here, if anything does. The agent takes no commands where none are run, but who has put this
+/// one into the queue is not known.
+fn check(envelope: &[u8], takes_commands: bool) -> Option<String> {
     let envelope = match Envelope::decode(envelope) {
         Ok(envelope) => envelope,
         Err(error) => return Some(format!("this node cannot read the task: {error}")),
     };
-    let module = match &envelope.spec {
-        TaskSpec::Function(function) if function.actor == ActorRole::None => function.module,
-        _ => return Some("this node takes functions from queues, and nothing else".into()),
-    };
-    if tracer_core::module_name::is_path(module) {
-        return Some(format!("this node takes no path of a library from a queue, such as `{module}`"));
+    match &envelope.spec {
+        TaskSpec::Function(FunctionSpec { actor: ActorRole::None, module, .. }) => {
+            if tracer_core::module_name::is_path(module) {
+                return Some(format!("this node takes no path of a library from a queue, such as `{module}`"));
+            }
+        }
+        TaskSpec::Function(_) => return Some("this node takes no actors from queues".into()),
+        TaskSpec::Command(_) if !takes_commands => {
+            return Some("this node takes functions from queues, and no commands (--shared-commands)".into());
+        }
+        TaskSpec::Command(command) if !command.input.is_empty() => {
+            return Some("the input of the command is a socket of its own node".into());
+        }
+        TaskSpec::Command(_) => {}
     }
     let has_local = envelope.submitter.is_some()
         || envelope.inputs.iter().any(|input| input.task().is_some())

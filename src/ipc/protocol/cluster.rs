@@ -42,6 +42,8 @@ pub struct NodeReport {
     pub slots: u32,
     /// Slots that are free.
     pub free: u32,
+    /// True if it runs commands of its queues too.
+    pub shared_commands: bool,
 }
 
 /// A queue, as the engine has it.
@@ -61,4 +63,8 @@ pub struct QueueReport {
     pub replicas: usize,
     /// The nodes that are alive and serve it, by name.
     pub served_by: Vec<String>,
+    /// Number of commands among the messages that no node has.
+    pub waiting_commands: u64,
+    /// Those of the nodes that serve it that run commands too, by name.
+    pub commands_run_by: Vec<String>,
 }

@@ -158,6 +158,8 @@ pub enum ToAgent {
         engine_wait_ms: u64,
         /// The most bytes of one argument or result.
         max_shared_value: u64,
+        /// True if it runs commands of these queues too.
+        shared_commands: bool,
     },
     /// A task to put into a queue.
     Share {
@@ -165,6 +167,8 @@ pub enum ToAgent {
         task: TaskId,
         /// The queue.
         queue: String,
+        /// True if it is a command, and goes to nodes alone that take some.
+        is_command: bool,
         /// True if its job has many tasks in queues: others come before it.
         is_of_many: bool,
         /// Time at which it was accepted, in nanoseconds since the Unix epoch.
@@ -521,7 +525,16 @@ impl ToAgent {
     /// Appends the body of its frame.
     pub fn put(&self, out: &mut Vec<u8>) {
         match self {
-            ToAgent::Node { place, life, node_id, access, queues, engine_wait_ms, max_shared_value } => {
+            ToAgent::Node {
+                place,
+                life,
+                node_id,
+                access,
+                queues,
+                engine_wait_ms,
+                max_shared_value,
+                shared_commands,
+            } => {
                 out.put_u8(1);
                 [place.0, *life, *engine_wait_ms, *max_shared_value].into_iter().for_each(|number| out.put_u64(number));
                 out.put_str(node_id);
@@ -531,10 +544,12 @@ impl ToAgent {
                     out.put_str(queue);
                     out.put_u32(*slots);
                 }
+                out.put_u8((*shared_commands).into());
             }
             ToAgent::Share {
                 task,
                 queue,
+                is_command,
                 is_of_many,
                 submitted_unix_nano,
                 at_most_once,
@@ -546,7 +561,8 @@ impl ToAgent {
             } => {
                 out.put_u8(2);
                 [task.0, *submitted_unix_nano].into_iter().for_each(|number| out.put_u64(number));
-                [*is_of_many, *at_most_once, *is_new, *is_stored].into_iter().for_each(|flag| out.put_u8(flag.into()));
+                let flags = [*is_command, *is_of_many, *at_most_once, *is_new, *is_stored];
+                flags.into_iter().for_each(|flag| out.put_u8(flag.into()));
                 out.put_u32(*crash_limit);
                 out.put_str(queue);
                 out.put_bytes(envelope);
@@ -640,11 +656,21 @@ impl ToAgent {
                 let (node_id, access) = (take.str()?.to_owned(), EngineAccess::take(&mut take)?);
                 let queues = (0..take.u32()?).map(|_| Ok((take.str()?.to_owned(), take.u32()?)));
                 let queues = queues.collect::<Result<_, WireError>>()?;
-                ToAgent::Node { place, life, node_id, access, queues, engine_wait_ms, max_shared_value }
+                let shared_commands = flag(&mut take)?;
+                ToAgent::Node {
+                    place,
+                    life,
+                    node_id,
+                    access,
+                    queues,
+                    engine_wait_ms,
+                    max_shared_value,
+                    shared_commands,
+                }
             }
             2 => {
                 let (task, submitted_unix_nano) = (TaskId(take.u64()?), take.u64()?);
-                let (is_of_many, at_most_once) = (flag(&mut take)?, flag(&mut take)?);
+                let (is_command, is_of_many, at_most_once) = (flag(&mut take)?, flag(&mut take)?, flag(&mut take)?);
                 let (is_new, is_stored) = (flag(&mut take)?, flag(&mut take)?);
                 let (crash_limit, queue) = (take.u32()?, take.str()?.to_owned());
                 let envelope = take.bytes()?.into();
@@ -653,6 +679,7 @@ impl ToAgent {
                 ToAgent::Share {
                     task,
                     queue,
+                    is_command,
                     is_of_many,
                     submitted_unix_nano,
                     at_most_once,
@@ -855,10 +882,12 @@ mod tests {
                 queues: vec![("default".into(), 2), ("gpu".into(), 0)],
                 engine_wait_ms: 5000,
                 max_shared_value: 1 << 30,
+                shared_commands: true,
             },
             ToAgent::Share {
                 task: TaskId(1),
                 queue: "default".into(),
+                is_command: true,
                 is_of_many: true,
                 submitted_unix_nano: 2,
                 at_most_once: true,
