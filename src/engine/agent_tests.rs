@@ -1392,9 +1392,10 @@ fn a_node_asks_for_as_many_tasks_as_it_has_free_slots() {
     assert_eq!(agent.take_effects(), []);
 }
 
-/// Has tasks of both parts wait without end, and returns from which of them a node takes with one slot.
-fn taken_in_turn(takes: usize) -> String {
+/// Has tasks of all parts wait without end, and returns from which of them a node takes with one slot.
+fn taken_in_turn(takes: usize, shared_commands: bool) -> String {
     let mut agent = agent();
+    agent.settings.shared_commands = shared_commands;
     let (mut taken, mut told) = (String::new(), 0);
     while taken.len() < takes {
         agent.on_free(1, 1, told);
@@ -1410,7 +1411,11 @@ fn taken_in_turn(takes: usize) -> String {
             });
             agent.on_answer(claim.expect("there is room for it"), Answer::Swapped(Some(told)));
             agent.on_answer(number, Answer::Pulled);
-            taken.push(if tier == Tier::First { '1' } else { '2' });
+            taken.push(match tier {
+                Tier::First => '1',
+                Tier::Second => '2',
+                Tier::Commands => 'c',
+            });
         }
         agent.take_effects();
     }
@@ -1419,7 +1424,8 @@ fn taken_in_turn(takes: usize) -> String {
 
 #[test]
 fn single_tasks_are_taken_before_those_of_large_jobs_which_get_every_fourth_turn() {
-    assert_eq!(taken_in_turn(12), "111211121112");
+    assert_eq!(taken_in_turn(12, false), "111211121112");
+    assert_eq!(taken_in_turn(12, true), "1c121c121c12");
 }
 
 #[test]

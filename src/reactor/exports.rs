@@ -65,8 +65,8 @@ pub(crate) fn check(state: &State, envelope: &Envelope<'_>) -> Result<(), Refusa
             }
         }
     }
-    if envelope.demand != Demand::default() {
-        return refused("a task of a queue takes one slot, and cannot ask for cpus, resources or memory yet".into());
+    if (Demand { memory_bytes: None, ..envelope.demand.clone() }) != Demand::default() {
+        return refused("a task of a queue takes one slot, and cannot ask for cpus or resources yet".into());
     }
     for input in &envelope.inputs {
         if let InputSource::Stored(stored) = &input.source {

@@ -89,6 +89,7 @@ mod serving_tasks;
 mod serving_tls;
 mod serving_without_head;
 mod several_hooks;
+mod shared_commands;
 mod shared_values;
 mod soak;
 mod spans;

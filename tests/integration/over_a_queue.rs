@@ -3,8 +3,8 @@
 //! the one of `support`.
 //!
 //! What differs is in two lists with a reason for each line: [`DIFFERS`] for what means something else over a queue, and [`NOT_YET`] for what cannot go over
-//! one yet. A test of these lists asks `differs!()`, which is true here, and checks something else then, or less. Two modules are not here at all: `commands`,
-//! because a queue does not take commands yet, and `output`, because what a task writes does not come back over one yet.
+//! one yet. A test of these lists asks `differs!()`, which is true here, and checks something else then, or less. One module is not here at all: `output`,
+//! because what a task writes does not come back over a queue yet.
 
 mod nodes;
 mod waiting;
@@ -27,6 +27,8 @@ macro_rules! differs {
 mod attempts;
 #[path = "cancelling.rs"]
 mod cancelling;
+#[path = "commands.rs"]
+mod commands;
 #[path = "explain.rs"]
 mod explain;
 #[path = "fairness.rs"]
@@ -61,6 +63,23 @@ const DIFFERS: &[(&str, &str)] = &[
         "a node takes a task for a free slot, so none is leased behind one that runs",
     ),
     (
+        "cancelling::a_task_that_waits_for_too_long_and_a_command_that_is_silent_for_too_long_are_told_apart",
+        "what has waited for too long never came to the node that counts the others",
+    ),
+    (
+        "commands::input_is_given_once",
+        "a command of a queue reads nothing of its submitter, who may be on another machine",
+    ),
+    (
+        "commands::input_that_a_command_does_not_read_holds_nobody_up",
+        "a command of a queue reads nothing of its submitter, who may be on another machine",
+    ),
+    (
+        "commands::it_reads_the_input_of_its_submitter_in_order_and_to_the_end_when_told_to",
+        "it is refused: the input of a submitter is on another machine, perhaps",
+    ),
+    ("commands::without_waiting_its_id_is_printed_and_it_goes_on", "the id in the cluster is said too"),
+    (
         "explain::a_running_task_has_its_worker_named_and_those_behind_it_what_they_wait_for",
         "the origin names the node, and the node its worker; how many are before it in a queue, no node knows",
     ),
@@ -88,21 +107,14 @@ const DIFFERS: &[(&str, &str)] = &[
     ("submit::without_waiting_the_id_is_printed_and_get_gives_the_result_later", "the id in the cluster is said too"),
 ];
 
-/// Tests that do not check all that they check of one head, because a queue takes functions that ask for one slot and nothing else yet.
+/// Tests that do not check all that they check of one head, because a task of a queue asks for one slot and no resources yet.
 const NOT_YET: &[(&str, &str)] = &[
-    ("attempts::only_the_named_kinds_of_failure_are_tried_again", COMMANDS),
-    ("cancelling::a_command_gets_sigterm_then_sigkill_and_each_step_is_seen", COMMANDS),
-    ("cancelling::a_task_that_waits_for_too_long_and_a_command_that_is_silent_for_too_long_are_told_apart", COMMANDS),
-    ("cancelling::ctrl_c_twice_ends_it_at_once", COMMANDS),
     ("resources::a_driver_asks_for_what_its_tasks_need_and_never_more_runs_than_there_is", DEMANDS),
-    ("resources::memory_is_bounded_by_the_head_where_there_are_no_control_groups", COMMANDS),
-    ("resources::memory_is_bounded_by_the_kernel_where_that_is_allowed", COMMANDS),
     ("resources::slots_and_resources_are_counted_explained_given_back_and_kept_by_the_next_head", DEMANDS),
     ("resources::what_can_never_run_here_is_refused_and_nothing_else_is", DEMANDS),
 ];
 
-const COMMANDS: &str = "a queue takes no commands yet";
-const DEMANDS: &str = "a task of a queue cannot ask for cpus, resources or memory yet";
+const DEMANDS: &str = "a task of a queue cannot ask for cpus or resources yet";
 
 fn lines() -> impl Iterator<Item = &'static (&'static str, &'static str)> {
     DIFFERS.iter().chain(NOT_YET)
@@ -121,6 +133,7 @@ fn differs(function_in_test: &str) -> bool {
 const SOURCES: &[(&str, &str)] = &[
     ("attempts", include_str!("attempts.rs")),
     ("cancelling", include_str!("cancelling.rs")),
+    ("commands", include_str!("commands.rs")),
     ("explain", include_str!("explain.rs")),
     ("fairness", include_str!("fairness.rs")),
     ("large_values", include_str!("large_values.rs")),

@@ -225,8 +225,8 @@ fn is_held_by_kernel(cluster: &Cluster) -> bool {
     cluster.runner().status()["worker_memory"]["is_held_by_kernel"].as_bool().expect("it is said")
 }
 
-/// Takes more memory than is allowed: that fails by this name, and the head and the others go on. `takes_functions_alone` leaves commands and bounds of tasks out.
-fn memory_is_bounded(cluster: &Cluster, takes_functions_alone: bool) {
+/// Takes more memory than is allowed: that fails by this name, and the head and the others go on.
+fn memory_is_bounded(cluster: &Cluster) {
     let may = "out of memory: it may take 96 MiB";
     cluster.submit("misbehaving_tasks:takes_memory", &["20"]).success().stdout("20\n");
     cluster.submit("misbehaving_tasks:takes_memory", &["400"]).status(1).stderr_contains(may);
@@ -234,9 +234,6 @@ fn memory_is_bounded(cluster: &Cluster, takes_functions_alone: bool) {
     assert_eq!((&failure["reason"], &failure["limit_bytes"]), (&json!("out_of_memory"), &json!(96 << 20)));
     let peak = failure["peak_bytes"].as_u64().expect("it is known");
     assert!((90 << 20..400 << 20).contains(&peak), "{peak}");
-    if takes_functions_alone {
-        return;
-    }
     // What a command starts counts.
     let hungry = "head -c 400m /dev/zero | tail";
     for script in [hungry.to_owned(), format!("({hungry}) & wait $!")] {
@@ -260,7 +257,7 @@ fn memory_is_bounded(cluster: &Cluster, takes_functions_alone: bool) {
         super::support::kill(pid, rustix::process::Signal::KILL);
         wait_until("it is replaced", || (!cluster.worker_pids().contains(&pid)).then_some(()));
         let text = format!("worker {id} (pid {pid}) was killed");
-        assert!(!cluster.head_log().contains(&format!("{text}, because")), "{}", cluster.head_log());
+        assert!(!cluster.runner().head_log().contains(&format!("{text}, because")), "{}", cluster.runner().head_log());
     }
     cluster.submit("demo:my_function", &[]).success();
 }
@@ -273,7 +270,7 @@ fn memory_is_bounded_by_the_kernel_where_that_is_allowed() {
     }
     let status = cluster.runner().tracer(&["status"]).success();
     status.stdout_contains("at most 96 MiB for each worker, held by a control group\n");
-    memory_is_bounded(&cluster, differs!());
+    memory_is_bounded(&cluster);
 }
 
 #[test]
@@ -283,7 +280,7 @@ fn memory_is_bounded_by_the_head_where_there_are_no_control_groups() {
     assert!(!is_held_by_kernel(&cluster));
     let status = cluster.runner().tracer(&["status"]).success();
     status.stdout_contains("at most 96 MiB for each worker, watched by the head\n");
-    memory_is_bounded(&cluster, differs!());
+    memory_is_bounded(&cluster);
 }
 
 #[test]

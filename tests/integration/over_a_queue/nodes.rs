@@ -46,7 +46,8 @@ impl Builder {
         let joins = |node: support::Builder| node.arg("--address").arg(broker.address());
         let origin = joins(self.origin.workers(0)).submits_to(QUEUE).start();
         // Two heads of one user have one folder for spans too, unless they are told otherwise.
-        let holder = joins(self.holder).arg("--queue").arg(QUEUE).env("TRACER_SPANS_DIR", origin.spans_dir()).build();
+        let holder = joins(self.holder).arg("--queue").arg(QUEUE).arg("--shared-commands");
+        let holder = holder.env("TRACER_SPANS_DIR", origin.spans_dir()).build();
         Cluster { origin, holder: Some(holder), broker: Some(broker) }
     }
 
@@ -97,6 +98,30 @@ impl Cluster {
     /// `tracer start --head` of the node with the workers.
     pub(crate) fn start_command(&self, further: &[&str]) -> Command {
         self.runner().start_command(further)
+    }
+
+    /// Runs `tracer` to its end.
+    #[track_caller]
+    pub(crate) fn tracer<S: AsRef<OsStr>>(&self, arguments: &[S]) -> Run {
+        self.run(self.origin.command(arguments))
+    }
+
+    /// Runs a command to its end. What a command of the queue has written is in the log of its node.
+    #[track_caller]
+    pub(crate) fn run(&self, command: Command) -> Run {
+        let words: Vec<_> = command.get_args().map(OsStr::to_os_string).collect();
+        let mut run = self.origin.run(command);
+        let is_command = words.starts_with(&["submit".into(), "command".into()]);
+        if is_command && run.output.stdout.is_empty() {
+            let said = self.runner().tracer(&["logs", "last", "--stream=stdout", "--format=json"]);
+            // Nothing has run of what was refused.
+            let lines = if said.output.status.success() { said.stdout_text() } else { String::new() };
+            for line in lines.lines().map(|line| serde_json::from_str::<Value>(line).expect("each line is JSON")) {
+                let text = line["text"].as_str().expect("a line has its text");
+                run.output.stdout.extend(text.bytes().chain(*b"\n"));
+            }
+        }
+        run
     }
 
     #[track_caller]
