@@ -149,7 +149,14 @@ struct AgentArgs {
     node_id: Option<String>,
     #[arg(long)]
     shared_commands: bool,
+    /// What the node has for tasks, as JSON
+    #[arg(long, value_name = "BOUND", value_parser = parse_bound)]
+    has: Option<tracer_core::queue::QueueBound>,
     queues: Vec<String>,
+}
+
+fn parse_bound(text: &str) -> Result<tracer_core::queue::QueueBound, String> {
+    tracer_core::queue::QueueBound::decode(text).ok_or_else(|| format!("`{text}` is no bound"))
 }
 
 impl AgentArgs {
@@ -159,7 +166,7 @@ impl AgentArgs {
             let access = serde_json::from_str(access).map_err(|error| failed(error.into()))?;
             let node = self.place.zip(self.node_id.as_deref());
             let queues = tracer_engine::interface::Queues { names: self.queues.clone(), shared_commands: self.shared_commands };
-            let findings = tracer_engine::process::try_out(&access, &queues, node);
+            let findings = tracer_engine::process::try_out(&access, &queues, node, &self.has.clone().unwrap_or_default());
             for finding in findings.map_err(|error| failed(error.into()))? {
                 report::text(&format!(
                     "{}\n",

@@ -3,6 +3,7 @@
 use super::report;
 use crate::count::{Count, Elapsed};
 use crate::protocol::{ClusterReport, QueueReport};
+use tracer_core::queue::QueueBound;
 
 /// Renders all of it: the nodes, the queues, and the engine itself.
 pub(super) fn render(cluster: &ClusterReport) -> String {
@@ -30,11 +31,14 @@ pub(super) fn render(cluster: &ClusterReport) -> String {
     if !cluster.queues.is_empty() {
         text.push('\n');
         text.push_str(&report::table(
-            ["QUEUE", "WAITING", "RUNNING", "SERVED BY"],
+            ["QUEUE", "WAITING", "RUNNING", "A TASK MAY ASK FOR", "SERVED BY"],
             cluster
                 .queues
                 .iter()
-                .map(|queue| [queue.name.clone(), queue.waiting.to_string(), queue.held.to_string(), served_by(queue)]),
+                .map(|queue| {
+                    let (waiting, held) = (queue.waiting.to_string(), queue.held.to_string());
+                    [queue.name.clone(), waiting, held, bound(queue).to_string(), served_by(queue)]
+                }),
         ));
     }
     if !cluster.unanswered.is_empty() {
@@ -52,6 +56,11 @@ fn engine_line(cluster: &ClusterReport) -> String {
         copies => format!("{copies} copies of each record"),
     };
     format!("{engine} {version} at {address}, {copies}")
+}
+
+/// Returns the most that a task of a queue may ask for.
+fn bound(queue: &QueueReport) -> QueueBound {
+    QueueBound { num_cpus: queue.num_cpus, resources: queue.resources.clone().into_iter().collect() }
 }
 
 /// Names the nodes that serve a queue. Where commands wait that none of them runs, that is said.
@@ -82,7 +91,11 @@ pub(super) fn status_lines(cluster: &ClusterReport) -> [(&'static str, String); 
         .iter()
         .map(|queue| {
             let QueueReport { name, waiting, held, .. } = queue;
-            format!("{name}: {waiting} waiting, {held} running, served by {}", served_by(queue))
+            let up_to = match bound(queue) {
+                plain if plain == QueueBound::default() => String::new(),
+                bound => format!(" tasks of up to {bound},"),
+            };
+            format!("{name}:{up_to} {waiting} waiting, {held} running, served by {}", served_by(queue))
         })
         .collect();
     let queues = if queues.is_empty() { "none".to_owned() } else { queues.join("\n") };
@@ -114,6 +127,8 @@ mod tests {
             max_bytes: None,
             replicas: 1,
             served_by,
+            num_cpus: if name == "gpu" { 4 } else { 1 },
+            resources: if name == "gpu" { [("gpu".into(), 1)].into() } else { [].into() },
             waiting_commands: 2,
             commands_run_by: Vec::new(),
         };
@@ -141,9 +156,9 @@ mod tests {
                 "b silent 2 s ago default 1 of 2 0.1.0 k3f9a2m4q7cxw",
                 "and 1 node of another version, whose heartbeats cannot be read here",
                 "",
-                "QUEUE WAITING RUNNING SERVED BY",
-                "default 3 1 a; 2 commands for nobody",
-                "gpu 3 1 nobody",
+                "QUEUE WAITING RUNNING A TASK MAY ASK FOR SERVED BY",
+                "default 3 1 1 cpu a; 2 commands for nobody",
+                "gpu 3 1 4 cpus, gpu=1 nobody",
                 "without TRACER_default_Q_c, whose servers do not answer",
                 "",
                 "nats-server 2.9.10 at nats://127.0.0.1, 3 copies of each record",
@@ -151,6 +166,6 @@ mod tests {
         );
         let [(_, nodes), (_, queues)] = status_lines(&cluster());
         assert_eq!(nodes, "1 alive (a), 2 silent or of another version");
-        assert_eq!(queues.lines().nth(1), Some("gpu: 3 waiting, 1 running, served by nobody"));
+        assert_eq!(queues.lines().nth(1), Some("gpu: tasks of up to 4 cpus, gpu=1, 3 waiting, 1 running, served by nobody"));
     }
 }

@@ -33,6 +33,7 @@ use crate::session::{Session, SessionError, find_head};
 use crate::spin::is_readable;
 use tracer_core::LogSettings;
 use tracer_core::clock::now_unix_nano;
+use tracer_core::queue::QueueBound;
 use tracer_ipc::place_file;
 
 /// Start a head with its workers
@@ -367,7 +368,9 @@ fn head_settings(settings: Settings) -> Result<HeadSettings, CommandError> {
         fresh: None,
     };
     if let Some(engine) = &settings.engine {
-        let warnings = try_engine(engine, &settings.temp_dir)?;
+        let num_cpus = u32::try_from(settings.num_workers).unwrap_or(u32::MAX);
+        let has = QueueBound { num_cpus, resources: settings.resources.clone() };
+        let warnings = try_engine(engine, &settings.temp_dir, &has)?;
         settings.warnings.extend(warnings);
     }
     if let Some(hook) = settings.tracing.hook.clone() {
@@ -423,12 +426,12 @@ fn check_span_file_size() -> Result<(), CommandError> {
 }
 
 /// Tries an engine out in a process of its own, so that this one, which may become the head, has no runtime. Warns of what is not as it should be, and returns
-/// it.
-fn try_engine(engine: &config::Engine, place: &Path) -> Result<Vec<String>, CommandError> {
+/// it. `has` is all that there is for tasks.
+fn try_engine(engine: &config::Engine, place: &Path, has: &QueueBound) -> Result<Vec<String>, CommandError> {
     let queues = engine.queues.iter().map(|(queue, _)| queue.as_str());
     let access = serde_json::to_string(&engine.access).map_err(io::Error::other)?;
     let mut command = Command::new(std::env::current_exe()?);
-    command.args(["agent", "--try", &access]);
+    command.args(["agent", "--try", &access, "--has", &has.encode()]);
     if let Some(id) = place_file::id(place) {
         let node_id = place_file::node_id(&server::host_name(), id);
         command.args(["--place", &id.to_string(), "--node-id", &node_id]);

@@ -17,6 +17,7 @@ use std::ops::Bound;
 
 use tracer_core::codec::{Put, Take, WireError};
 use tracer_core::count::Size;
+use tracer_core::queue::QueueBound;
 use tracer_core::task::{Outcome, TaskId};
 use tracer_core::{ClusterTaskId, PlaceId, Stored};
 use tracer_ipc::protocol::{ClaimedBy, Digest, Found, SharedEnd, Stop};
@@ -29,9 +30,11 @@ use crate::message::{BundleMessage, Heartbeat, TaskMessage, Told, value_of, with
 use crate::record::{Claim, End, Event, Holder, Mark, Record, Refusal, Sight, Terms, change};
 
 mod bundles;
+mod demands;
 
 pub(crate) use bundles::BUNDLE_WAIT_NS;
 use bundles::{BundleChange, HeldBundle, SharedBundle};
+use demands::Demands;
 
 /// Intervals of redelivery after which a task that nothing was heard of is looked at.
 const LOOK_AGAIN: u64 = 4;
@@ -74,6 +77,8 @@ pub struct Sharing {
     pub message: Vec<u8>,
     /// Arguments that are to go into the engine, in the order of the envelope's inputs.
     pub values: Vec<ValueSource>,
+    /// What it asks for, if that is more than one slot.
+    pub asks_for: Option<QueueBound>,
     /// True if no agent before this one was told of it.
     pub is_new: bool,
     /// True if an agent has said that the engine has it.
@@ -212,6 +217,7 @@ struct Share {
     terms: Terms,
     /// Its large arguments, each with its digest once the engine has it.
     values: Vec<(ValueSource, Option<Digest>)>,
+    asks_for: Option<QueueBound>,
     /// Its end, while the result is on the way.
     ending: Option<Ending>,
     /// Time at which it came, in nanoseconds of the monotonic clock.
@@ -247,6 +253,7 @@ impl Share {
             message: Vec::new(),
             terms,
             values: Vec::new(),
+            asks_for: None,
             ending: None,
             since_ns: now_ns,
             is_sent: false,
@@ -304,6 +311,8 @@ struct Held {
     message: Option<Vec<u8>>,
     /// The attempt that this node is at, once the head has it.
     attempt: Option<u32>,
+    /// Slots that it takes.
+    slots: usize,
     /// The claim, while its arguments are on the way.
     fetch: Option<Fetch>,
     /// True if it is one of this node that was taken back: it runs in a worker that waits for it, and takes no slot of its queue.
@@ -322,6 +331,7 @@ impl Held {
             terms,
             message: None,
             attempt: None,
+            slots: 1,
             fetch: None,
             // What is taken back came with no delivery.
             is_taken_back: handle.0.is_empty(),
@@ -439,6 +449,7 @@ pub struct Agent {
     told_then: u64,
     /// Imports that the head was told of.
     told: u64,
+    demands: Demands,
     is_reachable: bool,
     /// Since when the engine cannot be reached, by the monotonic clock.
     unreachable_since_ns: u64,
@@ -471,6 +482,7 @@ impl Agent {
             slots: 0,
             told_then: 0,
             told: 0,
+            demands: Demands::default(),
             is_reachable: false,
             unreachable_since_ns: now_ns,
             next_beat_ns: now_ns,
@@ -577,10 +589,11 @@ impl Agent {
                 version: tracer_ipc::VERSION.into(),
                 free: u32::try_from(self.room()).unwrap_or(u32::MAX),
                 slots: u32::try_from(self.slots).unwrap_or(u32::MAX),
-                queues: self.settings.queues.iter().map(|(queue, _)| queue.clone()).collect(),
+                queues: self.queues_that_fit(),
                 shared_commands: self.settings.shared_commands,
             };
             self.say(Request::Beat(beat.encode()));
+            self.read_bounds_now_and_then();
             self.look_again(now_ns);
             // What was not answered is asked again, and who has not heard is told again.
             for first in self.shared_bundles.keys().copied().collect::<Vec<_>>() {
@@ -614,7 +627,7 @@ impl Agent {
 
     /// Takes a task that the head has accepted for a queue.
     pub fn on_share(&mut self, task: TaskId, sharing: Sharing, now_ns: u64) {
-        let Sharing { queue, tier, message, values, is_new, is_stored } = sharing;
+        let Sharing { queue, tier, message, values, asks_for, is_new, is_stored } = sharing;
         let Ok(TaskMessage { terms, .. }) = TaskMessage::decode(&message) else {
             let reason = "its message cannot be read".into();
             return self.tell(ToHead::NotStored(task, NotStored::Put(PutError::Refused(reason))));
@@ -622,6 +635,7 @@ impl Agent {
         let share = Share {
             message,
             values: values.into_iter().map(|value| (value, None)).collect(),
+            asks_for,
             is_sent: !is_new,
             is_stored,
             is_old: !is_new,
@@ -701,7 +715,9 @@ impl Agent {
         // Nothing stands behind the envelope yet.
         let message = [&share.message[..], &digests].concat();
         let (queue, tier) = (share.queue.clone(), share.tier);
-        self.ask(Asked::Put(task), Request::Put { queue, tier, id, message });
+        // What was accepted stays so.
+        let asks_for = share.asks_for.clone().filter(|_| !share.was_tried && !share.is_stored);
+        self.ask(Asked::Put(task), Request::Put { queue, tier, id, message, asks_for });
     }
 
     fn on_argument_put(&mut self, task: TaskId, at: usize, answer: Answer) {
@@ -1012,6 +1028,7 @@ impl Agent {
     /// Takes what the head says of its slots: how many there are and how many are free, and the number of imports that it had been told of by then.
     pub fn on_free(&mut self, slots: usize, free: usize, told: u64) {
         (self.slots, self.free, self.told_then) = (slots, free, told);
+        self.demands.forget_seen(self.told - told.min(self.told));
         self.is_full_of_singles &= free == 0;
         self.pull();
     }
@@ -1023,9 +1040,10 @@ impl Agent {
 
     /// Returns for how many messages there are free slots.
     fn free_room(&self) -> usize {
-        let on_the_way = usize::try_from(self.told.saturating_sub(self.told_then)).unwrap_or(usize::MAX);
+        let on_the_way = self.demands.slots_on_the_way();
         let is_claiming = |held: &&Held| held.attempt.is_none() && held.bundle.is_none();
-        let claiming = self.held.values().filter(is_claiming).count() + self.bundles_being_claimed();
+        let claiming = self.held.values().filter(is_claiming).map(|held| held.slots).sum::<usize>();
+        let claiming = claiming + self.bundles_being_claimed();
         self.free.saturating_sub(on_the_way).saturating_sub(claiming)
     }
 
@@ -1081,6 +1099,11 @@ impl Agent {
 
     /// Returns for how many messages of a queue there is room.
     fn room_of(&self, queue: &str) -> usize {
+        self.room_by_slots(queue).min(self.room_by_bound(queue))
+    }
+
+    /// Returns the same, as far as it depends on slots.
+    fn room_by_slots(&self, queue: &str) -> usize {
         let most = self.most_of(queue);
         if most >= self.slots {
             return self.room();
@@ -1109,8 +1132,8 @@ impl Agent {
             return self.on_bundle_delivered(delivery, now_unix_nano);
         }
         let Delivery { queue, handle, id, message, is_again } = delivery;
-        let terms = match TaskMessage::decode(&message) {
-            Ok(message) => message.terms,
+        let (terms, asks_for) = match TaskMessage::decode(&message) {
+            Ok(message) => (message.terms, message.asks_for()),
             Err(error) => {
                 // Whoever can read it shall have it. It comes again later.
                 return self.tell(ToHead::Log(format!("the message of task {id} cannot be read: {error}")));
@@ -1123,9 +1146,13 @@ impl Agent {
             self.is_full_of_singles |= is_ahead;
             return self.say(Request::GiveBack(handle));
         }
+        if !is_held && !self.has_free(&asks_for) {
+            return self.give_back_later(handle);
+        }
         let held = self.held.entry(id).or_insert_with(|| Held::new(&queue, &handle, terms));
         // The delivery before it is over.
         held.handle = handle;
+        held.slots = (asks_for.num_cpus as usize).max(1);
         if held.attempt.is_none() {
             held.message = Some(message);
         }
@@ -1662,6 +1689,7 @@ impl Agent {
         let (queue, terms) = (held.queue.clone(), held.terms);
         let of_bundle = held.bundle.and_then(|first| Some((first.task, self.bundles.get(&first)?.count())));
         self.told += 1;
+        self.demands.note_told(held.slots);
         let token = Token { id, queue, handle, terms, bundle: of_bundle };
         self.tell(ToHead::Import(Import { token, claim, submitted_unix_nano, envelope, problem }));
     }

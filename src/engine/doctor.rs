@@ -65,6 +65,8 @@ impl Finding {
             EngineError::Monitor { .. } => "monitor",
             EngineError::ClusterVersion { .. } => "cluster_version",
             EngineError::NameTaken { .. } => "name_taken",
+            EngineError::TooSmall { .. } => "too_small",
+            EngineError::NoQueue { .. } => "no_queue",
             EngineError::Asset { .. } => "stream",
         };
         let said = error.to_string();

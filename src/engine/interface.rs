@@ -6,6 +6,7 @@
 
 use std::fmt;
 
+use tracer_core::queue::QueueBound;
 use tracer_core::{ClusterTaskId, PlaceId, Stored};
 use tracer_ipc::protocol::Digest;
 
@@ -129,6 +130,8 @@ pub enum Request {
         id: ClusterTaskId,
         /// Its message.
         message: Vec<u8>,
+        /// What it asks for, if that is to be compared with what tasks of the queue may ask for.
+        asks_for: Option<QueueBound>,
     },
     /// Say whether a queue, in any part of it, has the message of a task. Answered by [`Answer::Has`].
     Has {
@@ -154,6 +157,10 @@ pub enum Request {
     StopPulling,
     /// Have a message delivered again, at once. Not answered.
     GiveBack(Handle),
+    /// Have a message delivered again, after a second. Not answered.
+    GiveBackLater(Handle),
+    /// Read what tasks of this node's queues may ask for. Not answered: it comes as an input of its own.
+    ReadBounds,
     /// Remove a message. Not answered: it may come again.
     Done(Handle),
     /// Read a record. Answered by [`Answer::Record`].
@@ -199,6 +206,8 @@ pub enum PutError {
     NoCommands(String),
     /// The queue takes no more.
     Full,
+    /// A task of the queue may not ask for so much, in words.
+    AsksForTooMuch(String),
     /// Anything else that will not change by itself, in words.
     Refused(String),
 }
@@ -209,7 +218,7 @@ impl fmt::Display for PutError {
             PutError::NoQueue => f.write_str("there is no such queue"),
             PutError::NoCommands(queue) => write!(f, "the queue `{queue}` takes no commands"),
             PutError::Full => f.write_str("it is full"),
-            PutError::Refused(reason) => f.write_str(reason),
+            PutError::AsksForTooMuch(reason) | PutError::Refused(reason) => f.write_str(reason),
         }
     }
 }

@@ -1,6 +1,7 @@
 //! Messages of queues and between nodes, and heartbeats: bytes that another node, of another version or of nobody's, may have written.
 
 use tracer_core::codec::{Put, Take, WireError};
+use tracer_core::queue::QueueBound;
 use tracer_core::task::{Envelope, Failure, Input, InputSource, Outcome, TaskId};
 use tracer_core::{ClusterTaskId, PlaceId, Stored};
 use tracer_ipc::protocol::{Digest, SharedEnd, Stop};
@@ -127,6 +128,11 @@ impl<'a> TaskMessage<'a> {
         Ok(TaskMessage { submitted_unix_nano, terms, envelope, digests })
     }
 
+    /// Returns what the task asks for. Of what cannot be read its head says so.
+    pub fn asks_for(&self) -> QueueBound {
+        Envelope::decode(self.envelope).map_or_else(|_| QueueBound::default(), |envelope| QueueBound::of(&envelope.demand))
+    }
+
     /// Returns the arguments that are in the engine, in the order of the envelope's inputs; or why they cannot be known.
     pub fn values(&self, id: ClusterTaskId) -> Result<Vec<ValueKey>, WireError> {
         let envelope = match Envelope::decode(self.envelope) {
@@ -147,14 +153,25 @@ impl<'a> TaskMessage<'a> {
     }
 }
 
-/// Returns an envelope as it travels, and the arguments that are to go into the engine in the order of its inputs: those in files, and those that its head has
-/// set aside.
-pub fn set_aside(envelope: &[u8], large: Vec<(u32, Vec<u8>)>) -> Result<(Vec<u8>, Vec<ValueSource>), WireError> {
+/// An envelope as it travels, with what its origin has to do before.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Prepared {
+    /// The envelope.
+    pub envelope: Vec<u8>,
+    /// The arguments that are to go into the engine in the order of its inputs: those in files, and those that its head has set aside.
+    pub values: Vec<ValueSource>,
+    /// What the task asks for, if that is more than one slot.
+    pub asks_for: Option<QueueBound>,
+}
+
+/// Prepares an envelope for its way. `large` are arguments that its head has set aside.
+pub fn prepare(envelope: &[u8], large: Vec<(u32, Vec<u8>)>) -> Result<Prepared, WireError> {
     let bytes = envelope;
     let mut envelope = Envelope::decode(bytes)?;
+    let asks_for = Some(QueueBound::of(&envelope.demand)).filter(|asks_for| !QueueBound::default().has(asks_for));
     let mut values = Vec::new();
     if envelope.inputs.is_empty() && large.is_empty() {
-        return Ok((bytes.into(), values));
+        return Ok(Prepared { envelope: bytes.into(), values, asks_for });
     }
     for input in &mut envelope.inputs {
         let InputSource::Stored(stored) = &mut input.source else { return Err(WireError::UnknownValue("input")) };
@@ -168,7 +185,7 @@ pub fn set_aside(envelope: &[u8], large: Vec<(u32, Vec<u8>)>) -> Result<(Vec<u8>
     }
     let mut bytes = Vec::new();
     envelope.encode(&mut bytes);
-    Ok((bytes, values))
+    Ok(Prepared { envelope: bytes, values, asks_for })
 }
 
 /// Returns an envelope whose arguments in files have these names.

@@ -34,6 +34,7 @@ use tokio::sync::{Mutex, Semaphore};
 use tokio::task::JoinHandle;
 use tracer_core::causes::with_causes;
 use tracer_core::clock::now_unix_nano;
+use tracer_core::queue::QueueBound;
 use tracer_core::task::TaskId;
 use tracer_core::{ClusterTaskId, PlaceId};
 use tracer_ipc::protocol::EngineAccess;
@@ -46,12 +47,14 @@ use crate::message::BundleMessage;
 use crate::survey::Survey;
 use roles::Role;
 
+mod bounds;
 pub mod config;
 mod examine;
 pub mod roles;
 mod survey;
 mod values;
 
+pub(crate) use bounds::bound;
 pub(crate) use examine::examine;
 
 /// Time after which a message is delivered again that nobody acknowledges.
@@ -70,6 +73,8 @@ const QUEUE_BYTES: i64 = 1 << 30;
 const UNACKNOWLEDGED: i64 = 100_000;
 /// Tries to make a consumer, each as long as a request may take.
 const LEADER_TRIES: usize = 4;
+/// Refusal of a message that is delivered again after a second.
+const GIVE_BACK_LATER: &str = "-NAK {\"delay\": 1000000000}";
 /// Pause before an engine that is there and not ready is tried again.
 const AGAIN: Duration = Duration::from_secs(2);
 /// The cluster, which keeps several apart in one account.
@@ -88,6 +93,8 @@ pub(crate) enum FromEngine {
     Delivered(Delivery),
     /// A record of tasks of this node has changed.
     Record(RecordKey, Vec<u8>),
+    /// What tasks of this node's queues may ask for.
+    Bounds(Vec<(String, QueueBound)>),
     /// Another node has told this one something.
     Told(Vec<u8>),
     /// The answer to a question for the cluster, under its number.
@@ -121,7 +128,8 @@ fn part_of_stream(stream: &str) -> Option<(&str, Tier)> {
 
 /// Returns the version that the description of a stream tells.
 fn cluster_version(description: &str) -> Option<u32> {
-    description.strip_prefix(CLUSTER_VERSION_IS)?.parse().ok()
+    let version = description.strip_prefix(CLUSTER_VERSION_IS)?;
+    version.split_once(bounds::BOUND_IS).map_or(version, |(version, _)| version).parse().ok()
 }
 
 fn queue_subjects(queue: &str, tier: Tier) -> String {
@@ -174,6 +182,8 @@ pub(crate) struct Nats {
     context: Context,
     events: UnboundedSender<FromEngine>,
     place: PlaceId,
+    /// The queues that it serves.
+    queues: Queues,
     address: String,
     /// The last thing that the server has said of a missing permission.
     violations: watch::Receiver<String>,
@@ -211,7 +221,7 @@ impl Nats {
         let context = async_nats::jetstream::new(client.clone());
         let (made, made_events) = (client.clone(), events.clone());
         let access = access.clone();
-        let own_address = address.clone();
+        let (own_address, own_queues) = (address.clone(), queues.clone());
         let (violated, violations) = watch::channel(String::new());
         let told_of = violations.clone();
         tokio::spawn(async move {
@@ -258,6 +268,7 @@ impl Nats {
             context,
             events,
             place,
+            queues: own_queues,
             address: own_address,
             violations,
             values,
@@ -279,7 +290,10 @@ impl Nats {
 
     async fn answer(&self, request: Request) -> Option<Answer> {
         match request {
-            Request::Put { queue, tier, id, message } => Some(self.put((&queue, tier), id, message).await),
+            Request::Put { queue, tier, id, message, asks_for } => match self.refuses(&queue, asks_for.as_ref()).await {
+                Some(answer) => Some(answer),
+                None => Some(self.put((&queue, tier), id, message).await),
+            },
             Request::Has { queue, id } => {
                 let found = self.find_in_queue(&queue, id).await;
                 Some(found.map_or(Answer::Unreachable, |message| Answer::Has(message.is_some())))
@@ -289,6 +303,13 @@ impl Nats {
             Request::GiveBack(handle) => {
                 self.acknowledge(handle, "-NAK").await;
                 let _ = self.client.flush().await;
+                None
+            }
+            Request::GiveBackLater(handle) => self.acknowledge(handle, GIVE_BACK_LATER).await,
+            Request::ReadBounds => {
+                if let Ok(bounds) = bounds::read_all(&self.context, &self.queues.names).await {
+                    let _ = self.events.send(FromEngine::Bounds(bounds));
+                }
                 None
             }
             Request::StopPulling => {
@@ -519,8 +540,9 @@ async fn set_up_and_watch(
     loop {
         let work = set_up(&client, place, &queues, &address);
         match unless_violated(work, violations.clone(), &address).await {
-            Ok(mut records) => {
+            Ok((bounds, mut records)) => {
                 is_told.clear();
+                let _ = events.send(FromEngine::Bounds(bounds));
                 let version = client.server_info().version;
                 let _ = events.send(FromEngine::Reachable(format!("nats-server {version}")));
                 while let Some(Ok(message)) = records.next().await {
@@ -595,10 +617,11 @@ async fn set_up(
     place: PlaceId,
     queues: &Queues,
     address: &str,
-) -> Result<consumer::push::Messages, EngineError> {
+) -> Result<(Vec<(String, QueueBound)>, consumer::push::Messages), EngineError> {
     let context = async_nats::jetstream::new(client.clone());
     make_assets(client, &context, queues, address, None).await?;
-    watch(client, &context, place).await
+    let bounds = bounds::read_all(&context, &queues.names).await?;
+    Ok((bounds, watch(client, &context, place).await?))
 }
 
 /// Outcome of making a stream that is to be there.
@@ -682,8 +705,7 @@ async fn make_stream(
     (wanted, of_new): (Option<usize>, usize),
 ) -> Result<(Made, usize), EngineError> {
     let num_replicas = wanted.unwrap_or(of_new);
-    let description = Some(format!("{CLUSTER_VERSION_IS}{CLUSTER_VERSION}"));
-    let config = StreamConfig { description, num_replicas, ..config };
+    let config = StreamConfig { description: Some(bounds::description(None)), num_replicas, ..config };
     let name = config.name.clone();
     let no_jetstream = || EngineError::NoJetStream { address: address.into(), version: client.server_info().version };
     match context.get_stream(&name).await {
@@ -696,7 +718,8 @@ async fn make_stream(
             if wanted.is_none_or(|wanted| wanted == there.num_replicas) {
                 return Ok((Made::Kept, there.num_replicas));
             }
-            let changed = context.update_stream(config).await;
+            let changed =
+                context.update_stream(StreamConfig { description: there.description.clone(), ..config }).await;
             return match changed {
                 Ok(_) => Ok((Made::Changed, num_replicas)),
                 Err(error) => Err(EngineError::Asset { name, reason: with_causes(&error) }),
@@ -749,10 +772,15 @@ pub(crate) async fn try_out(
     access: &EngineAccess,
     queues: &Queues,
     node: Option<(PlaceId, &str)>,
+    has: &QueueBound,
 ) -> Result<Vec<Finding>, EngineError> {
     let connected = Connected::to(access).await?;
     let Connected { client, context, address, .. } = &connected;
     connected.unless_violated(make_assets(client, context, queues, address, None)).await?;
+    let bounds = connected.unless_violated(bounds::read_all(context, &queues.names)).await?;
+    if let Some((queue, bound)) = bounds.into_iter().find(|(_, bound)| !has.has(bound)) {
+        return Err(EngineError::TooSmall { queue, bound, has: has.clone() });
+    }
     let role = if queues.names.is_empty() { Role::Submitter } else { Role::Node };
     if let Some(missing) = connected.missing(role).await?.into_iter().next() {
         return Err(EngineError::Permission { address: address.clone(), missing });

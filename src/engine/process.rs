@@ -12,6 +12,7 @@ use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tracer_core::PlaceId;
 use tracer_core::clock::now_unix_nano;
 use tracer_core::codec::WireError;
+use tracer_core::queue::QueueBound;
 use tracer_core::task::{Refusal, RefusalCode};
 use tracer_ipc::protocol::frame::{FRAME_LIMIT, FrameBuffer, put_frame};
 use tracer_ipc::protocol::{self, EngineAccess, FromAgent, Hello, LostElsewhere, Role, ToAgent, kind};
@@ -21,7 +22,7 @@ use tracer_ipc::stored;
 use crate::agent::{Agent, BUNDLE_WAIT_NS, Effect, Import, NotStored, Settings, Sharing, SharingBundle, ToHead, Token};
 use crate::doctor::{Examination, Finding};
 use crate::interface::{PutError, Queues, Request, Tier};
-use crate::message::{TaskMessage, set_aside};
+use crate::message::{Prepared, TaskMessage, prepare};
 use crate::nats::{self, ACK_WAIT, FromEngine, Nats, roles};
 use crate::record::{Claim, End, Holder, Mark, PastAttempt, Terms};
 
@@ -64,14 +65,15 @@ fn runtime() -> io::Result<tokio::runtime::Runtime> {
     tokio::runtime::Builder::new_current_thread().enable_io().enable_time().build()
 }
 
-/// Tries an engine out in this process, which ends soon after, for a node of this place and name. Returns what is not as it should be.
+/// Tries an engine out in this process, which ends soon after, for a node of this place and name that has so much for tasks. Returns what is not as it should be.
 pub fn try_out(
     access: &EngineAccess,
     queues: &Queues,
     node: Option<(PlaceId, &str)>,
+    has: &QueueBound,
 ) -> Result<Vec<Finding>, AgentError> {
     let runtime = runtime().map_err(AgentError::Runtime)?;
-    runtime.block_on(nats::try_out(access, queues, node)).map_err(AgentError::Engine)
+    runtime.block_on(nats::try_out(access, queues, node, has)).map_err(AgentError::Engine)
 }
 
 /// Makes the streams of a cluster and of these queues, and returns them with the number of their copies: three where there are several servers unless said.
@@ -82,6 +84,12 @@ pub fn init(
 ) -> Result<(usize, Vec<(String, Made)>), AgentError> {
     let runtime = runtime().map_err(AgentError::Runtime)?;
     runtime.block_on(nats::init(access, queues, copies)).map_err(AgentError::Engine)
+}
+
+/// Says what tasks of a queue may ask for from now on, or asks what they may.
+pub fn bound(access: &EngineAccess, queue: &str, bound: Option<&QueueBound>) -> Result<QueueBound, AgentError> {
+    let runtime = runtime().map_err(AgentError::Runtime)?;
+    runtime.block_on(nats::bound(access, queue, bound)).map_err(AgentError::Engine)
 }
 
 /// Examines an engine for somebody of this role, and returns what is wrong with it. `monitors` are addresses of the monitoring pages of its servers.
@@ -307,6 +315,7 @@ impl Out {
                 RefusalCode::QueueFull,
                 format!("the queue in the engine at `{address}` is full\n(hint: submit more when some have ended)"),
             ),
+            NotStored::Put(PutError::AsksForTooMuch(reason)) => Refusal::new(RefusalCode::ImpossibleDemand, reason),
             NotStored::Put(PutError::Refused(reason)) => {
                 Refusal::new(RefusalCode::QueueRefused, format!("the engine at `{address}` does not take it: {reason}"))
             }
@@ -356,14 +365,14 @@ fn on_head(agent: &mut Agent, nats: &Arc<Nats>, message: ToAgent, now_ns: u64) -
             is_stored,
         } => {
             let terms = Terms { at_most_once, crash_limit };
-            let (envelope, values) = set_aside(&envelope, large).map_err(AgentError::Protocol)?;
+            let Prepared { envelope, values, asks_for } = prepare(&envelope, large).map_err(AgentError::Protocol)?;
             let message = TaskMessage { submitted_unix_nano, terms, envelope: &envelope, digests: &[] }.encode();
             let tier = match (is_command, is_of_many) {
                 (true, _) => Tier::Commands,
                 (false, true) => Tier::Second,
                 (false, false) => Tier::First,
             };
-            agent.on_share(task, Sharing { queue, tier, message, values, is_new, is_stored }, now_ns);
+            agent.on_share(task, Sharing { queue, tier, message, values, asks_for, is_new, is_stored }, now_ns);
         }
         ToAgent::ShareBundle { first, count, queue, crash_limit, run_ns, is_new, is_stored, tasks } => {
             let tasks = tasks.into_iter().map(|(task, submitted, envelope)| (task, (submitted, envelope))).collect();
@@ -371,7 +380,10 @@ fn on_head(agent: &mut Agent, nats: &Arc<Nats>, message: ToAgent, now_ns: u64) -
             agent.on_share_bundle(first, sharing, now_ns);
         }
         ToAgent::Withdraw { task, stops, end } => agent.on_withdraw(task, end, stops),
-        ToAgent::Free { slots, free, imports } => agent.on_free(slots as usize, free as usize, imports),
+        ToAgent::Free { slots, free, resources, imports } => {
+            agent.on_resources(resources);
+            agent.on_free(slots as usize, free as usize, imports);
+        }
         ToAgent::Open { token, attempt } => {
             agent.on_import_open(Token::decode(&token).map_err(AgentError::Protocol)?, attempt);
         }
@@ -395,6 +407,7 @@ fn on_engine(agent: &mut Agent, out: &mut Out, event: FromEngine, now_ns: u64) {
         FromEngine::Answer(number, answer) => agent.on_answer(number, answer),
         FromEngine::Delivered(delivery) => agent.on_delivered(delivery, now_unix_nano()),
         FromEngine::Record(key, record) => agent.on_record(key, &record),
+        FromEngine::Bounds(bounds) => agent.on_bounds(bounds),
         FromEngine::Told(told) => agent.on_told(&told),
         FromEngine::Surveyed(number, survey) => {
             let cluster = survey.map(|survey| Box::new(survey.report()));

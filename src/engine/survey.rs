@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use tracer_core::PlaceId;
+use tracer_core::queue::QueueBound;
 use tracer_ipc::protocol::{ClusterReport, NodeReport, QueueReport};
 
 use crate::message::Heartbeat;
@@ -51,6 +52,8 @@ pub struct StreamSeen {
     pub is_of_commands: bool,
     /// Version of the cluster that it was made for; none if nothing is said of that.
     pub cluster_version: Option<u32>,
+    /// The most that a task of its queue may ask for, if the stream says something of that.
+    pub bound: Option<QueueBound>,
     /// Number of servers that have a copy.
     pub replicas: usize,
     /// Number of messages.
@@ -108,11 +111,16 @@ impl Survey {
                 max_bytes: None,
                 replicas: stream.replicas,
                 served_by: Vec::new(),
+                num_cpus: 1,
+                resources: BTreeMap::new(),
                 waiting_commands: 0,
                 commands_run_by: Vec::new(),
             });
             let waiting = stream.messages.saturating_sub(stream.held);
             queue.waiting += waiting;
+            if let Some(QueueBound { num_cpus, resources }) = stream.bound.clone() {
+                (queue.num_cpus, queue.resources) = (num_cpus, resources.into_iter().collect());
+            }
             queue.waiting_commands += if stream.is_of_commands { waiting } else { 0 };
             queue.held += stream.held;
             queue.bytes += stream.bytes;

@@ -6,7 +6,7 @@ use std::borrow::Cow;
 use tracer_core::count::Size;
 use tracer_core::queue::check_queue_name;
 use tracer_core::task::{
-    ActorRole, CommandSpec, Demand, Envelope, Failure, FunctionSpec, Input, InputSource, Outcome, Policy, Refusal, RefusalCode,
+    ActorRole, CommandSpec, Envelope, Failure, FunctionSpec, Input, InputSource, Outcome, Policy, Refusal, RefusalCode,
     TaskId, TaskSpec,
 };
 use tracer_core::{ClusterTaskId, Stored, value};
@@ -64,9 +64,6 @@ pub(crate) fn check(state: &State, envelope: &Envelope<'_>) -> Result<(), Refusa
                 ));
             }
         }
-    }
-    if (Demand { memory_bytes: None, ..envelope.demand.clone() }) != Demand::default() {
-        return refused("a task of a queue takes one slot, and cannot ask for cpus or resources yet".into());
     }
     for input in &envelope.inputs {
         if let InputSource::Stored(stored) = &input.source {

@@ -12,7 +12,7 @@ use crate::{
     bundling, cancel,
     effects::{Effects, StandIn, Submission},
     exports, imports, lifecycle, nesting,
-    resources::Free,
+    resources::{self, Free},
     state::{
         State,
         follow_ups::FollowUp,
@@ -239,7 +239,9 @@ pub fn on_import(state: &mut State, effects: &mut impl Effects, import: Import, 
     }
     let of_arguments = import.problem.clone().map(|message| Failure::Arguments { message });
     let takes_commands = state.settings.shared_commands;
-    let problem = of_arguments.or_else(|| Some(Failure::Module { message: check(&import.envelope, takes_commands)? }));
+    let of_envelope =
+        || check(&import.envelope, takes_commands).or_else(|| lacks(state, &import.envelope));
+    let problem = of_arguments.or_else(|| Some(Failure::Module { message: of_envelope()? }));
     if problem.is_some() {
         drop_files(state, &import);
     }
@@ -326,6 +328,12 @@ fn check(envelope: &[u8], takes_commands: bool) -> Option<String> {
     None
 }
 
+/// Says what an import asks for that this head does not have, if anything. The agent takes none of those.
+fn lacks(state: &State, envelope: &[u8]) -> Option<String> {
+    let demand = Envelope::decode(envelope).ok()?.demand;
+    resources::check(state, demand.num_cpus, &demand.resources).err()
+}
+
 /// Removes the files of the arguments of an import that makes no task. Where the agent knows a problem there are none, and whatever is named is another node's.
 fn drop_files(state: &mut State, import: &Import) {
     if let (None, Ok(envelope)) = (&import.problem, Envelope::decode(&import.envelope)) {
@@ -364,15 +372,22 @@ pub fn has_unsettled(state: &State) -> bool {
 
 /// Returns what the agent is told of the slots for tasks of queues, as far as there are processes for them: local tasks that wait come first.
 pub fn free_for_imports(state: &State) -> ToAgent {
-    let waiting = state.queue.len();
-    let free = match state.is_stopping {
+    let mut free = Free::of(state);
+    let mut waiting = state.queue.plain().len();
+    for (needs, count) in state.queue.demands() {
+        waiting += count * (needs.cpus as usize).max(1);
+        (0..count).for_each(|_| free.take_resources(state, needs));
+    }
+    let slots = match state.is_stopping {
         true => 0,
-        false => Free::of(state).cpus.min(nesting::processes_to_come(state)).saturating_sub(waiting),
+        false => free.cpus.min(nesting::processes_to_come(state)).saturating_sub(waiting),
     };
+    let resources = state.settings.resources.iter().zip(&free.resources);
     let number = |count: usize| u32::try_from(count).unwrap_or(u32::MAX);
     ToAgent::Free {
         slots: number(state.settings.workers_wanted),
-        free: number(free),
+        free: number(slots),
+        resources: resources.map(|(resource, free)| (resource.name.to_string(), resource.total, *free)).collect(),
         imports: state.shared.imports_seen,
     }
 }

@@ -68,6 +68,7 @@ mod programs;
 mod proxy;
 mod prune;
 mod replica;
+mod queue_bounds;
 mod reports;
 mod resources;
 mod rings;

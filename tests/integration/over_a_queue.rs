@@ -2,8 +2,7 @@
 //! to another node, which has them. The tests are the same ones, compiled a second time with [`Cluster`](nodes::Cluster) in place of
 //! the one of `support`.
 //!
-//! What differs is in two lists with a reason for each line: [`DIFFERS`] for what means something else over a queue, and [`NOT_YET`] for what cannot go over
-//! one yet. A test of these lists asks `differs!()`, which is true here, and checks something else then, or less. One module is not here at all: `output`,
+//! What differs, because it means something else over a queue, is in the list [`DIFFERS`] with a reason for each line. A test of it asks `differs!()`, which is true here, and checks something else then, or less. One module is not here at all: `output`,
 //! because what a task writes does not come back over a queue yet.
 
 mod nodes;
@@ -15,7 +14,7 @@ mod support {
     pub(crate) use crate::support::*;
 }
 
-/// True: the test that this stands in is of one of the lists of what differs.
+/// True: the test that this stands in is of the list of what differs.
 macro_rules! differs {
     () => {{
         fn here() {}
@@ -92,6 +91,14 @@ const DIFFERS: &[(&str, &str)] = &[
         "a worker that was stopped is not ended with the head of the origin, whose it is not",
     ),
     (
+        "resources::slots_and_resources_are_counted_explained_given_back_and_kept_by_the_next_head",
+        "what a node lacks it does not take, so it waits in the queue, and the node that has what there is counts it",
+    ),
+    (
+        "resources::what_can_never_run_here_is_refused_and_nothing_else_is",
+        "what a task may ask for is said of its queue, and not of a head",
+    ),
+    (
         "submit::a_module_is_also_named_by_the_path_of_its_library",
         "a queue takes no paths of libraries, which would mean something else on each machine",
     ),
@@ -107,24 +114,11 @@ const DIFFERS: &[(&str, &str)] = &[
     ("submit::without_waiting_the_id_is_printed_and_get_gives_the_result_later", "the id in the cluster is said too"),
 ];
 
-/// Tests that do not check all that they check of one head, because a task of a queue asks for one slot and no resources yet.
-const NOT_YET: &[(&str, &str)] = &[
-    ("resources::a_driver_asks_for_what_its_tasks_need_and_never_more_runs_than_there_is", DEMANDS),
-    ("resources::slots_and_resources_are_counted_explained_given_back_and_kept_by_the_next_head", DEMANDS),
-    ("resources::what_can_never_run_here_is_refused_and_nothing_else_is", DEMANDS),
-];
-
-const DEMANDS: &str = "a task of a queue cannot ask for cpus or resources yet";
-
-fn lines() -> impl Iterator<Item = &'static (&'static str, &'static str)> {
-    DIFFERS.iter().chain(NOT_YET)
-}
-
-/// Returns true for a test of one of the lists, of which the path of a function in it is given. Panics for others.
+/// Returns true for a test of the list, of which the path of a function in it is given. Panics for others.
 fn differs(function_in_test: &str) -> bool {
     let test = function_in_test.rsplit_once("::over_a_queue::").and_then(|(_, path)| path.strip_suffix("::here"));
-    let line = lines().find(|(name, _)| Some(*name) == test);
-    let (name, reason) = line.unwrap_or_else(|| panic!("{function_in_test} is in no list of what differs"));
+    let line = DIFFERS.iter().find(|(name, _)| Some(*name) == test);
+    let (name, reason) = line.unwrap_or_else(|| panic!("{function_in_test} is not in the list of what differs"));
     eprintln!("{name} differs over a queue: {reason}");
     true
 }
@@ -144,7 +138,7 @@ const SOURCES: &[(&str, &str)] = &[
 ];
 
 #[test]
-fn the_lists_name_the_tests_that_differ_and_nothing_else() {
+fn the_list_names_the_tests_that_differ_and_nothing_else() {
     let mut asking = Vec::new();
     for (module, source) in SOURCES {
         for test in source.split("#[test]\nfn ").skip(1) {
@@ -155,7 +149,7 @@ fn the_lists_name_the_tests_that_differ_and_nothing_else() {
         }
     }
     asking.sort();
-    let mut listed: Vec<_> = lines().map(|(name, _)| *name).collect();
+    let mut listed: Vec<_> = DIFFERS.iter().map(|(name, _)| *name).collect();
     listed.sort_unstable();
     assert_eq!(listed, asking);
 }

@@ -35,10 +35,10 @@ fn resource<'a>(status: &'a Value, name: &str) -> &'a Value {
 
 #[test]
 fn slots_and_resources_are_counted_explained_given_back_and_kept_by_the_next_head() {
-    if differs!() {
-        return;
-    }
     let cluster = Cluster::builder().workers(2).hook(HOOK).arg("--resources=gpu=2,license=5").start();
+    if differs!() {
+        return are_counted_where_they_are(&cluster);
+    }
     let first = occupy(&cluster, "first", &["--resource", "gpu=2", "--resource=license=1"]);
     let status = cluster.status();
     assert_eq!((&status["cpus"]["used"], &status["cpus"]["total"]), (&json!(1), &json!(2)));
@@ -81,12 +81,52 @@ fn slots_and_resources_are_counted_explained_given_back_and_kept_by_the_next_hea
     assert_eq!(of(second, "tracer.resources"), "gpu=1");
 }
 
+/// Checks as much of resources as there is to see where tasks run on another node.
+fn are_counted_where_they_are(cluster: &Cluster) {
+    let first = occupy(cluster, "first", &["--resource", "gpu=2", "--resource=license=1"]);
+    let status = cluster.runner().status();
+    assert_eq!((&status["cpus"]["used"], &status["cpus"]["total"]), (&json!(1), &json!(2)));
+    assert_eq!(resource(&status, "gpu"), &json!({ "name": "gpu", "total": 2, "used": 2 }));
+    cluster.runner().tracer(&["list", "workers"]).success().stdout_contains("1 cpu, gpu=2,license=1");
+    // What fits nowhere stays in the queue, whatever it is behind.
+    let second = submitted(cluster, &["submit", "task", "--no-wait", "demo:my_function", "--resource=gpu=1"]);
+    let large = submitted(cluster, &["submit", "command", "--no-wait", "--num-cpus=2", "--", "true"]);
+    wait_until("both are in the queue", || {
+        let why = [why(cluster, second), why(cluster, large)];
+        why.iter().all(|why| why.contains("it is in the queue `default`")).then_some(())
+    });
+    assert_eq!(cluster.runner().tasks().len(), 1);
+    let demand = |id| cluster.task(id)["demand"].clone();
+    assert_eq!(demand(first), json!({ "num_cpus": 1, "resources": { "gpu": 2, "license": 1 }, "memory_bytes": null }));
+    assert_eq!(demand(large), json!({ "num_cpus": 2, "resources": {}, "memory_bytes": null }));
+    std::fs::write(cluster.file("go"), "").unwrap();
+    for id in [first, second, large] {
+        assert_eq!(cluster.wait_for_task(id)["state"], "succeeded");
+    }
+    assert_eq!(resource(&cluster.runner().status(), "gpu")["used"], 0);
+    let spans = cluster.spans();
+    let asked: Vec<_> = spans.all_named("misbehaving_tasks.waits tracer.remote_worker");
+    assert_eq!(asked[0].attribute("tracer.resources"), "gpu=2,license=1");
+    assert_eq!(spans.all_named("true tracer.remote_worker")[0].attribute("tracer.num_cpus"), 2);
+}
+
 #[test]
 fn what_can_never_run_here_is_refused_and_nothing_else_is() {
+    let cluster = Cluster::builder().arg("--resources=gpu=1").start();
     if differs!() {
+        for (flag, asked) in
+            [("--num-cpus=2", "2 cpus"), ("--resource=gpu=2", "1 cpu, gpu=2"), ("--resource=gpus=1", "1 cpu, gpus=1")]
+        {
+            let run = cluster.tracer(&["submit", "task", "demo:my_function", flag]).status(1);
+            run.stderr_contains(&format!(
+                "the task asks for {asked}, but one of the queue `default` may ask for 1 cpu, gpu=1\n(hint: "
+            ));
+        }
+        let can = ["submit", "task", "demo:my_function", "--resource=gpu=1"];
+        cluster.tracer(&can).success();
+        cluster.tracer(&["submit", "task", "demo:my_function", "--num-cpus=0"]).success();
         return;
     }
-    let cluster = Cluster::builder().arg("--resources=gpu=1").start();
     for (flag, expected) in [
         (
             "--num-cpus=2",
@@ -124,9 +164,6 @@ fn what_can_never_run_here_is_refused_and_nothing_else_is() {
 
 #[test]
 fn a_driver_asks_for_what_its_tasks_need_and_never_more_runs_than_there_is() {
-    if differs!() {
-        return;
-    }
     let cluster = Cluster::builder().workers(3).arg("--resources=gpu=2").start();
     let mut driver = Driver::connect(&cluster.temp_dir()).unwrap();
     let log = cluster.file("log");

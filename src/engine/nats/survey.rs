@@ -17,7 +17,7 @@ use tracer_core::causes::with_causes;
 use tracer_core::clock::now_unix_nano;
 
 use super::{
-    CLUSTER, FromEngine, Nats, REQUEST_LIMIT, cluster_version, is_of_cluster, is_without_jetstream, last,
+    CLUSTER, FromEngine, Nats, REQUEST_LIMIT, bounds, cluster_version, is_of_cluster, is_without_jetstream, last,
     part_of_stream, record_stream, unless_violated,
 };
 use crate::access::{self, EngineError};
@@ -129,6 +129,7 @@ pub(super) async fn survey(client: &Client, context: &Context, address: &str) ->
             streams.push(StreamSeen {
                 queue: part.map(|(queue, _)| queue.to_owned()),
                 is_of_commands: part.is_some_and(|(_, tier)| tier == Tier::Commands),
+                bound: config.description.as_deref().and_then(bounds::of_description),
                 cluster_version: config.description.as_deref().and_then(cluster_version),
                 name: config.name,
                 replicas: config.num_replicas,

@@ -1,5 +1,7 @@
 //! Report of a head about the engine that it has joined: the nodes that share it, and their queues.
 
+use std::collections::BTreeMap;
+
 use serde::{Deserialize, Serialize};
 
 /// An engine, with all that share it.
@@ -63,6 +65,10 @@ pub struct QueueReport {
     pub replicas: usize,
     /// The nodes that are alive and serve it, by name.
     pub served_by: Vec<String>,
+    /// Slots that one of its tasks may ask for.
+    pub num_cpus: u32,
+    /// Amounts of named resources that one of its tasks may ask for.
+    pub resources: BTreeMap<String, u64>,
     /// Number of commands among the messages that no node has.
     pub waiting_commands: u64,
     /// Those of the nodes that serve it that run commands too, by name.

@@ -221,6 +221,8 @@ pub enum ToAgent {
         slots: u32,
         /// Number of free ones.
         free: u32,
+        /// Named resources: of each the amount that there is, and the amount that is free.
+        resources: Vec<(String, u64, u64)>,
         /// Number of imports that had come from this agent by then.
         imports: u64,
     },
@@ -590,11 +592,17 @@ impl ToAgent {
                 stops.unwrap_or_default().put(out);
                 out.put_bytes(end);
             }
-            ToAgent::Free { slots, free, imports } => {
+            ToAgent::Free { slots, free, resources, imports } => {
                 out.put_u8(4);
                 out.put_u32(*slots);
                 out.put_u32(*free);
                 out.put_u64(*imports);
+                out.put_u32(resources.len() as u32);
+                for (name, total, free) in resources {
+                    out.put_str(name);
+                    out.put_u64(*total);
+                    out.put_u64(*free);
+                }
             }
             ToAgent::Open { token, attempt } => {
                 out.put_u8(5);
@@ -695,7 +703,11 @@ impl ToAgent {
                 let stops = Some(Stop::take(&mut take)?).filter(|_| is_to_stop);
                 ToAgent::Withdraw { task, stops, end: take.bytes()?.into() }
             }
-            4 => ToAgent::Free { slots: take.u32()?, free: take.u32()?, imports: take.u64()? },
+            4 => {
+                let (slots, free, imports) = (take.u32()?, take.u32()?, take.u64()?);
+                let resources = (0..take.u32()?).map(|_| Ok((take.str()?.to_owned(), take.u64()?, take.u64()?)));
+                ToAgent::Free { slots, free, resources: resources.collect::<Result<_, WireError>>()?, imports }
+            }
             5 => ToAgent::Open { attempt: take.u32()?, token: take.bytes()?.into() },
             6 => ToAgent::AttemptFailed {
                 id: take_id(&mut take)?,
@@ -910,7 +922,7 @@ mod tests {
                 is_stored: true,
                 tasks: vec![(TaskId(1), 5, b"one".to_vec()), (TaskId(3), 6, b"three".to_vec())],
             },
-            ToAgent::Free { slots: 2, free: 1, imports: 7 },
+            ToAgent::Free { slots: 2, free: 1, resources: vec![("gpu".into(), 2, 1)], imports: 7 },
             ToAgent::Open { token: b"token".to_vec(), attempt: 2 },
             ToAgent::AttemptFailed { id: ID, attempt: 1, is_crash: true, report: b"r".to_vec() },
             ToAgent::Ended { id: ID, attempt: 1, end: b"end".to_vec() },
