@@ -187,12 +187,12 @@ impl Engine {
                 }
                 None
             }
-            Request::GiveBack(handle) => {
+            Request::GiveBack(handle) | Request::GiveBackLater(handle) => {
                 let kept = handle.0.parse::<usize>().ok().and_then(|number| self.kept.messages.get_mut(number));
                 kept.into_iter().for_each(|message| message.again_ns = Some(now_ns));
                 None
             }
-            Request::StopPulling => None,
+            Request::StopPulling | Request::ReadBounds => None,
             Request::Done(handle) => {
                 let kept = handle.0.parse::<usize>().ok().and_then(|number| self.kept.messages.get_mut(number));
                 kept.into_iter().for_each(|message| message.is_done = true);
@@ -416,7 +416,7 @@ impl World {
             let Accepted { tier, message, values, is_stored, bundle, .. } = (*accepted).clone();
             match bundle {
                 None => {
-                    let sharing = Sharing { queue: QUEUE.into(), tier, message, values, is_new: false, is_stored };
+                    let sharing = Sharing { queue: QUEUE.into(), tier, message, values, asks_for: None, is_new: false, is_stored };
                     agent.on_share(**task, sharing, now_ns);
                 }
                 Some((first, count)) => {
@@ -627,7 +627,7 @@ impl World {
         };
         node.head.accepted.insert(task, accepted);
         if let Some(agent) = &mut node.agent {
-            let sharing = Sharing { queue: QUEUE.into(), tier, message, values, is_new: true, is_stored: false };
+            let sharing = Sharing { queue: QUEUE.into(), tier, message, values, asks_for: None, is_new: true, is_stored: false };
             agent.on_share(task, sharing, now_ns);
         }
         self.take_effects(at);
