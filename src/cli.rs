@@ -149,7 +149,7 @@ struct AgentArgs {
     node_id: Option<String>,
     #[arg(long)]
     shared_commands: bool,
-    /// What the node has for tasks, as JSON
+    /// Everything that the node has for tasks
     #[arg(long, value_name = "BOUND", value_parser = parse_bound)]
     has: Option<tracer_core::queue::QueueBound>,
     queues: Vec<String>,
@@ -165,8 +165,10 @@ impl AgentArgs {
         if let Some(access) = &self.try_out {
             let access = serde_json::from_str(access).map_err(|error| failed(error.into()))?;
             let node = self.place.zip(self.node_id.as_deref());
-            let queues = tracer_engine::interface::Queues { names: self.queues.clone(), shared_commands: self.shared_commands };
-            let findings = tracer_engine::process::try_out(&access, &queues, node, &self.has.clone().unwrap_or_default());
+            let queues =
+                tracer_engine::interface::Queues { names: self.queues.clone(), shared_commands: self.shared_commands };
+            let findings =
+                tracer_engine::process::try_out(&access, &queues, node, &self.has.clone().unwrap_or_default());
             for finding in findings.map_err(|error| failed(error.into()))? {
                 report::text(&format!(
                     "{}\n",

@@ -32,13 +32,10 @@ pub(super) fn render(cluster: &ClusterReport) -> String {
         text.push('\n');
         text.push_str(&report::table(
             ["QUEUE", "WAITING", "RUNNING", "A TASK MAY ASK FOR", "SERVED BY"],
-            cluster
-                .queues
-                .iter()
-                .map(|queue| {
-                    let (waiting, held) = (queue.waiting.to_string(), queue.held.to_string());
-                    [queue.name.clone(), waiting, held, bound(queue).to_string(), served_by(queue)]
-                }),
+            cluster.queues.iter().map(|queue| {
+                let (waiting, held) = (queue.waiting.to_string(), queue.held.to_string());
+                [queue.name.clone(), waiting, held, bound(queue).to_string(), served_by(queue)]
+            }),
         ));
     }
     if !cluster.unanswered.is_empty() {
@@ -166,6 +163,9 @@ mod tests {
         );
         let [(_, nodes), (_, queues)] = status_lines(&cluster());
         assert_eq!(nodes, "1 alive (a), 2 silent or of another version");
-        assert_eq!(queues.lines().nth(1), Some("gpu: tasks of up to 4 cpus, gpu=1, 3 waiting, 1 running, served by nobody"));
+        assert_eq!(
+            queues.lines().nth(1),
+            Some("gpu: tasks of up to 4 cpus, gpu=1, 3 waiting, 1 running, served by nobody")
+        );
     }
 }

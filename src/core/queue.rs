@@ -53,8 +53,7 @@ impl QueueBound {
 
     /// Returns whether all of the other one fits into this one.
     pub fn has(&self, other: &QueueBound) -> bool {
-        self.num_cpus >= other.num_cpus
-            && other.resources.iter().all(|(name, amount)| self.amount_of(name) >= *amount)
+        self.num_cpus >= other.num_cpus && other.resources.iter().all(|(name, amount)| self.amount_of(name) >= *amount)
     }
 
     /// Returns the least into which both fit.
@@ -87,7 +86,7 @@ impl QueueBound {
     }
 }
 
-/// As people read it: `4 cpus, gpu=1,license=2`.
+/// Text for people: `4 cpus, gpu=1,license=2`.
 impl fmt::Display for QueueBound {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}", Count(self.num_cpus as usize, "cpu"))?;
@@ -116,7 +115,9 @@ mod tests {
             assert_eq!((&*bound.encode(), &*bound.to_string()), (kept, said));
             assert_eq!(QueueBound::decode(kept), Some(bound));
         }
-        for text in ["", "cpus=1", "cpus=-1 ", "cpus=x gpu=1", "cpus=1 gpu=0", "cpus=1 gpu", "cpus=1 gpu=1,gpu=2", "gpu=1 "] {
+        for text in
+            ["", "cpus=1", "cpus=-1 ", "cpus=x gpu=1", "cpus=1 gpu=0", "cpus=1 gpu", "cpus=1 gpu=1,gpu=2", "gpu=1 "]
+        {
             assert_eq!(QueueBound::decode(text), None, "{text}");
         }
     }
@@ -125,7 +126,9 @@ mod tests {
     fn a_bound_has_what_is_no_more_in_anything() {
         let (large, small) = (bound(4, &[("gpu", 2), ("license", 1)]), bound(2, &[("gpu", 1)]));
         assert!(large.has(&small) && large.has(&large) && !small.has(&large));
-        assert!(!large.has(&bound(5, &[])) && !large.has(&bound(1, &[("gpu", 3)])) && !large.has(&bound(0, &[("tpu", 1)])));
+        assert!(
+            !large.has(&bound(5, &[])) && !large.has(&bound(1, &[("gpu", 3)])) && !large.has(&bound(0, &[("tpu", 1)]))
+        );
         let both = bound(8, &[("tpu", 1)]).with(&large);
         assert_eq!(both, bound(8, &[("gpu", 2), ("license", 1), ("tpu", 1)]));
         assert!(both.has(&large));

@@ -77,7 +77,7 @@ pub struct Sharing {
     pub message: Vec<u8>,
     /// Arguments that are to go into the engine, in the order of the envelope's inputs.
     pub values: Vec<ValueSource>,
-    /// What it asks for, if that is more than one slot.
+    /// Slots and resources that it asks for, if that is more than one slot.
     pub asks_for: Option<QueueBound>,
     /// True if no agent before this one was told of it.
     pub is_new: bool,

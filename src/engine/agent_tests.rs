@@ -416,7 +416,15 @@ impl World {
             let Accepted { tier, message, values, is_stored, bundle, .. } = (*accepted).clone();
             match bundle {
                 None => {
-                    let sharing = Sharing { queue: QUEUE.into(), tier, message, values, asks_for: None, is_new: false, is_stored };
+                    let sharing = Sharing {
+                        queue: QUEUE.into(),
+                        tier,
+                        message,
+                        values,
+                        asks_for: None,
+                        is_new: false,
+                        is_stored,
+                    };
                     agent.on_share(**task, sharing, now_ns);
                 }
                 Some((first, count)) => {
@@ -627,7 +635,8 @@ impl World {
         };
         node.head.accepted.insert(task, accepted);
         if let Some(agent) = &mut node.agent {
-            let sharing = Sharing { queue: QUEUE.into(), tier, message, values, asks_for: None, is_new: true, is_stored: false };
+            let sharing =
+                Sharing { queue: QUEUE.into(), tier, message, values, asks_for: None, is_new: true, is_stored: false };
             agent.on_share(task, sharing, now_ns);
         }
         self.take_effects(at);

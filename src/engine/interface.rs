@@ -130,7 +130,7 @@ pub enum Request {
         id: ClusterTaskId,
         /// Its message.
         message: Vec<u8>,
-        /// What it asks for, if that is to be compared with what tasks of the queue may ask for.
+        /// Slots and resources that it asks for, if they are to be compared with what tasks of the queue may ask for.
         asks_for: Option<QueueBound>,
     },
     /// Say whether a queue, in any part of it, has the message of a task. Answered by [`Answer::Has`].

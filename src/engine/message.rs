@@ -130,7 +130,8 @@ impl<'a> TaskMessage<'a> {
 
     /// Returns what the task asks for. Of what cannot be read its head says so.
     pub fn asks_for(&self) -> QueueBound {
-        Envelope::decode(self.envelope).map_or_else(|_| QueueBound::default(), |envelope| QueueBound::of(&envelope.demand))
+        Envelope::decode(self.envelope)
+            .map_or_else(|_| QueueBound::default(), |envelope| QueueBound::of(&envelope.demand))
     }
 
     /// Returns the arguments that are in the engine, in the order of the envelope's inputs; or why they cannot be known.
@@ -160,7 +161,7 @@ pub struct Prepared {
     pub envelope: Vec<u8>,
     /// The arguments that are to go into the engine in the order of its inputs: those in files, and those that its head has set aside.
     pub values: Vec<ValueSource>,
-    /// What the task asks for, if that is more than one slot.
+    /// Slots and resources that the task asks for, if that is more than one slot.
     pub asks_for: Option<QueueBound>,
 }
 

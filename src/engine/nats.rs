@@ -93,7 +93,7 @@ pub(crate) enum FromEngine {
     Delivered(Delivery),
     /// A record of tasks of this node has changed.
     Record(RecordKey, Vec<u8>),
-    /// What tasks of this node's queues may ask for.
+    /// The most that tasks of this node's queues may ask for.
     Bounds(Vec<(String, QueueBound)>),
     /// Another node has told this one something.
     Told(Vec<u8>),
@@ -290,10 +290,12 @@ impl Nats {
 
     async fn answer(&self, request: Request) -> Option<Answer> {
         match request {
-            Request::Put { queue, tier, id, message, asks_for } => match self.refuses(&queue, asks_for.as_ref()).await {
-                Some(answer) => Some(answer),
-                None => Some(self.put((&queue, tier), id, message).await),
-            },
+            Request::Put { queue, tier, id, message, asks_for } => {
+                match self.refuses(&queue, asks_for.as_ref()).await {
+                    Some(answer) => Some(answer),
+                    None => Some(self.put((&queue, tier), id, message).await),
+                }
+            }
             Request::Has { queue, id } => {
                 let found = self.find_in_queue(&queue, id).await;
                 Some(found.map_or(Answer::Unreachable, |message| Answer::Has(message.is_some())))

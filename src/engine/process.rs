@@ -150,7 +150,8 @@ async fn serve(
     let now_ns = || u64::try_from(clock.elapsed().as_nanos()).unwrap_or(u64::MAX);
     // First it says who this node is.
     let Some(first) = from_head.recv().await else { return Ok(()) };
-    let ToAgent::Node { place, life, node_id, access, queues, engine_wait_ms, max_shared_value, shared_commands } = first?
+    let ToAgent::Node { place, life, node_id, access, queues, engine_wait_ms, max_shared_value, shared_commands } =
+        first?
     else {
         return Err(AgentError::Protocol(WireError::UnknownValue("first message")));
     };

@@ -239,8 +239,7 @@ pub fn on_import(state: &mut State, effects: &mut impl Effects, import: Import, 
     }
     let of_arguments = import.problem.clone().map(|message| Failure::Arguments { message });
     let takes_commands = state.settings.shared_commands;
-    let of_envelope =
-        || check(&import.envelope, takes_commands).or_else(|| lacks(state, &import.envelope));
+    let of_envelope = || check(&import.envelope, takes_commands).or_else(|| lacks(state, &import.envelope));
     let problem = of_arguments.or_else(|| Some(Failure::Module { message: of_envelope()? }));
     if problem.is_some() {
         drop_files(state, &import);

@@ -1,4 +1,4 @@
-//! What tasks of a queue may ask for: who says it, who is refused, and that a node takes what fits.
+//! Bounds of queues, the most that their tasks may ask for: who says it, who is refused, and that a node takes what fits.
 
 use serde_json::json;
 
@@ -33,7 +33,8 @@ fn a_queue_says_what_its_tasks_may_ask_for_and_keeps_it() {
     assert_eq!(show(), "a task of the queue `gpu` may ask for 2 cpus, gpu=1\n");
 
     // What is refused never runs, and what makes the queue again leaves the bound.
-    let submit = |flags: &[&str]| origin.tracer(&[&["submit", "task", "--queue=gpu", "demo:my_function"], flags].concat());
+    let submit =
+        |flags: &[&str]| origin.tracer(&[&["submit", "task", "--queue=gpu", "demo:my_function"], flags].concat());
     submit(&["--num-cpus=3", "--resource=tpu=1"]).status(1).stderr_contains(&format!(
         "the task asks for 3 cpus, tpu=1, but one of the queue `gpu` may ask for 2 cpus, gpu=1\n(hint: ask for less, or have it permitted: \
          `tracer engine queue gpu --address {address} --num-cpus 3 --resource gpu=1 --resource tpu=1`)"
@@ -66,7 +67,8 @@ fn a_queue_whose_tasks_may_ask_for_more_than_a_node_has_is_left_to_others() {
     // Said while it serves the queue: it finds that out by the first task that it cannot run.
     engine(&origin, &broker, &["queue", "default", "--num-cpus=2"]).success();
     let submit = |flags: &[&str]| {
-        let run = origin.tracer(&[&["submit", "task", "--no-wait", "--queue=default", "demo:my_function"], flags].concat());
+        let run =
+            origin.tracer(&[&["submit", "task", "--no-wait", "--queue=default", "demo:my_function"], flags].concat());
         run.success().stdout_text().trim().parse::<u64>().expect("an id")
     };
     let large = submit(&["--num-cpus=2"]);

@@ -1,6 +1,7 @@
 //! Commands in queues: which nodes run them, and what is said where none does.
 
 use serde_json::{Value, json};
+use tracer::{EmbeddedHead, Init};
 
 use super::engine::origin;
 use crate::support::{Broker, Cluster, HOOK, Run, wait_until};
@@ -74,6 +75,19 @@ fn a_queue_takes_commands_once_a_node_runs_some_and_no_other_node_ever_does() {
 }
 
 #[test]
+fn programs_submit_commands_to_queues_too() {
+    let Some(broker) = Broker::start() else { return };
+    let (origin, _holder) = (origin(&broker), holder(&broker, &["--shared-commands"]));
+    let init = Init::new().temp_dir(origin.temp_dir()).embedded(EmbeddedHead::Never).untraced();
+    let cluster = init.init().expect("its head runs");
+    let made = origin.file("made");
+    cluster.command("touch").arg(&made).queue("default").submit().unwrap().get::<()>().unwrap();
+    assert!(made.exists());
+    let error = cluster.command("false").queue("default").submit().unwrap().get::<()>().unwrap_err();
+    assert_eq!(error.error_type(), "exit:1");
+}
+
+#[test]
 fn what_it_means_is_said_at_the_start_and_where_it_means_nothing_it_is_refused() {
     let Some(broker) = Broker::start() else { return };
     let address = format!("--address={}", broker.address());
@@ -82,9 +96,13 @@ fn what_it_means_is_said_at_the_start_and_where_it_means_nothing_it_is_refused()
         "\n  commands  whoever reaches the engine, which asks for no credentials, runs any program here, as you (--shared-commands)\n",
     );
     let idle = Cluster::builder().arg(&address).arg("--shared-commands").try_start().1;
-    idle.status(2).stderr_contains("`--shared-commands`: takes commands from the queues of this node, and it serves none\n(hint: ");
+    idle.status(2).stderr_contains(
+        "`--shared-commands`: takes commands from the queues of this node, and it serves none\n(hint: ",
+    );
     let alone = Cluster::builder().arg("--shared-commands").try_start().1;
-    alone.status(2).stderr_contains("`--shared-commands`: needs an engine that shares the tasks, and --address names none\n");
+    alone
+        .status(2)
+        .stderr_contains("`--shared-commands`: needs an engine that shares the tasks, and --address names none\n");
 }
 
 #[test]

@@ -71,6 +71,6 @@ pub struct QueueReport {
     pub resources: BTreeMap<String, u64>,
     /// Number of commands among the messages that no node has.
     pub waiting_commands: u64,
-    /// Those of the nodes that serve it that run commands too, by name.
+    /// The nodes among these that run commands too, by name.
     pub commands_run_by: Vec<String>,
 }
