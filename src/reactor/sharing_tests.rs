@@ -224,17 +224,20 @@ fn what_cannot_be_shared_is_refused_by_name() {
         let spec = TaskSpec::Function(FunctionSpec { actor, ..FunctionSpec::of_task(module, "f", &[0x90]) });
         Envelope { spec, ..of_queue(NEVER_AGAIN) }
     };
-    let demand = Demand { num_cpus: 2, ..Demand::default() };
+    let large = vec![b'x'; 120_000];
+    let command = |arguments, input| {
+        let (program, directory, environment) = (&b"ls"[..], &b"/"[..], vec![]);
+        let replaces_environment = false;
+        let spec = CommandSpec { program, arguments, environment, replaces_environment, input, directory };
+        Envelope { spec: TaskSpec::Command(spec), ..of_queue(NEVER_AGAIN) }
+    };
     let stored = Input { argument: 0, source: InputSource::Stored(Stored { name: "1".into(), bytes: 1 << 20 }) };
     for (envelope, part) in [
         (plain(Policy { queue: "a.b", ..NEVER_AGAIN }), "the queue `a.b` has `.` in its name"),
-        (
-            Envelope { spec: TaskSpec::command(b"ls", vec![], vec![], b"/"), ..of_queue(NEVER_AGAIN) },
-            "a command cannot",
-        ),
+        (command(vec![], b"/socket"), "cannot read the standard input of its submitter (--stdin)"),
+        (command(vec![&large; 5], b""), "takes 586 KiB, but at most 512 KiB are taken"),
         (function("m", ActorRole::Call(TaskId(1))), "an actor cannot"),
         (function("./libm.so", ActorRole::None), "`./libm.so` is a path of this machine"),
-        (Envelope { demand, ..of_queue(NEVER_AGAIN) }, "takes one slot"),
         (
             Envelope { inputs: vec![stored], ..of_queue(NEVER_AGAIN) },
             "an argument takes 1 MiB, but at most 977 KiB are shared",
