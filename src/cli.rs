@@ -152,7 +152,16 @@ struct AgentArgs {
     /// The number of the life of the last head of that place
     #[arg(long, requires = "place", default_value_t = 0)]
     last_life: u64,
+    #[arg(long)]
+    shared_commands: bool,
+    /// Everything that the node has for tasks
+    #[arg(long, value_name = "BOUND", value_parser = parse_bound)]
+    has: Option<tracer_core::queue::QueueBound>,
     queues: Vec<String>,
+}
+
+fn parse_bound(text: &str) -> Result<tracer_core::queue::QueueBound, String> {
+    tracer_core::queue::QueueBound::decode(text).ok_or_else(|| format!("`{text}` is no bound"))
 }
 
 impl AgentArgs {
@@ -162,7 +171,10 @@ impl AgentArgs {
             let access = serde_json::from_str(access).map_err(|error| failed(error.into()))?;
             let node = self.place.zip(self.node_id.as_deref());
             let node = node.map(|(place, node_id)| OwnNode { place, node_id, last_life: self.last_life });
-            let findings = tracer_engine::process::try_out(&access, &self.queues, node);
+            let queues =
+                tracer_engine::interface::Queues { names: self.queues.clone(), shared_commands: self.shared_commands };
+            let findings =
+                tracer_engine::process::try_out(&access, &queues, node, &self.has.clone().unwrap_or_default());
             for finding in findings.map_err(|error| failed(error.into()))? {
                 report::text(&format!(
                     "{}\n",

@@ -59,6 +59,8 @@ pub const INSECURE_ENGINE_VARIABLE: &str = "TRACER_INSECURE_ENGINE";
 pub const TRUSTED_KEY_VARIABLE: &str = "TRACER_TRUSTED_KEY";
 /// The environment variable for the wait of [`Settings::engine`].
 pub const ENGINE_WAIT_VARIABLE: &str = "TRACER_ENGINE_WAIT";
+/// The environment variable that permits commands in the queues of [`Settings::engine`].
+pub const SHARED_COMMANDS_VARIABLE: &str = "TRACER_SHARED_COMMANDS";
 /// Time that a submission to a queue waits for an engine that cannot be reached, if nothing is said.
 pub const DEFAULT_ENGINE_WAIT: Duration = Duration::from_secs(5);
 /// The environment variable for the bound on values of [`Settings::engine`].
@@ -143,6 +145,8 @@ pub struct Overrides {
     pub max_shared_value: Option<u64>,
     /// See [`Engine::trusted_keys`].
     pub trusted_keys: Option<Vec<String>>,
+    /// See [`Engine::shared_commands`].
+    pub shared_commands: Option<bool>,
     /// See [`Settings::temp_dir`].
     pub temp_dir: Option<PathBuf>,
     /// See [`Settings::spans_dir`].
@@ -266,6 +270,9 @@ pub struct Engine {
     pub max_shared_value: u64,
     /// Public keys of those whose tasks the head runs from queues, as NATS writes them. Empty for a head that runs everybody's.
     pub trusted_keys: Vec<String>,
+    /// True if commands of these queues are run too, and not functions alone. By default false.
+    #[serde(default)]
+    pub shared_commands: bool,
 }
 
 /// Failure to make the settings.
@@ -353,6 +360,7 @@ fn engine_of(
     wait: Option<Duration>,
     max_shared_value: Option<u64>,
     trusted_keys: Vec<String>,
+    shared_commands: Option<bool>,
 ) -> Result<Option<Engine>, Error> {
     let queues = queues.unwrap_or_default();
     if access.address.is_empty() {
@@ -361,6 +369,7 @@ fn engine_of(
             (wait.is_some(), "--engine-wait"),
             (max_shared_value.is_some(), "--max-shared-value"),
             (!trusted_keys.is_empty(), "--trusted-key"),
+            (shared_commands == Some(true), "--shared-commands"),
             (access.credentials.is_some(), "--credentials"),
             (access.authority.is_some(), "--engine-ca"),
         ];
@@ -379,9 +388,14 @@ fn engine_of(
     {
         return Err(Error::Invalid { flag: "--queue", reason: format!("the queue `{name}` is named twice") });
     }
+    let shared_commands = shared_commands.unwrap_or(false);
+    if shared_commands && queues.is_empty() {
+        let reason = "takes commands from the queues of this node, and it serves none\n(hint: `--queue default`)";
+        return Err(Error::Invalid { flag: "--shared-commands", reason: reason.into() });
+    }
     let wait = wait.unwrap_or(DEFAULT_ENGINE_WAIT);
     let max_shared_value = max_shared_value.unwrap_or(DEFAULT_MAX_SHARED_VALUE);
-    Ok(Some(Engine { access, queues, wait, max_shared_value, trusted_keys }))
+    Ok(Some(Engine { access, queues, wait, max_shared_value, trusted_keys, shared_commands }))
 }
 
 /// Reads the configuration file that `overrides` names, if any, and merges both over the defaults.
@@ -476,6 +490,7 @@ fn merge(stronger: Overrides, weaker: Overrides) -> Result<Settings, Error> {
             stronger.engine_wait.or(weaker.engine_wait),
             stronger.max_shared_value.or(weaker.max_shared_value),
             stronger.trusted_keys.filter(|keys| !keys.is_empty()).or(weaker.trusted_keys).unwrap_or_default(),
+            stronger.shared_commands.or(weaker.shared_commands),
         )?,
         temp_dir: path(stronger.temp_dir, weaker.temp_dir, &default_temp_dir),
         spans_dir: path(stronger.spans_dir, weaker.spans_dir, &|| DEFAULT_SPANS_DIR.into()),
@@ -704,6 +719,7 @@ queues = ["default=2"]
 wait = "7s"
 max_shared_value = "2MiB"
 trusted_keys = ["UD6MZTGLCZZD4U5BZZVLM73LKHQ5Q3TSF4RXD5PZS6PVVHD65XNUKIK4"]
+shared_commands = true
 "#;
 
     #[test]
@@ -731,6 +747,7 @@ trusted_keys = ["UD6MZTGLCZZD4U5BZZVLM73LKHQ5Q3TSF4RXD5PZS6PVVHD65XNUKIK4"]
                     wait: Duration::from_secs(7),
                     max_shared_value: 2 << 20,
                     trusted_keys: vec!["UD6MZTGLCZZD4U5BZZVLM73LKHQ5Q3TSF4RXD5PZS6PVVHD65XNUKIK4".into()],
+                    shared_commands: true,
                 }),
                 temp_dir: "/var/tmp/tracer".into(),
                 spans_dir: "/etc/tracer/spans".into(),
@@ -777,6 +794,7 @@ trusted_keys = ["UD6MZTGLCZZD4U5BZZVLM73LKHQ5Q3TSF4RXD5PZS6PVVHD65XNUKIK4"]
             engine_wait: Some(Duration::from_secs(1)),
             max_shared_value: Some(1 << 20),
             trusted_keys: Some(vec!["UCXZ6WRXDMKL5AYPD6FU5EGBNSDCWTOYYPSDORT74OXZVAEPGVZ54UFK".into()]),
+            shared_commands: Some(false),
             temp_dir: Some("run".into()),
             spans_dir: Some("/spans".into()),
             tracing_enabled: Some(true),
@@ -820,6 +838,7 @@ trusted_keys = ["UD6MZTGLCZZD4U5BZZVLM73LKHQ5Q3TSF4RXD5PZS6PVVHD65XNUKIK4"]
                     wait: Duration::from_secs(1),
                     max_shared_value: 1 << 20,
                     trusted_keys: vec!["UCXZ6WRXDMKL5AYPD6FU5EGBNSDCWTOYYPSDORT74OXZVAEPGVZ54UFK".into()],
+                    shared_commands: false,
                 }),
                 temp_dir: "run".into(),
                 spans_dir: "/spans".into(),

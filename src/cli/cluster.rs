@@ -3,6 +3,7 @@
 use super::report;
 use crate::count::{Count, Elapsed};
 use crate::protocol::{ClusterReport, QueueReport};
+use tracer_core::queue::QueueBound;
 
 /// Renders all of it: the nodes, the queues, and the engine itself.
 pub(super) fn render(cluster: &ClusterReport) -> String {
@@ -13,7 +14,10 @@ pub(super) fn render(cluster: &ClusterReport) -> String {
                 node.node_id.clone(),
                 if node.is_alive { "alive" } else { "silent" }.to_owned(),
                 format!("{} ago", Elapsed::from_nanos(node.heard_ns)),
-                node.queues.join(", "),
+                match node.shared_commands {
+                    true => format!("{} (commands too)", node.queues.join(", ")),
+                    false => node.queues.join(", "),
+                },
                 format!("{} of {}", node.free, node.slots),
                 node.version.clone(),
                 node.place_id.clone(),
@@ -27,11 +31,11 @@ pub(super) fn render(cluster: &ClusterReport) -> String {
     if !cluster.queues.is_empty() {
         text.push('\n');
         text.push_str(&report::table(
-            ["QUEUE", "WAITING", "RUNNING", "SERVED BY"],
-            cluster
-                .queues
-                .iter()
-                .map(|queue| [queue.name.clone(), queue.waiting.to_string(), queue.held.to_string(), served_by(queue)]),
+            ["QUEUE", "WAITING", "RUNNING", "A TASK MAY ASK FOR", "SERVED BY"],
+            cluster.queues.iter().map(|queue| {
+                let (waiting, held) = (queue.waiting.to_string(), queue.held.to_string());
+                [queue.name.clone(), waiting, held, bound(queue).to_string(), served_by(queue)]
+            }),
         ));
     }
     if !cluster.unanswered.is_empty() {
@@ -51,12 +55,21 @@ fn engine_line(cluster: &ClusterReport) -> String {
     format!("{engine} {version} at {address}, {copies}")
 }
 
-/// Names the nodes that serve a queue.
+/// Returns the most that a task of a queue may ask for.
+fn bound(queue: &QueueReport) -> QueueBound {
+    QueueBound { num_cpus: queue.num_cpus, resources: queue.resources.clone().into_iter().collect() }
+}
+
+/// Names the nodes that serve a queue. Where commands wait that none of them runs, that is said.
 fn served_by(queue: &QueueReport) -> String {
-    match queue.served_by.join(", ") {
+    let mut nodes = match queue.served_by.join(", ") {
         nobody if nobody.is_empty() => "nobody".into(),
         nodes => nodes,
+    };
+    if queue.waiting_commands > 0 && queue.commands_run_by.is_empty() && !queue.served_by.is_empty() {
+        nodes.push_str(&format!("; {} for nobody", Count(queue.waiting_commands as usize, "command")));
     }
+    nodes
 }
 
 /// Returns what `status` says of it, in two of its lines.
@@ -75,7 +88,11 @@ pub(super) fn status_lines(cluster: &ClusterReport) -> [(&'static str, String); 
         .iter()
         .map(|queue| {
             let QueueReport { name, waiting, held, .. } = queue;
-            format!("{name}: {waiting} waiting, {held} running, served by {}", served_by(queue))
+            let up_to = match bound(queue) {
+                plain if plain == QueueBound::default() => String::new(),
+                bound => format!(" tasks of up to {bound},"),
+            };
+            format!("{name}:{up_to} {waiting} waiting, {held} running, served by {}", served_by(queue))
         })
         .collect();
     let queues = if queues.is_empty() { "none".to_owned() } else { queues.join("\n") };
@@ -97,6 +114,7 @@ mod tests {
             queues: vec!["default".into()],
             slots: 2,
             free: 1,
+            shared_commands: node_id == "a",
         };
         let queue = |name: &str, served_by: Vec<String>| QueueReport {
             name: name.into(),
@@ -106,6 +124,10 @@ mod tests {
             max_bytes: None,
             replicas: 1,
             served_by,
+            num_cpus: if name == "gpu" { 4 } else { 1 },
+            resources: if name == "gpu" { [("gpu".into(), 1)].into() } else { [].into() },
+            waiting_commands: 2,
+            commands_run_by: Vec::new(),
         };
         ClusterReport {
             address: "nats://127.0.0.1".into(),
@@ -127,13 +149,13 @@ mod tests {
             lines,
             [
                 "NODE STATE HEARD QUEUES FREE VERSION PLACE",
-                "a alive 2 s ago default 1 of 2 0.1.0 k3f9a2m4q7cxw",
+                "a alive 2 s ago default (commands too) 1 of 2 0.1.0 k3f9a2m4q7cxw",
                 "b silent 2 s ago default 1 of 2 0.1.0 k3f9a2m4q7cxw",
                 "and 1 node of another version, whose heartbeats cannot be read here",
                 "",
-                "QUEUE WAITING RUNNING SERVED BY",
-                "default 3 1 a",
-                "gpu 3 1 nobody",
+                "QUEUE WAITING RUNNING A TASK MAY ASK FOR SERVED BY",
+                "default 3 1 1 cpu a; 2 commands for nobody",
+                "gpu 3 1 4 cpus, gpu=1 nobody",
                 "without TRACER_default_Q_c, whose servers do not answer",
                 "",
                 "nats-server 2.9.10 at nats://127.0.0.1, 3 copies of each record",
@@ -141,6 +163,9 @@ mod tests {
         );
         let [(_, nodes), (_, queues)] = status_lines(&cluster());
         assert_eq!(nodes, "1 alive (a), 2 silent or of another version");
-        assert_eq!(queues.lines().nth(1), Some("gpu: 3 waiting, 1 running, served by nobody"));
+        assert_eq!(
+            queues.lines().nth(1),
+            Some("gpu: tasks of up to 4 cpus, gpu=1, 3 waiting, 1 running, served by nobody")
+        );
     }
 }

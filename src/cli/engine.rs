@@ -1,5 +1,6 @@
 //! `tracer engine`: setting an engine up.
 
+use std::collections::BTreeMap;
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
@@ -8,8 +9,9 @@ use std::process::{Command, Stdio};
 
 use clap::Subcommand;
 use serde_json::json;
-use tracer_core::queue::check_queue_name;
+use tracer_core::queue::{QueueBound, check_queue_name};
 use tracer_engine::config::{Configuration, PORT, Servers, User};
+use tracer_engine::interface::Queues;
 use tracer_engine::process::{self, Made};
 use tracer_engine::roles::Role;
 use tracer_engine::server_version::ServerVersion;
@@ -19,6 +21,7 @@ use crate::config;
 use crate::exit;
 use crate::protocol::EngineAccess;
 use crate::suggestion::shell_word;
+use crate::task::{parse_resource, sort_resources};
 
 /// Set up an engine, over which machines share the tasks of queues
 #[derive(clap::Args)]
@@ -34,6 +37,7 @@ pub(super) struct Args {
 enum EngineCommand {
     Config(Box<ConfigArgs>),
     Init(InitArgs),
+    Queue(QueueArgs),
 }
 
 /// Credentials for an engine, and trust in it.
@@ -69,6 +73,16 @@ impl AccessArgs {
             authority: self.trust.engine_ca.clone(),
             is_insecure: self.trust.insecure_engine.unwrap_or(false),
         })
+    }
+
+    /// Returns the way to the engine that is to be set up.
+    fn required(&self) -> Result<EngineAccess, CommandError> {
+        let access = self.access().ok_or_else(|| {
+            let text = "an engine is set up where --address says\n(hint: `--address nats://127.0.0.1:4222`)";
+            CommandError::new(exit::USAGE, text)
+        })?;
+        tracer_engine::access::check(&access).map_err(|error| CommandError::new(exit::USAGE, error))?;
+        Ok(access)
     }
 }
 
@@ -119,9 +133,36 @@ struct InitArgs {
     /// Make this queue; may be repeated
     #[arg(long, value_name = "NAME", value_delimiter = ',', value_parser = parse_queue)]
     queue: Vec<String>,
+    /// Make the part for commands of these queues too, for nodes that are started with --shared-commands
+    #[arg(long, requires = "queue")]
+    shared_commands: bool,
     /// Number of servers with a copy of each stream [default: 3 where there are several servers, else 1]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(1..=5))]
     replicas: Option<u8>,
+    #[command(flatten)]
+    format: FormatArgs,
+}
+
+/// Say what tasks of a queue may ask for, or show what they may
+///
+/// Without more a task of a queue takes one slot. One that asks for more than its queue permits is refused, and a node takes a task from a queue only when it
+/// has all that one may ask for to spare: so what it takes can begin. To set it takes the role admin, as making the queue does. What runs or waits stays.
+#[derive(clap::Args)]
+#[command(
+    after_help = "Example:\n  tracer engine queue gpu --address nats://127.0.0.1:4222 \\\n    --resource gpu=1 --num-cpus 4\n  tracer engine queue gpu --address nats://127.0.0.1:4222"
+)]
+struct QueueArgs {
+    /// The queue
+    #[arg(value_name = "NAME", value_parser = parse_queue)]
+    queue: String,
+    /// Slots that a task may ask for [default: 1, where something is set]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    num_cpus: Option<u32>,
+    /// Amount of a named resource that a task may ask for; may be repeated [default: none]
+    #[arg(long, value_name = "NAME=AMOUNT", value_delimiter = ',', value_parser = parse_resource)]
+    resource: Vec<(String, u64)>,
+    #[command(flatten)]
+    access: AccessArgs,
     #[command(flatten)]
     format: FormatArgs,
 }
@@ -145,6 +186,7 @@ pub(super) fn run(args: &Args) -> CommandResult {
     match &args.command {
         EngineCommand::Config(args) => args.run(),
         EngineCommand::Init(args) => args.run(),
+        EngineCommand::Queue(args) => args.run(),
     }
 }
 
@@ -296,14 +338,31 @@ fn next(folder: &Path, servers: &Servers, configurations: &[Configuration], user
     lines.join("\n")
 }
 
+impl QueueArgs {
+    fn run(&self) -> CommandResult {
+        let access = self.access.required()?;
+        let resources = sort_resources(self.resource.clone())
+            .map_err(|problem| CommandError::new(exit::USAGE, format!("`--resource`: {problem}")))?;
+        let is_set = self.num_cpus.is_some() || !resources.is_empty();
+        let wanted = is_set.then(|| QueueBound { num_cpus: self.num_cpus.unwrap_or(1), resources });
+        let bound = process::bound(&access, &self.queue, wanted.as_ref())
+            .map_err(|error| CommandError::new(exit::FAILED, error))?;
+        let resources: BTreeMap<_, _> = bound.resources.iter().cloned().collect();
+        let report = json!({
+            "address": access.address, "queue": self.queue, "num_cpus": bound.num_cpus, "resources": resources,
+        });
+        report::value(self.format.format, &report, |_| {
+            format!("a task of the queue `{}` may ask for {bound}\n", self.queue)
+        });
+        Ok(exit::OK)
+    }
+}
+
 impl InitArgs {
     fn run(&self) -> CommandResult {
-        let access = self.access.access().ok_or_else(|| {
-            let text = "an engine is set up where --address says\n(hint: `--address nats://127.0.0.1:4222`)";
-            CommandError::new(exit::USAGE, text)
-        })?;
-        tracer_engine::access::check(&access).map_err(|error| CommandError::new(exit::USAGE, error))?;
-        let (copies, made) = process::init(&access, &self.queue, self.replicas.map(usize::from))
+        let access = self.access.required()?;
+        let queues = Queues { names: self.queue.clone(), shared_commands: self.shared_commands };
+        let (copies, made) = process::init(&access, &queues, self.replicas.map(usize::from))
             .map_err(|error| CommandError::new(exit::FAILED, error))?;
         let word = |made: &Made| match made {
             Made::New => "made",

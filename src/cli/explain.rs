@@ -75,14 +75,21 @@ fn ask_engine(driver: &mut Driver, id: TaskId, reasons: &mut Vec<Reason>) -> Res
         reasons[at] = Reason::RunsElsewhere { node_id, attempt, since_unix_nano };
         return Ok(());
     }
-    let (Reason::InQueue { queue, .. }, Reply::Cluster(Ok(cluster))) = (&reasons[at], driver.query(&Query::Cluster)?)
+    let (Reason::InQueue { queue, is_command, .. }, Reply::Cluster(Ok(cluster))) =
+        (&reasons[at], driver.query(&Query::Cluster)?)
     else {
         return Ok(());
     };
     if let Some(found) = cluster.queues.into_iter().find(|found| found.name == *queue) {
-        let reason = match found.served_by.is_empty() {
-            true => Reason::UnservedQueue { queue: found.name, address: cluster.address },
-            false => Reason::ServedBy { queue: found.name, nodes: found.served_by, waiting: found.waiting },
+        let (is_command, queue, nodes, waiting, address) =
+            (*is_command, found.name, found.served_by, found.waiting, cluster.address);
+        let reason = if nodes.is_empty() {
+            Reason::UnservedQueue { queue, address }
+        } else if is_command && found.commands_run_by.is_empty() {
+            Reason::NoCommandsTaken { queue, nodes, address }
+        } else {
+            let nodes = if is_command { found.commands_run_by } else { nodes };
+            Reason::ServedBy { queue, nodes, waiting }
         };
         reasons.insert(at + 1, reason);
     }

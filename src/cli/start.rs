@@ -33,6 +33,7 @@ use crate::session::{Session, SessionError, find_head};
 use crate::spin::is_readable;
 use tracer_core::LogSettings;
 use tracer_core::clock::now_unix_nano;
+use tracer_core::queue::QueueBound;
 use tracer_engine::signed;
 use tracer_ipc::place_file;
 
@@ -117,6 +118,11 @@ pub(super) struct Args {
     /// nkey that they have.
     #[arg(long, value_name = "KEY", value_delimiter = ',', value_parser = tracer_engine::signed::check_key, env = config::TRUSTED_KEY_VARIABLE)]
     trusted_key: Vec<String>,
+    /// Run commands of these queues too, and not only functions of modules that are found by name [default: false]
+    ///
+    /// Whoever may submit to one of them runs any program on this machine, as you.
+    #[arg(long, env = config::SHARED_COMMANDS_VARIABLE, value_name = "BOOL", hide_possible_values = true, value_parser = clap::builder::BoolishValueParser::new(), num_args = 0..=1, require_equals = true, default_missing_value = "true")]
+    shared_commands: Option<bool>,
     /// Switch for all tracing; false overrides any hook [default: true]
     #[arg(long, env = config::TRACING_ENABLED_VARIABLE, value_name = "BOOL", hide_possible_values = true, value_parser = clap::builder::BoolishValueParser::new(), num_args = 0..=1, require_equals = true, default_missing_value = "true")]
     tracing_enabled: Option<bool>,
@@ -260,6 +266,7 @@ fn settings(args: Args) -> Result<Settings, CommandError> {
         engine_wait: args.engine_wait,
         max_shared_value: args.max_shared_value,
         trusted_keys: Some(args.trusted_key),
+        shared_commands: args.shared_commands,
         temp_dir: args.place.temp_dir,
         spans_dir: args.spans_dir,
         tracing_enabled: args.tracing_enabled,
@@ -369,9 +376,11 @@ fn head_settings(settings: Settings) -> Result<HeadSettings, CommandError> {
         fresh: None,
     };
     if let Some(engine) = &settings.engine {
-        let warnings = try_engine(engine, &settings.temp_dir)?;
         let of_trust = signed::warnings(&engine.access, !engine.queues.is_empty(), &engine.trusted_keys);
         of_trust.map_err(io::Error::other)?.iter().for_each(|warning| report::warning(warning));
+        let num_cpus = u32::try_from(settings.num_workers).unwrap_or(u32::MAX);
+        let has = QueueBound { num_cpus, resources: settings.resources.clone() };
+        let warnings = try_engine(engine, &settings.temp_dir, &has)?;
         settings.warnings.extend(warnings);
     }
     if let Some(hook) = settings.tracing.hook.clone() {
@@ -427,16 +436,19 @@ fn check_span_file_size() -> Result<(), CommandError> {
 }
 
 /// Tries an engine out in a process of its own, so that this one, which may become the head, has no runtime. Warns of what is not as it should be, and returns
-/// it.
-fn try_engine(engine: &config::Engine, place: &Path) -> Result<Vec<String>, CommandError> {
+/// it. `has` is all that there is for tasks.
+fn try_engine(engine: &config::Engine, place: &Path, has: &QueueBound) -> Result<Vec<String>, CommandError> {
     let queues = engine.queues.iter().map(|(queue, _)| queue.as_str());
     let access = serde_json::to_string(&engine.access).map_err(io::Error::other)?;
     let mut command = Command::new(std::env::current_exe()?);
-    command.args(["agent", "--try", &access]);
+    command.args(["agent", "--try", &access, "--has", &has.encode()]);
     if let Some(id) = place_file::id(place) {
         let node_id = place_file::node_id(&server::host_name(), id);
         let last_life = place_file::last_life(place).unwrap_or_default().to_string();
         command.args(["--place", &id.to_string(), "--node-id", &node_id, "--last-life", &last_life]);
+    }
+    if engine.shared_commands {
+        command.arg("--shared-commands");
     }
     let tried = command.args(queues).env("NO_COLOR", "1").stdin(Stdio::null()).output()?;
     if tried.status.success() {
@@ -822,6 +834,13 @@ fn banner(started: &Started, settings: &HeadSettings, is_foreground: bool) -> St
         let queues = super::status::served_queues(engine.queues.iter().map(|(name, slots)| (name, slots)));
         fields.push(("  engine", engine.access.address.clone()));
         fields.push(("  queues", queues));
+        if engine.shared_commands {
+            let who = match engine.access.credentials {
+                Some(_) => "whoever may submit to them",
+                None => "whoever reaches the engine, which asks for no credentials,",
+            };
+            fields.push(("  commands", format!("{who} runs any program here, as you (--shared-commands)")));
+        }
     }
     let queue = format!("takes up to {} of memory, {}", Size(settings.queue_memory), settings.queue_memory_source);
     fields.push(("  queue", queue));

@@ -91,7 +91,10 @@ fn engine_lines(engine: &EngineReport) -> [(&'static str, String); 2] {
         (true, text) => format!(", {text}"),
         (false, text) => format!(", cannot be reached: {text}"),
     };
-    let serves = served_queues(&engine.queues);
+    let mut serves = served_queues(&engine.queues);
+    if engine.shared_commands {
+        serves.push_str(", commands too");
+    }
     let (shared, imports) = (Count(engine.shared, "task"), Count(engine.imports, "task"));
     [
         ("engine", format!("{}{state}, place {}", engine.address, engine.place_id)),

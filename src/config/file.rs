@@ -54,8 +54,17 @@ const LOGS_KEYS: &[&str] = &["events", "level"];
 const HTTP_KEYS: &[&str] = &["address", "commands"];
 const METRICS_KEYS: &[&str] = &["address"];
 const OTLP_KEYS: &[&str] = &["address"];
-const ENGINE_KEYS: &[&str] =
-    &["address", "credentials", "ca", "insecure", "queues", "max_shared_value", "trusted_keys", "wait"];
+const ENGINE_KEYS: &[&str] = &[
+    "address",
+    "credentials",
+    "ca",
+    "insecure",
+    "queues",
+    "max_shared_value",
+    "shared_commands",
+    "trusted_keys",
+    "wait",
+];
 /// The tables of a file with their keys, and with where to put a key that is in another one.
 pub(crate) type Tables = &'static [(&'static str, &'static [&'static str], &'static str)];
 
@@ -218,6 +227,7 @@ impl<'a> Reader<'a> {
                     file.trusted_keys =
                         Some(keys.map_err(|reason| self.invalid("engine.trusted_keys", &reason, value))?);
                 }
+                "shared_commands" => file.shared_commands = Some(self.boolean("engine.shared_commands", value)?),
                 "wait" => file.engine_wait = Some(self.duration("engine.wait", value)?),
                 unknown => return Err(self.unknown_key("engine.", unknown, key.span().start)),
             }

@@ -9,6 +9,7 @@ use std::net::IpAddr;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
+use tracer_core::queue::QueueBound;
 use tracer_ipc::protocol::EngineAccess;
 
 /// Reason why an engine cannot be used.
@@ -114,6 +115,22 @@ pub enum EngineError {
         /// The id.
         place: String,
     },
+    /// Tasks of a queue may ask for more than the node has that is to serve it.
+    TooSmall {
+        /// The queue.
+        queue: String,
+        /// The most that they may ask for.
+        bound: QueueBound,
+        /// Everything that the node has.
+        has: QueueBound,
+    },
+    /// There is no such queue.
+    NoQueue {
+        /// The address.
+        address: String,
+        /// Its name.
+        queue: String,
+    },
     /// A stream or a consumer cannot be made.
     Asset {
         /// Its name.
@@ -177,6 +194,24 @@ impl fmt::Display for EngineError {
                 f,
                 "another living node of the engine at `{address}` has the id {place} of this place: `{node_id}`. One of the two places is a copy of the other\n\
                  (hint: remove `place.id` in the folder of the copy, and it gets an id of its own; tasks that it has in queues are then those of a lost node)"
+            ),
+            EngineError::TooSmall { queue, bound, has } => {
+                let QueueBound { num_cpus, resources } = has.with(bound);
+                let amounts = resources.iter().map(|(name, amount)| format!("{name}={amount}")).collect::<Vec<_>>();
+                let resources = match amounts.join(",") {
+                    none if none.is_empty() => none,
+                    amounts => format!(" --resources {amounts}"),
+                };
+                write!(
+                    f,
+                    "a task of the queue `{queue}` may ask for {bound}, but this node has {has}\n\
+                     (hint: start it with `--num-workers {num_cpus}{resources}`, or without this queue)"
+                )
+            }
+            EngineError::NoQueue { address, queue } => write!(
+                f,
+                "the engine at `{address}` has no queue `{queue}`\n\
+                 (hint: `tracer engine init --address {address} --queue {queue}` makes it)"
             ),
             EngineError::NoJetStream { address, version } => write!(
                 f,

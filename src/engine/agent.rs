@@ -17,6 +17,7 @@ use std::ops::Bound;
 
 use tracer_core::codec::{Put, Take, WireError};
 use tracer_core::count::Size;
+use tracer_core::queue::QueueBound;
 use tracer_core::task::{Outcome, TaskId};
 use tracer_core::{ClusterTaskId, PlaceId, Stored};
 use tracer_ipc::protocol::{ClaimedBy, Digest, Found, SharedEnd, SharedOutput, Stop};
@@ -29,20 +30,22 @@ use crate::message::{BundleMessage, Heartbeat, TaskMessage, Told, value_of, with
 use crate::record::{Claim, End, Event, Holder, Mark, Record, Refusal, Sight, Terms, change};
 
 mod bundles;
+mod demands;
 mod keys;
 mod output;
 mod trust;
 
 pub(crate) use bundles::BUNDLE_WAIT_NS;
 use bundles::{BundleChange, HeldBundle, SharedBundle};
+use demands::Demands;
 use keys::SharedKey;
 
 /// Intervals of redelivery after which a task that nothing was heard of is looked at.
 const LOOK_AGAIN: u64 = 4;
 /// Tasks that are looked at in one interval of heartbeats.
 const LOOKS: usize = 64;
-/// Turn of a queue, counted from the last one before, in which its second part is taken from first: every fourth.
-const SECOND_FIRST: u32 = 4;
+/// Parts of a queue in the order of its turns: the one that is taken from first in each. A node that runs no commands takes from the first part then.
+const TURNS: [Tier; 4] = [Tier::First, Tier::Commands, Tier::First, Tier::Second];
 /// Tries to get a value, one in each interval of heartbeats, before it counts as lost.
 const TRIES: u32 = 10;
 /// The most records of which it is said that they cannot be read.
@@ -59,6 +62,8 @@ pub struct Settings {
     pub node_id: String,
     /// Queues that it pulls from, each with the most tasks of it at a time; empty for a node that only submits.
     pub queues: Vec<(String, usize)>,
+    /// True if its head runs commands of these queues too.
+    pub shared_commands: bool,
     /// Interval after which the engine delivers again what nobody acknowledges, in nanoseconds.
     pub ack_wait_ns: u64,
     /// Interval at which what is held is said to be, and heartbeats are written, in nanoseconds.
@@ -84,6 +89,8 @@ pub struct Sharing {
     pub values: Vec<ValueSource>,
     /// Its idempotency key, if it has one.
     pub key: Option<Key>,
+    /// Slots and resources that it asks for, if that is more than one slot.
+    pub asks_for: Option<QueueBound>,
     /// True if no agent before this one was told of it.
     pub is_new: bool,
     /// True if an agent has said that the engine has it.
@@ -239,6 +246,7 @@ struct Share {
     terms: Terms,
     /// Its large arguments, each with its digest once the engine has it.
     values: Vec<(ValueSource, Option<Digest>)>,
+    asks_for: Option<QueueBound>,
     /// Its end, while the result is on the way.
     ending: Option<Ending>,
     /// Time at which it came, in nanoseconds of the monotonic clock.
@@ -275,6 +283,7 @@ impl Share {
             message: Vec::new(),
             terms,
             values: Vec::new(),
+            asks_for: None,
             ending: None,
             since_ns: now_ns,
             is_sent: false,
@@ -333,6 +342,8 @@ struct Held {
     message: Option<Vec<u8>>,
     /// The attempt that this node is at, once the head has it.
     attempt: Option<u32>,
+    /// Slots that it takes.
+    slots: usize,
     /// The claim, while its arguments are on the way.
     fetch: Option<Fetch>,
     /// True if it is one of this node that was taken back: it runs in a worker that waits for it, and takes no slot of its queue.
@@ -353,6 +364,7 @@ impl Held {
             terms,
             message: None,
             attempt: None,
+            slots: 1,
             fetch: None,
             // What is taken back came with no delivery.
             is_taken_back: handle.0.is_empty(),
@@ -382,8 +394,8 @@ struct Pulling {
     going: Vec<(Tier, bool)>,
     /// True if one part was looked into, and had less than there was room for.
     has_looked: bool,
-    /// Number of the turn, of those of which the last begins with the second part.
-    turn: u32,
+    /// Number of the next turn among [`TURNS`].
+    turn: usize,
 }
 
 #[derive(Clone, Debug)]
@@ -476,6 +488,7 @@ pub struct Agent {
     told_then: u64,
     /// Imports that the head was told of.
     told: u64,
+    demands: Demands,
     is_reachable: bool,
     /// Since when the engine cannot be reached, by the monotonic clock.
     unreachable_since_ns: u64,
@@ -512,6 +525,7 @@ impl Agent {
             slots: 0,
             told_then: 0,
             told: 0,
+            demands: Demands::default(),
             is_reachable: false,
             unreachable_since_ns: now_ns,
             next_beat_ns: now_ns,
@@ -619,9 +633,11 @@ impl Agent {
                 version: tracer_ipc::VERSION.into(),
                 free: u32::try_from(self.room()).unwrap_or(u32::MAX),
                 slots: u32::try_from(self.slots).unwrap_or(u32::MAX),
-                queues: self.settings.queues.iter().map(|(queue, _)| queue.clone()).collect(),
+                queues: self.queues_that_fit(),
+                shared_commands: self.settings.shared_commands,
             };
             self.say(Request::Beat(beat.encode()));
+            self.read_bounds_now_and_then();
             self.look_again(now_ns);
             self.look_at_followed();
             // What was not answered is asked again, and who has not heard is told again.
@@ -656,7 +672,7 @@ impl Agent {
 
     /// Takes a task that the head has accepted for a queue.
     pub fn on_share(&mut self, task: TaskId, sharing: Sharing, now_ns: u64) {
-        let Sharing { queue, tier, message, values, key, is_new, is_stored } = sharing;
+        let Sharing { queue, tier, message, values, key, asks_for, is_new, is_stored } = sharing;
         let Ok(TaskMessage { terms, .. }) = TaskMessage::decode(&message) else {
             let reason = "its message cannot be read".into();
             return self.tell(ToHead::NotStored(task, NotStored::Put(PutError::Refused(reason))));
@@ -664,6 +680,7 @@ impl Agent {
         let share = Share {
             message,
             values: values.into_iter().map(|value| (value, None)).collect(),
+            asks_for,
             is_sent: !is_new,
             is_stored,
             is_old: !is_new,
@@ -748,7 +765,9 @@ impl Agent {
         // Nothing stands behind the envelope yet.
         let message = [&share.message[..], &digests].concat();
         let (queue, tier) = (share.queue.clone(), share.tier);
-        self.ask(Asked::Put(task), Request::Put { queue, tier, id, message });
+        // What was accepted stays so.
+        let asks_for = share.asks_for.clone().filter(|_| !share.was_tried && !share.is_stored);
+        self.ask(Asked::Put(task), Request::Put { queue, tier, id, message, asks_for });
     }
 
     fn on_argument_put(&mut self, task: TaskId, at: usize, answer: Answer) {
@@ -1064,6 +1083,7 @@ impl Agent {
     /// Takes what the head says of its slots: how many there are and how many are free, and the number of imports that it had been told of by then.
     pub fn on_free(&mut self, slots: usize, free: usize, told: u64) {
         (self.slots, self.free, self.told_then) = (slots, free, told);
+        self.demands.forget_seen(self.told - told.min(self.told));
         self.is_full_of_singles &= free == 0;
         self.pull();
     }
@@ -1075,9 +1095,10 @@ impl Agent {
 
     /// Returns for how many messages there are free slots.
     fn free_room(&self) -> usize {
-        let on_the_way = usize::try_from(self.told.saturating_sub(self.told_then)).unwrap_or(usize::MAX);
+        let on_the_way = self.demands.slots_on_the_way();
         let is_claiming = |held: &&Held| held.attempt.is_none() && held.bundle.is_none();
-        let claiming = self.held.values().filter(is_claiming).count() + self.bundles_being_claimed();
+        let claiming = self.held.values().filter(is_claiming).map(|held| held.slots).sum::<usize>();
+        let claiming = claiming + self.bundles_being_claimed();
         self.free.saturating_sub(on_the_way).saturating_sub(claiming)
     }
 
@@ -1093,23 +1114,21 @@ impl Agent {
         }
     }
 
-    /// Goes on with the turn of a queue: what is there in one part and then in the other, and where there was less than there is room for, what comes within
+    /// Goes on with the turn of a queue: what is there in one part and then in the others, and where there was less than there is room for, what comes within
     /// a while. A part that is pulled from since before has nothing that waits.
     fn pull_from(&mut self, queue: String, count: usize) {
         let pulling = self.pulling.entry(queue.clone()).or_default();
         if pulling.going.iter().any(|(_, waits)| !waits) {
             return;
         }
-        let is_asked = |tier: Tier| pulling.going.iter().any(|(going, _)| *going == tier);
-        let asked: Vec<_> = match (is_asked(Tier::First), is_asked(Tier::Second), pulling.has_looked) {
-            (true, true, _) => Vec::new(),
-            (true, false, _) => vec![(Tier::Second, true)],
-            (false, true, _) => vec![(Tier::First, true)],
-            (false, false, true) => vec![(Tier::First, true), (Tier::Second, true)],
-            (false, false, false) => {
-                pulling.turn = pulling.turn % SECOND_FIRST + 1;
-                vec![(if pulling.turn == SECOND_FIRST { Tier::Second } else { Tier::First }, false)]
-            }
+        let parts = Tier::served(self.settings.shared_commands);
+        let asked: Vec<_> = if pulling.has_looked || !pulling.going.is_empty() {
+            let is_asked = |tier: &Tier| pulling.going.iter().any(|(going, _)| going == tier);
+            parts.iter().filter(|tier| !is_asked(tier)).map(|tier| (*tier, true)).collect()
+        } else {
+            let first = TURNS[pulling.turn];
+            pulling.turn = (pulling.turn + 1) % TURNS.len();
+            vec![(if parts.contains(&first) { first } else { Tier::First }, false)]
         };
         pulling.has_looked = false;
         pulling.going.extend(&asked);
@@ -1135,6 +1154,11 @@ impl Agent {
 
     /// Returns for how many messages of a queue there is room.
     fn room_of(&self, queue: &str) -> usize {
+        self.room_by_slots(queue).min(self.room_by_bound(queue))
+    }
+
+    /// Returns the same, as far as it depends on slots.
+    fn room_by_slots(&self, queue: &str) -> usize {
         let most = self.most_of(queue);
         if most >= self.slots {
             return self.room();
@@ -1163,8 +1187,8 @@ impl Agent {
             return self.on_bundle_delivered(delivery, now_unix_nano);
         }
         let Delivery { queue, handle, id, message, is_again } = delivery;
-        let terms = match TaskMessage::decode(&message) {
-            Ok(message) => message.terms,
+        let (terms, asks_for) = match TaskMessage::decode(&message) {
+            Ok(message) => (message.terms, message.asks_for()),
             Err(error) => return self.put_aside(Delivery { queue, handle, id, message, is_again }, &error),
         };
         let is_held = self.held.contains_key(&id);
@@ -1174,9 +1198,13 @@ impl Agent {
             self.is_full_of_singles |= is_ahead;
             return self.say(Request::GiveBack(handle));
         }
+        if !is_held && !self.has_free(&asks_for) {
+            return self.give_back_later(handle);
+        }
         let held = self.held.entry(id).or_insert_with(|| Held::new(&queue, &handle, terms));
         // The delivery before it is over.
         held.handle = handle;
+        held.slots = (asks_for.num_cpus as usize).max(1);
         if held.attempt.is_none() {
             held.message = Some(message);
         }
@@ -1743,6 +1771,7 @@ impl Agent {
         let (queue, terms) = (held.queue.clone(), held.terms);
         let of_bundle = held.bundle.and_then(|first| Some((first.task, self.bundles.get(&first)?.count())));
         self.told += 1;
+        self.demands.note_told(held.slots);
         let token = Token { id, queue, handle, terms, bundle: of_bundle };
         self.tell(ToHead::Import(Import { token, claim, submitted_unix_nano, envelope, problem }));
     }

@@ -3,12 +3,12 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use tracer_core::task::{Envelope, FunctionSpec, Input, InputSource, TaskSpec};
+use tracer_core::task::{Demand, Envelope, FunctionSpec, Input, InputSource, TaskSpec};
 use tracer_ipc::protocol::{OutputSize, Stream, Written};
 
 use super::*;
 use crate::bundle;
-use crate::message::{BundledTask, set_aside};
+use crate::message::{BundledTask, Prepared, prepare};
 use crate::output::OutputMessage;
 
 const QUEUE: &str = "default";
@@ -191,12 +191,12 @@ impl Engine {
                 }
                 None
             }
-            Request::GiveBack(handle) => {
+            Request::GiveBack(handle) | Request::GiveBackLater(handle) => {
                 let kept = handle.0.parse::<usize>().ok().and_then(|number| self.kept.messages.get_mut(number));
                 kept.into_iter().for_each(|message| message.again_ns = Some(now_ns));
                 None
             }
-            Request::StopPulling => None,
+            Request::StopPulling | Request::ReadBounds => None,
             Request::Done(handle) | Request::PutAside(Dead { handle, .. }) => {
                 let kept = handle.0.parse::<usize>().ok().and_then(|number| self.kept.messages.get_mut(number));
                 kept.into_iter().for_each(|message| message.is_done = true);
@@ -374,6 +374,7 @@ fn settings(place: PlaceId, life: u64) -> Settings {
         own: Holder { place, life },
         node_id: place.to_string(),
         queues: vec![(QUEUE.into(), most)],
+        shared_commands: false,
         ack_wait_ns: ACK_WAIT,
         keep_ns: 3 * SECOND,
         engine_wait_ns: 5 * SECOND,
@@ -427,8 +428,16 @@ impl World {
             let Accepted { tier, message, values, is_stored, bundle, .. } = (*accepted).clone();
             match bundle {
                 None => {
-                    let sharing =
-                        Sharing { queue: QUEUE.into(), tier, message, values, key: None, is_new: false, is_stored };
+                    let sharing = Sharing {
+                        queue: QUEUE.into(),
+                        tier,
+                        message,
+                        values,
+                        key: None,
+                        asks_for: None,
+                        is_new: false,
+                        is_stored,
+                    };
                     agent.on_share(**task, sharing, now_ns);
                 }
                 Some((first, count)) => {
@@ -650,8 +659,16 @@ impl World {
         };
         node.head.accepted.insert(task, accepted);
         if let Some(agent) = &mut node.agent {
-            let sharing =
-                Sharing { queue: QUEUE.into(), tier, message, values, key: None, is_new: true, is_stored: false };
+            let sharing = Sharing {
+                queue: QUEUE.into(),
+                tier,
+                message,
+                values,
+                key: None,
+                asks_for: None,
+                is_new: true,
+                is_stored: false,
+            };
             agent.on_share(task, sharing, now_ns);
         }
         self.take_effects(at);
@@ -1055,6 +1072,7 @@ fn sharing() -> Sharing {
         message: message(),
         values: Vec::new(),
         key: None,
+        asks_for: None,
         is_new: true,
         is_stored: false,
     }
@@ -1066,7 +1084,8 @@ fn shared(file: Option<Stored>, large: Vec<(u32, Vec<u8>)>) -> (Vec<u8>, Vec<Val
     let inputs = file.into_iter().map(|stored| Input { argument: 0, source: InputSource::Stored(stored) }).collect();
     let mut bytes = Vec::new();
     Envelope { inputs, ..Envelope::of(spec) }.encode(&mut bytes);
-    set_aside(&bytes, large).unwrap()
+    let Prepared { envelope, values, .. } = prepare(&bytes, large).unwrap();
+    (envelope, values)
 }
 
 /// Returns a task with one large argument.
@@ -1419,9 +1438,10 @@ fn a_node_asks_for_as_many_tasks_as_it_has_free_slots() {
     assert_eq!(agent.take_effects(), []);
 }
 
-/// Has tasks of both parts wait without end, and returns from which of them a node takes with one slot.
-fn taken_in_turn(takes: usize) -> String {
+/// Has tasks of all parts wait without end, and returns from which of them a node takes with one slot.
+fn taken_in_turn(takes: usize, shared_commands: bool) -> String {
     let mut agent = agent();
+    agent.settings.shared_commands = shared_commands;
     let (mut taken, mut told) = (String::new(), 0);
     while taken.len() < takes {
         agent.on_free(1, 1, told);
@@ -1437,7 +1457,11 @@ fn taken_in_turn(takes: usize) -> String {
             });
             agent.on_answer(claim.expect("there is room for it"), Answer::Swapped(Some(told)));
             agent.on_answer(number, Answer::Pulled);
-            taken.push(if tier == Tier::First { '1' } else { '2' });
+            taken.push(match tier {
+                Tier::First => '1',
+                Tier::Second => '2',
+                Tier::Commands => 'c',
+            });
         }
         agent.take_effects();
     }
@@ -1446,7 +1470,8 @@ fn taken_in_turn(takes: usize) -> String {
 
 #[test]
 fn single_tasks_are_taken_before_those_of_large_jobs_which_get_every_fourth_turn() {
-    assert_eq!(taken_in_turn(12), "111211121112");
+    assert_eq!(taken_in_turn(12, false), "111211121112");
+    assert_eq!(taken_in_turn(12, true), "1c121c121c12");
 }
 
 #[test]
@@ -1501,6 +1526,96 @@ fn of_a_queue_no_more_tasks_run_at_a_time_than_the_node_was_told() {
     assert!(matches!(effects[..], [Effect::Ask(_, Request::Swap { revision: None, .. })]), "{effects:?}");
     agent.on_delivered(delivery("2", ClusterTaskId { task: TaskId(2), ..id }), 0);
     assert!(matches!(agent.take_effects()[..], [Effect::Ask(_, Request::GiveBack(_))]), "there is no room for it");
+}
+
+/// Makes a node of four slots with two gpus, whose queue lets a task ask for two slots and a gpu.
+fn agent_of_large_tasks(resources: &[(&str, u64, u64)]) -> Agent {
+    let mut agent = agent();
+    let bound = QueueBound { num_cpus: 2, resources: vec![("gpu".into(), 1)] };
+    agent.on_resources(resources.iter().map(|(name, total, free)| ((*name).to_owned(), *total, *free)).collect());
+    agent.on_bounds(vec![(QUEUE.into(), bound)]);
+    agent.take_effects();
+    agent
+}
+
+/// Returns the delivery of a task that asks for so many slots.
+fn delivery_of(task: u64, num_cpus: u32) -> Delivery {
+    let spec = TaskSpec::Function(FunctionSpec::of_task("m", "f", &[0x90]));
+    let mut envelope = Vec::new();
+    let demand = Demand { num_cpus, ..Demand::default() };
+    Envelope { demand, ..Envelope::of(spec) }.encode(&mut envelope);
+    let terms = Terms { at_most_once: false, crash_limit: 2 };
+    let message = TaskMessage { submitted_unix_nano: 0, terms, envelope: &envelope, digests: &[] }.encode();
+    let id = ClusterTaskId { place: PlaceId(2), task: TaskId(task) };
+    Delivery { queue: QUEUE.into(), handle: Handle(task.to_string()), id, message, is_again: false }
+}
+
+#[test]
+fn a_task_that_may_ask_for_more_is_taken_when_that_much_is_free_and_one_after_another() {
+    let mut agent = agent_of_large_tasks(&[("gpu", 2, 0)]);
+    agent.on_free(4, 4, 0);
+    assert_eq!(pulls(&mut agent), [], "no gpu is free");
+    agent.on_resources(vec![("gpu".into(), 2, 2)]);
+    agent.on_free(4, 1, 0);
+    assert_eq!(pulls(&mut agent), [], "too few slots are free");
+    agent.on_free(4, 4, 0);
+    let [(pull, _, Tier::First, 1, false)] = pulls(&mut agent)[..] else { panic!("one of them") };
+    agent.on_delivered(delivery_of(1, 2), 0);
+    let (claim, _) = only_asked(&mut agent);
+    agent.on_answer(pull, Answer::Pulled);
+    assert_eq!(pulls(&mut agent), [], "nobody knows yet what is left");
+    agent.on_answer(claim, Answer::Swapped(Some(1)));
+    assert!(matches!(agent.take_effects()[..], [Effect::Tell(ToHead::Import(_))]));
+    agent.on_resources(vec![("gpu".into(), 2, 1)]);
+    agent.on_free(4, 2, 1);
+    assert!(matches!(pulls(&mut agent)[..], [(_, _, _, 1, false)]), "the next one");
+}
+
+#[test]
+fn slots_that_a_large_task_takes_are_not_taken_for_others_before_its_head_has_seen_it() {
+    let mut agent = agent();
+    agent.on_free(4, 4, 0);
+    agent.take_effects();
+    agent.on_delivered(delivery_of(1, 3), 0);
+    let (claim, _) = only_asked(&mut agent);
+    assert_eq!(agent.room(), 1);
+    agent.on_answer(claim, Answer::Swapped(Some(1)));
+    assert_eq!(agent.room(), 1, "it is on the way to its head");
+    agent.on_free(4, 1, 1);
+    assert_eq!(agent.room(), 1);
+}
+
+#[test]
+fn a_task_that_asks_for_more_than_is_free_goes_to_others_and_bounds_are_read_again() {
+    let mut agent = agent();
+    agent.on_free(4, 4, 0);
+    agent.take_effects();
+    agent.on_delivered(delivery_of(1, 5), 0);
+    let effects = agent.take_effects();
+    let [Effect::Ask(_, Request::GiveBackLater(_)), Effect::Ask(_, Request::ReadBounds)] = &effects[..] else {
+        panic!("{effects:?}")
+    };
+    let bound = QueueBound { num_cpus: 5, resources: Vec::new() };
+    agent.on_bounds(vec![(QUEUE.into(), bound)]);
+    let effects = agent.take_effects();
+    assert!(matches!(&effects[..], [Effect::Tell(ToHead::Log(line))] if line.contains("5 cpus")), "{effects:?}");
+    assert_eq!((agent.room_of(QUEUE), agent.queues_that_fit()), (0, Vec::new()));
+}
+
+#[test]
+fn a_task_is_compared_with_what_its_queue_permits_until_it_was_accepted() {
+    let mut agent = agent();
+    let asks_for = Some(QueueBound { num_cpus: 2, resources: Vec::new() });
+    agent.on_share(TaskId(1), Sharing { asks_for: asks_for.clone(), ..sharing() }, 0);
+    let (number, request) = only_asked(&mut agent);
+    assert!(matches!(request, Request::Put { asks_for: asked, .. } if asked == asks_for));
+    agent.on_answer(number, Answer::Put(Err(PutError::AsksForTooMuch("no".into()))));
+    let refused = ToHead::NotStored(TaskId(1), NotStored::Put(PutError::AsksForTooMuch("no".into())));
+    assert_eq!(agent.take_effects(), [Effect::Tell(refused)]);
+    agent.on_share(TaskId(2), Sharing { asks_for, is_new: false, is_stored: true, ..sharing() }, 0);
+    let (number, _) = only_asked(&mut agent);
+    agent.on_answer(number, Answer::Record(None));
+    assert!(matches!(only_asked(&mut agent).1, Request::Put { asks_for: None, .. }), "it is put there again");
 }
 
 #[test]

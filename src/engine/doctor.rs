@@ -66,6 +66,8 @@ impl Finding {
             EngineError::ClusterVersion { .. } => "cluster_version",
             EngineError::NameTaken { .. } => "name_taken",
             EngineError::PlaceTaken { .. } => "place_taken",
+            EngineError::TooSmall { .. } => "too_small",
+            EngineError::NoQueue { .. } => "no_queue",
             EngineError::Asset { .. } => "stream",
         };
         let said = error.to_string();
@@ -264,6 +266,14 @@ fn of_nodes(survey: &Survey) -> Vec<Finding> {
                 format!("the queue `{}` has {tasks} with tasks, and no living node serves it", queue.name),
                 format!("`tracer start --address {} --queue {}`", survey.server.address, queue.name),
             ));
+        } else if queue.waiting_commands > 0 && queue.commands_run_by.is_empty() {
+            let commands = Count(queue.waiting_commands as usize, "command");
+            findings.push(Finding::new(
+                Severity::Warning,
+                "unserved_commands",
+                format!("the queue `{}` has {commands}, and no living node that serves it runs commands", queue.name),
+                format!("`tracer start --address {} --queue {} --shared-commands`", survey.server.address, queue.name),
+            ));
         }
     }
     for stream in survey.streams.iter().filter(|stream| stream.is_dead && stream.messages > 0) {
@@ -374,6 +384,15 @@ mod tests {
         assert_eq!(of(&|survey| survey.streams.push(with(queue("gpu", 1, 0))), &seen()), ["unserved_queue"]);
         assert_eq!(of(&|survey| survey.streams.push(with(queue("gpu", 0, 0))), &seen()), [""; 0]);
         assert_eq!(of(&|survey| survey.streams.push(with(queue("default", 80, 0))), &seen()), ["queue_full"]);
+        let command = |survey: &mut Survey| {
+            survey.streams.push(with(StreamSeen { is_of_commands: true, ..queue("default", 1, 0) }));
+        };
+        assert_eq!(of(&command, &seen()), ["unserved_commands"]);
+        let runs_it = |survey: &mut Survey| {
+            command(survey);
+            survey.beats[0].heartbeat.shared_commands = true;
+        };
+        assert_eq!(of(&runs_it, &seen()), [""; 0]);
         assert_eq!(of(&|survey| survey.beats.push(beat(2, "host-a", NOW_NS, &[])), &seen()), ["name_taken"]);
         let silent = |survey: &mut Survey| survey.beats.push(beat(2, "host-a", 0, &[]));
         assert_eq!(of(&silent, &seen()), [""; 0], "the other one is gone");

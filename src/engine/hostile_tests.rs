@@ -19,6 +19,7 @@ fn agent() -> Agent {
         own: OWN,
         node_id: "own".into(),
         queues: vec![(QUEUE.into(), usize::MAX)],
+        shared_commands: false,
         ack_wait_ns: 10 * SECOND,
         keep_ns: 3 * SECOND,
         engine_wait_ns: 5 * SECOND,
@@ -74,6 +75,7 @@ fn seeds() -> Vec<Vec<u8>> {
         free: 1,
         slots: 2,
         queues: vec![QUEUE.into()],
+        shared_commands: true,
     };
     let id = ClusterTaskId { place: OWN.place, task: TaskId(10) };
     let told =
@@ -182,6 +184,7 @@ fn nothing_that_an_engine_says_makes_it_panic_or_grow() {
             message: message.clone(),
             values: Vec::new(),
             key: Some(Key { name: "key".into(), fingerprint: 7 }),
+            asks_for: None,
             is_new: true,
             is_stored: false,
         };

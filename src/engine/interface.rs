@@ -6,6 +6,7 @@
 
 use std::fmt;
 
+use tracer_core::queue::QueueBound;
 use tracer_core::{ClusterTaskId, PlaceId, Stored};
 use tracer_ipc::protocol::Digest;
 
@@ -20,6 +21,32 @@ pub enum Tier {
     First,
     /// Tasks of jobs that have many.
     Second,
+    /// Commands. Nodes that do not run any never take from it.
+    Commands,
+}
+
+impl Tier {
+    /// Returns the parts that a node serves, which runs commands or does not.
+    pub fn served(shared_commands: bool) -> &'static [Tier] {
+        if shared_commands { &[Tier::First, Tier::Second, Tier::Commands] } else { &[Tier::First, Tier::Second] }
+    }
+}
+
+/// Queues that are served, or are to be there.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Queues {
+    /// Their names.
+    pub names: Vec<String>,
+    /// True if their parts for commands are meant too.
+    pub shared_commands: bool,
+}
+
+impl Queues {
+    /// Returns all parts of all of them.
+    pub fn parts(&self) -> impl Iterator<Item = (&str, Tier)> {
+        let parts = Tier::served(self.shared_commands);
+        self.names.iter().flat_map(move |queue| parts.iter().map(move |tier| (&**queue, *tier)))
+    }
 }
 
 /// The key of a record.
@@ -127,6 +154,8 @@ pub enum Request {
         id: ClusterTaskId,
         /// Its message.
         message: Vec<u8>,
+        /// Slots and resources that it asks for, if they are to be compared with what tasks of the queue may ask for.
+        asks_for: Option<QueueBound>,
     },
     /// Enter an idempotency key, unless it is there. Answered by [`Answer::Key`].
     EnterKey {
@@ -159,6 +188,10 @@ pub enum Request {
     StopPulling,
     /// Have a message delivered again, at once. Not answered.
     GiveBack(Handle),
+    /// Have a message delivered again, after a second. Not answered.
+    GiveBackLater(Handle),
+    /// Read what tasks of this node's queues may ask for. Not answered: it comes as an input of its own.
+    ReadBounds,
     /// Remove a message. Not answered: it may come again.
     Done(Handle),
     /// Keep a message with the reason where people find it, and remove it from its queue. Not answered: it may come again.
@@ -202,8 +235,12 @@ pub enum Request {
 pub enum PutError {
     /// There is no such queue.
     NoQueue,
+    /// The queue of this name takes no commands: no node that runs some has ever served it.
+    NoCommands(String),
     /// The queue takes no more.
     Full,
+    /// A task of the queue may not ask for so much, in words.
+    AsksForTooMuch(String),
     /// Anything else that will not change by itself, in words.
     Refused(String),
 }
@@ -212,8 +249,9 @@ impl fmt::Display for PutError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             PutError::NoQueue => f.write_str("there is no such queue"),
+            PutError::NoCommands(queue) => write!(f, "the queue `{queue}` takes no commands"),
             PutError::Full => f.write_str("it is full"),
-            PutError::Refused(reason) => f.write_str(reason),
+            PutError::AsksForTooMuch(reason) | PutError::Refused(reason) => f.write_str(reason),
         }
     }
 }

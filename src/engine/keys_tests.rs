@@ -17,6 +17,7 @@ fn agent(own: Holder) -> Agent {
         own,
         node_id: own.place.to_string(),
         queues: Vec::new(),
+        shared_commands: false,
         ack_wait_ns: 10 * SECOND,
         keep_ns: 3 * SECOND,
         engine_wait_ns: 5 * SECOND,
@@ -40,6 +41,7 @@ fn sharing(origin: ClusterTaskId, fingerprint: u64) -> Sharing {
         message: TaskMessage { submitted_unix_nano: 0, terms, envelope: &envelope, digests: &[] }.encode(),
         values: Vec::new(),
         key: Some(Key { name: "key".into(), fingerprint }),
+        asks_for: None,
         is_new: true,
         is_stored: false,
     }

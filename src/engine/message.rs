@@ -1,6 +1,7 @@
 //! Messages of queues and between nodes, and heartbeats: bytes that another node, of another version or of nobody's, may have written.
 
 use tracer_core::codec::{Put, Take, WireError};
+use tracer_core::queue::QueueBound;
 use tracer_core::task::{Envelope, Failure, Input, InputSource, Outcome, TaskId};
 use tracer_core::{ClusterTaskId, PlaceId, Stored};
 use tracer_ipc::protocol::{Digest, SharedEnd, Stop};
@@ -127,6 +128,12 @@ impl<'a> TaskMessage<'a> {
         Ok(TaskMessage { submitted_unix_nano, terms, envelope, digests })
     }
 
+    /// Returns what the task asks for. Of what cannot be read its head says so.
+    pub fn asks_for(&self) -> QueueBound {
+        Envelope::decode(self.envelope)
+            .map_or_else(|_| QueueBound::default(), |envelope| QueueBound::of(&envelope.demand))
+    }
+
     /// Returns the arguments that are in the engine, in the order of the envelope's inputs; or why they cannot be known.
     pub fn values(&self, id: ClusterTaskId) -> Result<Vec<ValueKey>, WireError> {
         let envelope = match Envelope::decode(self.envelope) {
@@ -147,14 +154,25 @@ impl<'a> TaskMessage<'a> {
     }
 }
 
-/// Returns an envelope as it travels, and the arguments that are to go into the engine in the order of its inputs: those in files, and those that its head has
-/// set aside.
-pub fn set_aside(envelope: &[u8], large: Vec<(u32, Vec<u8>)>) -> Result<(Vec<u8>, Vec<ValueSource>), WireError> {
+/// An envelope as it travels, with what its origin has to do before.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Prepared {
+    /// The envelope.
+    pub envelope: Vec<u8>,
+    /// The arguments that are to go into the engine in the order of its inputs: those in files, and those that its head has set aside.
+    pub values: Vec<ValueSource>,
+    /// Slots and resources that the task asks for, if that is more than one slot.
+    pub asks_for: Option<QueueBound>,
+}
+
+/// Prepares an envelope for its way. `large` are arguments that its head has set aside.
+pub fn prepare(envelope: &[u8], large: Vec<(u32, Vec<u8>)>) -> Result<Prepared, WireError> {
     let bytes = envelope;
     let mut envelope = Envelope::decode(bytes)?;
+    let asks_for = Some(QueueBound::of(&envelope.demand)).filter(|asks_for| !QueueBound::default().has(asks_for));
     let mut values = Vec::new();
     if envelope.inputs.is_empty() && large.is_empty() {
-        return Ok((bytes.into(), values));
+        return Ok(Prepared { envelope: bytes.into(), values, asks_for });
     }
     for input in &mut envelope.inputs {
         let InputSource::Stored(stored) = &mut input.source else { return Err(WireError::UnknownValue("input")) };
@@ -168,7 +186,7 @@ pub fn set_aside(envelope: &[u8], large: Vec<(u32, Vec<u8>)>) -> Result<(Vec<u8>
     }
     let mut bytes = Vec::new();
     envelope.encode(&mut bytes);
-    Ok((bytes, values))
+    Ok(Prepared { envelope: bytes, values, asks_for })
 }
 
 /// Returns an envelope whose arguments in files have these names.
@@ -228,11 +246,14 @@ impl Terms {
     }
 
     pub(crate) fn take(take: &mut Take<'_>) -> Result<Terms, WireError> {
-        let at_most_once = match take.u8()? {
-            flag @ 0..=1 => flag == 1,
-            _ => return Err(WireError::UnknownValue("flag")),
-        };
-        Ok(Terms { at_most_once, crash_limit: take.u32()? })
+        Ok(Terms { at_most_once: take_flag(take)?, crash_limit: take.u32()? })
+    }
+}
+
+fn take_flag(take: &mut Take<'_>) -> Result<bool, WireError> {
+    match take.u8()? {
+        flag @ 0..=1 => Ok(flag == 1),
+        _ => Err(WireError::UnknownValue("flag")),
     }
 }
 
@@ -289,6 +310,8 @@ pub struct Heartbeat {
     pub slots: u32,
     /// The queues that it serves.
     pub queues: Vec<String>,
+    /// True if it runs commands of these queues too.
+    pub shared_commands: bool,
 }
 
 impl Heartbeat {
@@ -302,6 +325,7 @@ impl Heartbeat {
         out.put_u32(self.slots);
         out.put_u32(self.queues.len() as u32);
         self.queues.iter().for_each(|queue| out.put_str(queue));
+        out.put_u8(self.shared_commands.into());
         out
     }
 
@@ -311,8 +335,9 @@ impl Heartbeat {
         let (life, node_id, version) = (take.u64()?, take_name(&mut take)?, take_name(&mut take)?);
         let (free, slots) = (take.u32()?, take.u32()?);
         let queues = (0..take.u32()?).map(|_| take_name(&mut take)).collect::<Result<_, WireError>>()?;
+        let shared_commands = take_flag(&mut take)?;
         take.finish()?;
-        Ok(Heartbeat { life, node_id, version, free, slots, queues })
+        Ok(Heartbeat { life, node_id, version, free, slots, queues, shared_commands })
     }
 }
 
@@ -435,7 +460,8 @@ mod tests {
             assert!(BundleMessage::decode(&bundle.encode()).is_err(), "{count}");
         }
         let queues = vec!["default".into(), "gpu".into()];
-        let beat = Heartbeat { life: 7, node_id: "a".into(), version: "0.1.0".into(), free: 1, slots: 2, queues };
+        let (node_id, version) = ("a".into(), "0.1.0".into());
+        let beat = Heartbeat { life: 7, node_id, version, free: 1, slots: 2, queues, shared_commands: true };
         assert_eq!(Heartbeat::decode(&beat.encode()), Ok(beat.clone()));
         for node_id in ["\x1b[2J".to_owned(), "a".repeat(NAME_LIMIT + 1)] {
             assert!(Heartbeat::decode(&Heartbeat { node_id, ..beat.clone() }.encode()).is_err());

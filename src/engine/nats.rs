@@ -2,7 +2,7 @@
 //!
 //! | asset | kind | holds |
 //! |---|---|---|
-//! | `TRACER_default_Q_<queue>`, `TRACER_default_Q2_<queue>` | work queue stream for each tier, with the durable pull consumer `w` | messages, each under the subject of its task |
+//! | `TRACER_default_Q_<queue>`, `TRACER_default_Q2_<queue>`, `TRACER_default_QC_<queue>` | work queue stream for each tier, with the durable pull consumer `w`; the last one for commands, if a node runs some | messages, each under the subject of its task |
 //! | `TRACER_default_RECORD` | stream with one message for each subject | records under `task.<place>.<task>` and `bundle.<place>.<task>`, heartbeats under `node.<place>` |
 //! | `TRACER_default_KEY` | stream with one message for each subject | idempotency keys, under their digests |
 //! | `TRACER_default_VALUE` | stream, read with direct gets | large values in pieces, under `<place>.<task>.<attempt>.<digest>` |
@@ -37,6 +37,7 @@ use tokio::sync::{Mutex, OwnedSemaphorePermit, Semaphore};
 use tokio::task::JoinHandle;
 use tracer_core::causes::with_causes;
 use tracer_core::clock::now_unix_nano;
+use tracer_core::queue::QueueBound;
 use tracer_core::task::TaskId;
 use tracer_core::{ClusterTaskId, PlaceId};
 use tracer_ipc::protocol::EngineAccess;
@@ -44,7 +45,7 @@ use tracer_ipc::protocol::EngineAccess;
 use crate::access::{self, Credentials, EngineError};
 use crate::bundle::BUNDLE_LIMIT;
 use crate::doctor::{self, Finding};
-use crate::interface::{Answer, Dead, Delivery, Entry, Handle, PutError, RecordKey, Request, Tier};
+use crate::interface::{Answer, Dead, Delivery, Entry, Handle, PutError, Queues, RecordKey, Request, Tier};
 use crate::message::{BundleMessage, Told};
 use crate::signed::{self, Address, Signer, Unusable};
 use crate::survey::Survey;
@@ -52,6 +53,7 @@ use copies::Copies;
 use output::Turn;
 use roles::Role;
 
+mod bounds;
 pub mod config;
 mod copies;
 mod dead;
@@ -62,6 +64,7 @@ pub mod roles;
 mod survey;
 mod values;
 
+pub(crate) use bounds::bound;
 pub(crate) use examine::examine;
 
 /// Time after which a message is delivered again that nobody acknowledges.
@@ -80,6 +83,8 @@ const QUEUE_BYTES: i64 = 1 << 30;
 const UNACKNOWLEDGED: i64 = 100_000;
 /// Tries to make a consumer, each as long as a request may take.
 const LEADER_TRIES: usize = 4;
+/// Refusal of a message that is delivered again after a second.
+const GIVE_BACK_LATER: &str = "-NAK {\"delay\": 1000000000}";
 /// Pause before an engine that is there and not ready is tried again.
 const AGAIN: Duration = Duration::from_secs(2);
 /// The cluster, which keeps several apart in one account.
@@ -113,6 +118,8 @@ pub(crate) enum FromEngine {
     },
     /// Another node has told this one something; with the room that it takes until it is looked at, if it is output.
     Told(Vec<u8>, Option<OwnedSemaphorePermit>),
+    /// The most that tasks of this node's queues may ask for.
+    Bounds(Vec<(String, QueueBound)>),
     /// The answer to a question for the cluster, under its number.
     Surveyed(u64, Result<Survey, String>),
     /// Start of a time in which the engine can be reached, with its name and version.
@@ -122,12 +129,13 @@ pub(crate) enum FromEngine {
 }
 
 /// The parts of a queue, each of which is a stream.
-const TIERS: [Tier; 2] = [Tier::First, Tier::Second];
+const TIERS: [Tier; 3] = [Tier::First, Tier::Second, Tier::Commands];
 
 fn queue_stream(queue: &str, tier: Tier) -> String {
     match tier {
         Tier::First => format!("TRACER_{CLUSTER}_Q_{queue}"),
         Tier::Second => format!("TRACER_{CLUSTER}_Q2_{queue}"),
+        Tier::Commands => format!("TRACER_{CLUSTER}_QC_{queue}"),
     }
 }
 
@@ -136,20 +144,22 @@ fn is_of_cluster(stream: &str) -> bool {
     stream.starts_with(&format!("TRACER_{CLUSTER}_"))
 }
 
-/// Returns the queue that a stream is a part of.
-fn queue_of_stream(stream: &str) -> Option<&str> {
-    TIERS.iter().find_map(|tier| stream.strip_prefix(&queue_stream("", *tier)))
+/// Returns the queue that a stream is of, and the part of it.
+fn part_of_stream(stream: &str) -> Option<(&str, Tier)> {
+    TIERS.into_iter().find_map(|tier| Some((stream.strip_prefix(&queue_stream("", tier))?, tier)))
 }
 
 /// Returns the version that the description of a stream tells.
 fn cluster_version(description: &str) -> Option<u32> {
-    description.strip_prefix(CLUSTER_VERSION_IS)?.parse().ok()
+    let version = description.strip_prefix(CLUSTER_VERSION_IS)?;
+    version.split_once(bounds::BOUND_IS).map_or(version, |(version, _)| version).parse().ok()
 }
 
 fn queue_subjects(queue: &str, tier: Tier) -> String {
     match tier {
         Tier::First => format!("tracer.{CLUSTER}.q.{queue}."),
         Tier::Second => format!("tracer.{CLUSTER}.q2.{queue}."),
+        Tier::Commands => format!("tracer.{CLUSTER}.qc.{queue}."),
     }
 }
 
@@ -195,6 +205,8 @@ pub(crate) struct Nats {
     context: Context,
     events: UnboundedSender<FromEngine>,
     place: PlaceId,
+    /// The queues that it serves.
+    queues: Queues,
     address: String,
     /// The last thing that the server has said of a missing permission.
     violations: watch::Receiver<String>,
@@ -223,7 +235,7 @@ impl Nats {
     pub(crate) async fn connect(
         access: &EngineAccess,
         place: PlaceId,
-        queues: Vec<String>,
+        queues: Queues,
         (signer, trusted): (Option<Signer>, Vec<String>),
         values: PathBuf,
         events: UnboundedSender<FromEngine>,
@@ -243,7 +255,7 @@ impl Nats {
         let context = async_nats::jetstream::new(client.clone());
         let (made, made_events) = (client.clone(), events.clone());
         let access = access.clone();
-        let own_address = address.clone();
+        let (own_address, own_queues) = (address.clone(), queues.clone());
         let (violated, violations) = watch::channel(String::new());
         let told_of = violations.clone();
         let (turns, wanted_turns) = tokio::sync::mpsc::unbounded_channel();
@@ -287,6 +299,7 @@ impl Nats {
             context,
             events,
             place,
+            queues: own_queues,
             address: own_address,
             violations,
             signer,
@@ -314,8 +327,13 @@ impl Nats {
 
     async fn answer(&self, request: Request) -> Option<Answer> {
         match request {
-            Request::Put { queue, tier, id, message } => Some(self.put((&queue, tier), id, message).await),
             Request::EnterKey { key, entry } => Some(self.enter_key(&key, entry).await),
+            Request::Put { queue, tier, id, message, asks_for } => {
+                match self.refuses(&queue, asks_for.as_ref()).await {
+                    Some(answer) => Some(answer),
+                    None => Some(self.put((&queue, tier), id, message).await),
+                }
+            }
             Request::Has { queue, id } => {
                 let found = self.find_in_queue(&queue, id).await;
                 Some(found.map_or(Answer::Unreachable, |message| Answer::Has(message.is_some())))
@@ -325,6 +343,13 @@ impl Nats {
             Request::GiveBack(handle) => {
                 self.acknowledge(handle, "-NAK").await;
                 let _ = self.client.flush().await;
+                None
+            }
+            Request::GiveBackLater(handle) => self.acknowledge(handle, GIVE_BACK_LATER).await,
+            Request::ReadBounds => {
+                if let Ok(bounds) = bounds::read_all(&self.context, &self.queues.names).await {
+                    let _ = self.events.send(FromEngine::Bounds(bounds));
+                }
                 None
             }
             Request::StopPulling => {
@@ -387,7 +412,14 @@ impl Nats {
             Ok(_) => Answer::Put(Ok(())),
             // There is one of this task.
             Err(error) if error.kind() == PublishErrorKind::WrongLastSequence => Answer::Put(Ok(())),
-            Err(error) => put_error(&error).map_or(Answer::Unreachable, |why| Answer::Put(Err(why))),
+            Err(error) => match put_error(&error) {
+                // Its part for commands is made by the first node that runs some.
+                Some(PutError::NoQueue) if tier == Tier::Commands => {
+                    Answer::Put(Err(PutError::NoCommands(queue.into())))
+                }
+                Some(why) => Answer::Put(Err(why)),
+                None => Answer::Unreachable,
+            },
         }
     }
 
@@ -436,9 +468,14 @@ impl Nats {
     /// Reads the message of a task, whichever part of a queue has it.
     async fn find_in_queue(&self, queue: &str, id: ClusterTaskId) -> Result<Option<Entry>, ()> {
         for tier in TIERS {
-            let found = self.last(queue_stream(queue, tier), queue_subject(queue, tier, id)).await?;
-            if found.is_some() {
-                return Ok(found);
+            let found = last_or_why(&self.context, queue_stream(queue, tier), queue_subject(queue, tier, id)).await;
+            match found {
+                Ok(Some(entry)) => return Ok(Some(entry)),
+                Ok(None) => {}
+                // Many queues have no part for commands.
+                Err(LastRawMessageErrorKind::JetStream(error))
+                    if tier == Tier::Commands && error.error_code() == ErrorCode::STREAM_NOT_FOUND => {}
+                Err(_) => return Err(()),
             }
         }
         Ok(None)
@@ -516,7 +553,16 @@ impl Nats {
 
 /// Reads the last message of a subject, from whoever leads the stream.
 async fn last(context: &Context, stream: String, subject: String) -> Result<Option<Entry>, ()> {
-    let stream = context.get_stream_no_info(stream).await.map_err(drop)?;
+    last_or_why(context, stream, subject).await.map_err(drop)
+}
+
+/// Does the same, and returns why it cannot.
+async fn last_or_why(
+    context: &Context,
+    stream: String,
+    subject: String,
+) -> Result<Option<Entry>, LastRawMessageErrorKind> {
+    let stream = context.get_stream_no_info(stream).await.map_err(|_| LastRawMessageErrorKind::Other)?;
     match stream.get_last_raw_message_by_subject(&subject).await {
         Ok(message) => Ok(Some(Entry {
             revision: message.sequence,
@@ -524,7 +570,7 @@ async fn last(context: &Context, stream: String, subject: String) -> Result<Opti
             value: message.payload.to_vec(),
         })),
         Err(error) if error.kind() == LastRawMessageErrorKind::NoMessageFound => Ok(None),
-        Err(_) => Err(()),
+        Err(error) => Err(error.kind()),
     }
 }
 
@@ -545,7 +591,7 @@ fn put_error(error: &PublishError) -> Option<PutError> {
 /// Sets up what a connection needs that has just been made, until that works; says that the engine can be reached; and watches the records of this place's
 /// tasks for as long as the connection lasts.
 async fn set_up_and_watch(
-    (client, queues, address): (Client, Vec<String>, String),
+    (client, queues, address): (Client, Queues, String),
     place: PlaceId,
     violations: watch::Receiver<String>,
     (events, turns): (UnboundedSender<FromEngine>, UnboundedSender<Turn>),
@@ -554,8 +600,9 @@ async fn set_up_and_watch(
     loop {
         let work = set_up(&client, place, &queues, &address);
         match unless_violated(work, violations.clone(), &address).await {
-            Ok(mut records) => {
+            Ok((bounds, mut records)) => {
                 is_told.clear();
+                let _ = events.send(FromEngine::Bounds(bounds));
                 let version = client.server_info().version;
                 let _ = events.send(FromEngine::Reachable(format!("nats-server {version}")));
                 while let Some(Ok(message)) = records.next().await {
@@ -630,12 +677,13 @@ fn options(access: &EngineAccess) -> Result<ConnectOptions, EngineError> {
 async fn set_up(
     client: &Client,
     place: PlaceId,
-    queues: &[String],
+    queues: &Queues,
     address: &str,
-) -> Result<consumer::push::Messages, EngineError> {
+) -> Result<(Vec<(String, QueueBound)>, consumer::push::Messages), EngineError> {
     let context = async_nats::jetstream::new(client.clone());
     make_assets(client, &context, queues, address, None).await?;
-    watch(client, &context, place).await
+    let bounds = bounds::read_all(&context, &queues.names).await?;
+    Ok((bounds, watch(client, &context, place).await?))
 }
 
 /// Outcome of making a stream that is to be there.
@@ -654,7 +702,7 @@ pub enum Made {
 async fn make_assets(
     client: &Client,
     context: &Context,
-    queues: &[String],
+    queues: &Queues,
     address: &str,
     copies: Option<usize>,
 ) -> Result<Vec<(String, Made)>, EngineError> {
@@ -677,7 +725,7 @@ async fn make_assets(
         let (made, _) = make_stream(client, context, stream, address, (copies, of_records)).await?;
         all.push((name, made));
     }
-    for (queue, tier) in queues.iter().flat_map(|queue| TIERS.map(|tier| (queue, tier))) {
+    for (queue, tier) in queues.parts() {
         let name = queue_stream(queue, tier);
         let of_queue = StreamConfig {
             name: name.clone(),
@@ -724,8 +772,7 @@ async fn make_stream(
     (wanted, of_new): (Option<usize>, usize),
 ) -> Result<(Made, usize), EngineError> {
     let num_replicas = wanted.unwrap_or(of_new);
-    let description = Some(format!("{CLUSTER_VERSION_IS}{CLUSTER_VERSION}"));
-    let config = StreamConfig { description, num_replicas, ..config };
+    let config = StreamConfig { description: Some(bounds::description(None)), num_replicas, ..config };
     let name = config.name.clone();
     let no_jetstream = || EngineError::NoJetStream { address: address.into(), version: client.server_info().version };
     match context.get_stream(&name).await {
@@ -738,7 +785,8 @@ async fn make_stream(
             if wanted.is_none_or(|wanted| wanted == there.num_replicas) {
                 return Ok((Made::Kept, there.num_replicas));
             }
-            let changed = context.update_stream(config).await;
+            let changed =
+                context.update_stream(StreamConfig { description: there.description.clone(), ..config }).await;
             return match changed {
                 Ok(_) => Ok((Made::Changed, num_replicas)),
                 Err(error) => Err(EngineError::Asset { name, reason: with_causes(&error) }),
@@ -800,13 +848,18 @@ pub struct OwnNode<'a> {
 /// Tries an engine out, as `tracer start` does before it says that it has started: connects, and makes what is missing. Returns what is not as it should be.
 pub(crate) async fn try_out(
     access: &EngineAccess,
-    queues: &[String],
+    queues: &Queues,
     node: Option<OwnNode<'_>>,
+    has: &QueueBound,
 ) -> Result<Vec<Finding>, EngineError> {
     let connected = Connected::to(access).await?;
     let Connected { client, context, address, .. } = &connected;
     connected.unless_violated(make_assets(client, context, queues, address, None)).await?;
-    let role = if queues.is_empty() { Role::Submitter } else { Role::Node };
+    let bounds = connected.unless_violated(bounds::read_all(context, &queues.names)).await?;
+    if let Some((queue, bound)) = bounds.into_iter().find(|(_, bound)| !has.has(bound)) {
+        return Err(EngineError::TooSmall { queue, bound, has: has.clone() });
+    }
+    let role = if queues.names.is_empty() { Role::Submitter } else { Role::Node };
     if let Some(missing) = connected.missing(role).await?.into_iter().next() {
         return Err(EngineError::Permission { address: address.clone(), missing });
     }
@@ -832,7 +885,7 @@ pub(crate) async fn try_out(
 /// Makes the streams of a cluster and of these queues, each with so many copies: three where there are several servers unless said.
 pub(crate) async fn init(
     access: &EngineAccess,
-    queues: &[String],
+    queues: &Queues,
     copies: Option<usize>,
 ) -> Result<(usize, Vec<(String, Made)>), EngineError> {
     let connected = Connected::to(access).await?;

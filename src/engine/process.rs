@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tracer_core::clock::now_unix_nano;
 use tracer_core::codec::WireError;
+use tracer_core::queue::QueueBound;
 use tracer_core::task::{Refusal, RefusalCode};
 use tracer_ipc::fault;
 use tracer_ipc::protocol::frame::{FRAME_LIMIT, FrameBuffer, put_frame};
@@ -20,8 +21,8 @@ use tracer_ipc::stored;
 
 use crate::agent::{Agent, BUNDLE_WAIT_NS, Effect, Import, NotStored, Settings, Sharing, SharingBundle, ToHead, Token};
 use crate::doctor::{Examination, Finding};
-use crate::interface::{Answer, Key, PutError, Request, Tier};
-use crate::message::{TaskMessage, set_aside};
+use crate::interface::{Answer, Key, PutError, Queues, Request, Tier};
+use crate::message::{Prepared, TaskMessage, prepare};
 use crate::nats::{self, ACK_WAIT, FromEngine, Nats, roles};
 use crate::record::{Claim, End, Holder, Mark, PastAttempt, Terms};
 use crate::signed::Signer;
@@ -65,24 +66,31 @@ fn runtime() -> io::Result<tokio::runtime::Runtime> {
     tokio::runtime::Builder::new_current_thread().enable_io().enable_time().build()
 }
 
-/// Tries an engine out in this process, which ends soon after, for a node of this place and name. Returns what is not as it should be.
+/// Tries an engine out in this process, which ends soon after, for a node of this place and name that has so much for tasks. Returns what is not as it should be.
 pub fn try_out(
     access: &EngineAccess,
-    queues: &[String],
+    queues: &Queues,
     node: Option<OwnNode<'_>>,
+    has: &QueueBound,
 ) -> Result<Vec<Finding>, AgentError> {
     let runtime = runtime().map_err(AgentError::Runtime)?;
-    runtime.block_on(nats::try_out(access, queues, node)).map_err(AgentError::Engine)
+    runtime.block_on(nats::try_out(access, queues, node, has)).map_err(AgentError::Engine)
 }
 
 /// Makes the streams of a cluster and of these queues, and returns them with the number of their copies: three where there are several servers unless said.
 pub fn init(
     access: &EngineAccess,
-    queues: &[String],
+    queues: &Queues,
     copies: Option<usize>,
 ) -> Result<(usize, Vec<(String, Made)>), AgentError> {
     let runtime = runtime().map_err(AgentError::Runtime)?;
     runtime.block_on(nats::init(access, queues, copies)).map_err(AgentError::Engine)
+}
+
+/// Says what tasks of a queue may ask for from now on, or asks what they may.
+pub fn bound(access: &EngineAccess, queue: &str, bound: Option<&QueueBound>) -> Result<QueueBound, AgentError> {
+    let runtime = runtime().map_err(AgentError::Runtime)?;
+    runtime.block_on(nats::bound(access, queue, bound)).map_err(AgentError::Engine)
 }
 
 /// Examines an engine for somebody of this role, and returns what is wrong with it. `monitors` are addresses of the monitoring pages of its servers.
@@ -143,7 +151,17 @@ async fn serve(
     let now_ns = || u64::try_from(clock.elapsed().as_nanos()).unwrap_or(u64::MAX);
     // First it says who this node is.
     let Some(first) = from_head.recv().await else { return Ok(()) };
-    let ToAgent::Node { place, life, node_id, access, queues, engine_wait_ms, max_shared_value, trusted_keys } = first?
+    let ToAgent::Node {
+        place,
+        life,
+        node_id,
+        access,
+        queues,
+        engine_wait_ms,
+        max_shared_value,
+        trusted_keys,
+        shared_commands,
+    } = first?
     else {
         return Err(AgentError::Protocol(WireError::UnknownValue("first message")));
     };
@@ -154,6 +172,7 @@ async fn serve(
         own: Holder { place, life },
         node_id: node_id.clone(),
         queues: queues.iter().map(limited).collect(),
+        shared_commands,
         ack_wait_ns: ACK_WAIT.as_nanos() as u64,
         keep_ns: KEEP.as_nanos() as u64,
         engine_wait_ns: engine_wait_ms.saturating_mul(1_000_000),
@@ -162,8 +181,8 @@ async fn serve(
     };
     let mut agent = Agent::new(settings, now_ns());
     let (events, mut from_engine) = unbounded_channel();
-    let names = queues.iter().map(|(queue, _)| queue.clone()).collect();
-    let nats = Nats::connect(&access, place, names, (signer, trusted_keys), values.clone(), events).await;
+    let queues = Queues { names: queues.into_iter().map(|(queue, _)| queue).collect(), shared_commands };
+    let nats = Nats::connect(&access, place, queues, (signer, trusted_keys), values.clone(), events).await;
     let nats = Arc::new(nats.map_err(AgentError::Engine)?);
     let mut out = Out { bytes: Vec::new(), address: access.address, engine_wait_ms, why: String::new() };
     let mut next_ns = now_ns();
@@ -307,10 +326,18 @@ impl Out {
                      (hint: a queue is made by the first node that serves it: `tracer start --address {address} --queue NAME`)"
                 ),
             ),
+            NotStored::Put(PutError::NoCommands(queue)) => Refusal::new(
+                RefusalCode::QueueRefused,
+                format!(
+                    "the queue `{queue}` in the engine at `{address}` takes no commands: no node that serves it runs some\n\
+                     (hint: start one with `tracer start --address {address} --queue {queue} --shared-commands`)"
+                ),
+            ),
             NotStored::Put(PutError::Full) => Refusal::new(
                 RefusalCode::QueueFull,
                 format!("the queue in the engine at `{address}` is full\n(hint: submit more when some have ended)"),
             ),
+            NotStored::Put(PutError::AsksForTooMuch(reason)) => Refusal::new(RefusalCode::ImpossibleDemand, reason),
             NotStored::Put(PutError::Refused(reason)) => {
                 Refusal::new(RefusalCode::QueueRefused, format!("the engine at `{address}` does not take it: {reason}"))
             }
@@ -349,6 +376,7 @@ fn on_head(agent: &mut Agent, nats: &Arc<Nats>, message: ToAgent, now_ns: u64) -
         ToAgent::Share {
             task,
             queue,
+            is_command,
             is_of_many,
             submitted_unix_nano,
             at_most_once,
@@ -360,11 +388,15 @@ fn on_head(agent: &mut Agent, nats: &Arc<Nats>, message: ToAgent, now_ns: u64) -
             is_stored,
         } => {
             let terms = Terms { at_most_once, crash_limit };
-            let (envelope, values) = set_aside(&envelope, large).map_err(AgentError::Protocol)?;
+            let Prepared { envelope, values, asks_for } = prepare(&envelope, large).map_err(AgentError::Protocol)?;
             let message = TaskMessage { submitted_unix_nano, terms, envelope: &envelope, digests: &[] }.encode();
-            let tier = if is_of_many { Tier::Second } else { Tier::First };
             let key = key.map(|(name, fingerprint)| Key { name, fingerprint });
-            agent.on_share(task, Sharing { queue, tier, message, values, key, is_new, is_stored }, now_ns);
+            let tier = match (is_command, is_of_many) {
+                (true, _) => Tier::Commands,
+                (false, true) => Tier::Second,
+                (false, false) => Tier::First,
+            };
+            agent.on_share(task, Sharing { queue, tier, message, values, key, asks_for, is_new, is_stored }, now_ns);
         }
         ToAgent::ShareBundle { first, count, queue, crash_limit, run_ns, is_new, is_stored, tasks } => {
             let tasks = tasks.into_iter().map(|(task, submitted, envelope)| (task, (submitted, envelope))).collect();
@@ -372,7 +404,10 @@ fn on_head(agent: &mut Agent, nats: &Arc<Nats>, message: ToAgent, now_ns: u64) -
             agent.on_share_bundle(first, sharing, now_ns);
         }
         ToAgent::Withdraw { task, stops, end } => agent.on_withdraw(task, end, stops),
-        ToAgent::Free { slots, free, imports } => agent.on_free(slots as usize, free as usize, imports),
+        ToAgent::Free { slots, free, resources, imports } => {
+            agent.on_resources(resources);
+            agent.on_free(slots as usize, free as usize, imports);
+        }
         ToAgent::Open { token, attempt } => {
             agent.on_import_open(Token::decode(&token).map_err(AgentError::Protocol)?, attempt);
         }
@@ -409,6 +444,7 @@ fn on_engine(agent: &mut Agent, out: &mut Out, event: FromEngine, now_ns: u64) {
             let problem = problem.map(|problem| problem.to_string());
             out.put_message(&FromAgent::PutAside { queue, name, reason, problem });
         }
+        FromEngine::Bounds(bounds) => agent.on_bounds(bounds),
         FromEngine::Surveyed(number, survey) => {
             let cluster = survey.map(|survey| Box::new(survey.report()));
             out.put_message(&FromAgent::Surveyed { number, cluster });

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use tracer_core::PlaceId;
+use tracer_core::queue::QueueBound;
 use tracer_ipc::protocol::{ClusterReport, NodeReport, QueueReport};
 
 use crate::message::Heartbeat;
@@ -49,8 +50,12 @@ pub struct StreamSeen {
     pub queue: Option<String>,
     /// True if it has the messages of queues that were put aside.
     pub is_dead: bool,
+    /// True if it is the part of its queue for commands.
+    pub is_of_commands: bool,
     /// Version of the cluster that it was made for; none if nothing is said of that.
     pub cluster_version: Option<u32>,
+    /// The most that a task of its queue may ask for, if the stream says something of that.
+    pub bound: Option<QueueBound>,
     /// Number of servers that have a copy.
     pub replicas: usize,
     /// Number of messages.
@@ -114,8 +119,17 @@ impl Survey {
                 max_bytes: None,
                 replicas: stream.replicas,
                 served_by: Vec::new(),
+                num_cpus: 1,
+                resources: BTreeMap::new(),
+                waiting_commands: 0,
+                commands_run_by: Vec::new(),
             });
-            queue.waiting += stream.messages.saturating_sub(stream.held);
+            let waiting = stream.messages.saturating_sub(stream.held);
+            queue.waiting += waiting;
+            if let Some(QueueBound { num_cpus, resources }) = stream.bound.clone() {
+                (queue.num_cpus, queue.resources) = (num_cpus, resources.into_iter().collect());
+            }
+            queue.waiting_commands += if stream.is_of_commands { waiting } else { 0 };
             queue.held += stream.held;
             queue.bytes += stream.bytes;
             queue.max_bytes = stream.max_bytes.map(|bytes| bytes + queue.max_bytes.unwrap_or(0));
@@ -125,11 +139,16 @@ impl Survey {
             for name in &beat.heartbeat.queues {
                 if let Some(queue) = queues.get_mut(name.as_str()) {
                     queue.served_by.push(beat.heartbeat.node_id.clone());
+                    let commands = beat.heartbeat.shared_commands.then(|| beat.heartbeat.node_id.clone());
+                    queue.commands_run_by.extend(commands);
                 }
             }
         }
         let mut queues: Vec<_> = queues.into_values().collect();
-        queues.iter_mut().for_each(|queue| queue.served_by.sort());
+        for queue in &mut queues {
+            queue.served_by.sort();
+            queue.commands_run_by.sort();
+        }
         queues
     }
 
@@ -147,6 +166,7 @@ impl Survey {
                 queues: beat.heartbeat.queues.clone(),
                 slots: beat.heartbeat.slots,
                 free: beat.heartbeat.free,
+                shared_commands: beat.heartbeat.shared_commands,
             })
             .collect();
         nodes.sort_by(|a, b| (!a.is_alive, &a.node_id, &a.place_id).cmp(&(!b.is_alive, &b.node_id, &b.place_id)));
@@ -170,7 +190,8 @@ pub(crate) mod tests {
     pub(crate) fn beat(place: u64, node_id: &str, stamp_ns: u64, queues: &[&str]) -> Beat {
         let queues = queues.iter().map(|queue| (*queue).to_owned()).collect();
         let version = "0.1.0".into();
-        let heartbeat = Heartbeat { life: 1, node_id: node_id.into(), version, free: 1, slots: 2, queues };
+        let node_id = node_id.into();
+        let heartbeat = Heartbeat { life: 1, node_id, version, free: 1, slots: 2, queues, shared_commands: false };
         Beat { place: PlaceId(place), stamp_ns, heartbeat }
     }
 

@@ -389,6 +389,20 @@
 //!   `bundles::a_node_that_is_killed_whole_in_the_middle_of_a_bundle_is_replaced_and_each_attempt_has_its_span`, the table of `src/engine/bundle.rs` and the tests of the agent over a
 //!   simulated engine.
 //!
+//! **A node runs no command of a queue unless it was started with `--shared-commands`**, and no path of a library ever. Commands have a part of the queue that other nodes do not take from; their heads refuse
+//! one that somebody has put elsewhere.
+//!
+//! - A node that takes some runs any program of whoever may submit to its queues.
+//! - Kept by `shared_commands::a_queue_takes_commands_once_a_node_runs_some_and_no_other_node_ever_does` and
+//!   `a_command_of_a_queue_is_run_where_that_was_permitted_and_nowhere_else` in `src/reactor/sharing_tests.rs`.
+//!
+//! **What a node takes from a queue can begin there.** A queue says what its tasks may ask for; one that asks for more is refused, and a node takes none before that much is free.
+//!
+//! - A task of the node itself that comes at the same moment may be before it. A bound that is raised while tasks wait is known to every node within half a minute; what does not fit goes back to the queue until then.
+//! - Kept by `queue_bounds::a_queue_says_what_its_tasks_may_ask_for_and_keeps_it`,
+//!   `queue_bounds::a_queue_whose_tasks_may_ask_for_more_than_a_node_has_is_left_to_others` and
+//!   `over_a_queue::resources::a_driver_asks_for_what_its_tasks_need_and_never_more_runs_than_there_is`.
+//!
 //! **No process outlives its owner.** Kill head, worker or submission, any of them together, and what tasks have started ends too, daemons included.
 //!
 //! - Replicas and proxies of services outlive a head that is killed, for 10 s at most without another one; they are the guard's children, and end with it.

@@ -125,6 +125,7 @@ impl AgentLink {
             engine_wait_ms: u64::try_from(self.engine.wait.as_millis()).unwrap_or(u64::MAX),
             max_shared_value: self.engine.max_shared_value,
             trusted_keys: self.engine.trusted_keys.clone(),
+            shared_commands: self.engine.shared_commands,
         }
     }
 
@@ -175,6 +176,7 @@ impl AgentLink {
             text: self.state.1.clone(),
             place_id: self.place.to_string(),
             queues: self.engine.queues.iter().cloned().collect(),
+            shared_commands: self.engine.shared_commands,
             shared,
             imports,
             pid: self.pid(),

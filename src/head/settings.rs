@@ -96,6 +96,7 @@ pub(super) fn settings_of(settings: &HeadSettings) -> Settings {
         open_bytes_limit: settings.queue_memory,
         history_bytes_limit: plain.history_bytes_limit.min(history_bytes_limit),
         max_shared_value: settings.engine.as_ref().map_or(u64::MAX, |engine| engine.max_shared_value),
+        shared_commands: settings.engine.as_ref().is_some_and(|engine| engine.shared_commands),
         ..plain
     }
 }

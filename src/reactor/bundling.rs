@@ -43,8 +43,12 @@ fn terms_of(state: &State, id: TaskId) -> Option<(&str, u32)> {
     let (task, open) = (state.tasks.get(id)?, state.shared.open.get(&id)?);
     // What an agent may have put into a queue by itself stays by itself.
     let is_new = !open.is_told && state.shared.new_from.is_none_or(|from| id >= from);
-    let is_plain =
-        !task.at_most_once && task.key.is_none() && task.limits.is_none() && task.links.is_none() && !task.wants_output;
+    let is_plain = !task.at_most_once
+        && task.key.is_none()
+        && task.limits.is_none()
+        && task.needs.is_none()
+        && task.links.is_none()
+        && !task.wants_output;
     if !is_new || !is_plain || open.withdrawn.is_some() {
         return None;
     }

@@ -62,7 +62,7 @@ fn of_queue(state: &State, id: TaskId, task: &Task) -> Option<Reason> {
         return Some(Reason::RunsElsewhere { node_id, attempt, since_unix_nano });
     }
     let queue = Envelope::decode(task.envelope()).ok()?.policy.queue.to_owned();
-    Some(Reason::InQueue { queue, is_stored: open.is_stored })
+    Some(Reason::InQueue { queue, is_stored: open.is_stored, is_command: task.is_command })
 }
 
 fn needs_results(state: &State, effects: &impl Effects, id: TaskId, task: &Task) -> Reason {

@@ -6,7 +6,7 @@ use std::borrow::Cow;
 use tracer_core::count::Size;
 use tracer_core::queue::check_queue_name;
 use tracer_core::task::{
-    ActorRole, Demand, Envelope, Failure, FunctionSpec, Input, InputSource, Outcome, Policy, Refusal, RefusalCode,
+    ActorRole, CommandSpec, Envelope, Failure, FunctionSpec, Input, InputSource, Outcome, Policy, Refusal, RefusalCode,
     TaskId, TaskSpec,
 };
 use tracer_core::{ClusterTaskId, Stored, value};
@@ -19,6 +19,8 @@ use crate::{
 
 /// Limit on the arguments in the message of a task, encoded, in bytes.
 pub(crate) const ARGUMENTS_LIMIT: usize = 256 << 10;
+/// Limit on a command in the message of a task, with its arguments and variables, in bytes.
+const COMMAND_LIMIT: usize = 512 << 10;
 
 /// Says why a task cannot go into the queue that it names, if so.
 pub(crate) fn check(state: &State, envelope: &Envelope<'_>) -> Result<(), Refusal> {
@@ -34,21 +36,34 @@ pub(crate) fn check(state: &State, envelope: &Envelope<'_>) -> Result<(), Refusa
         );
         return Err(Refusal::new(RefusalCode::NoEngine, text));
     }
-    let TaskSpec::Function(function) = &envelope.spec else {
-        return refused("a command cannot go into a queue yet, only a function can".into());
-    };
-    if function.actor != ActorRole::None {
-        return refused("an actor cannot be shared over a queue yet".into());
-    }
-    if tracer_core::module_name::is_path(function.module) {
-        let module = function.module;
-        return refused(format!(
-            "the module `{module}` is a path of this machine; a task of a queue names its module\n\
-             (hint: put the library into a folder of each node's --module-path, and say its name)"
-        ));
-    }
-    if envelope.demand != Demand::default() {
-        return refused("a task of a queue takes one slot, and cannot ask for cpus, resources or memory yet".into());
+    match &envelope.spec {
+        TaskSpec::Function(FunctionSpec { actor: ActorRole::None, module, .. }) => {
+            if tracer_core::module_name::is_path(module) {
+                return refused(format!(
+                    "the module `{module}` is a path of this machine; a task of a queue names its module\n\
+                     (hint: put the library into a folder of each node's --module-path, and say its name)"
+                ));
+            }
+        }
+        TaskSpec::Function(_) => return refused("an actor cannot be shared over a queue yet".into()),
+        TaskSpec::Command(command) => {
+            if !command.input.is_empty() {
+                return refused(
+                    "a command of a queue may run on another machine, where it cannot read the standard input of its submitter (--stdin)\n\
+                     (hint: write the input to a file that all nodes reach, or leave --queue out)"
+                        .into(),
+                );
+            }
+            let bytes = bytes_of(command);
+            if bytes > COMMAND_LIMIT {
+                return refused(format!(
+                    "a command of a queue, with its arguments and variables, takes {}, but at most {} are taken\n\
+                     (hint: write what is large to a file that all nodes reach, and pass its name)",
+                    Size(bytes as u64),
+                    Size(COMMAND_LIMIT as u64)
+                ));
+            }
+        }
     }
     for input in &envelope.inputs {
         if let InputSource::Stored(stored) = &input.source {
@@ -56,6 +71,13 @@ pub(crate) fn check(state: &State, envelope: &Envelope<'_>) -> Result<(), Refusa
         }
     }
     Ok(())
+}
+
+/// Returns the bytes of a command with everything that it is given.
+fn bytes_of(command: &CommandSpec<'_>) -> usize {
+    let variables = command.environment.iter().map(|(name, value)| name.len() + value.len());
+    let arguments = command.arguments.iter().map(|argument| argument.len());
+    command.program.len() + command.directory.len() + arguments.chain(variables).sum::<usize>()
 }
 
 /// Says that an argument of a task of a queue is too large, if so.
@@ -81,15 +103,21 @@ pub(crate) fn message(state: &State, id: TaskId) -> Option<Result<ToAgent, Refus
     let task = state.tasks.get(id)?;
     let open = state.shared.open.get(&id)?;
     let envelope = Envelope::decode(task.envelope()).ok()?;
-    let TaskSpec::Function(function) = &envelope.spec else { return None };
-    let Arguments { inline, files, large } = match arguments_of(state, function.arguments, &envelope.inputs) {
+    let arguments = match &envelope.spec {
+        TaskSpec::Function(function) => arguments_of(state, function.arguments, &envelope.inputs),
+        TaskSpec::Command(_) => Ok(Arguments::default()),
+    };
+    let Arguments { inline, files, large } = match arguments {
         Ok(arguments) => arguments,
         Err(refusal) => return Some(Err(refusal)),
     };
-    let arguments = &*inline;
+    let spec = match &envelope.spec {
+        TaskSpec::Function(function) => TaskSpec::Function(FunctionSpec { arguments: &inline, ..*function }),
+        command => command.clone(),
+    };
     let policy = Policy { idempotency_key: "", queue_limit: None, ..envelope.policy };
     let exported = Envelope {
-        spec: TaskSpec::Function(FunctionSpec { arguments, ..*function }),
+        spec,
         policy,
         module_version: None,
         // A driver that is gone does not come again.
@@ -106,6 +134,7 @@ pub(crate) fn message(state: &State, id: TaskId) -> Option<Result<ToAgent, Refus
     Some(Ok(ToAgent::Share {
         task: id,
         queue: envelope.policy.queue.into(),
+        is_command: task.is_command,
         is_of_many: state.shared.of_job.get(&task.job).is_some_and(|count| *count > MANY),
         submitted_unix_nano: task.submitted_unix_nano,
         at_most_once: policy.at_most_once,
@@ -119,6 +148,7 @@ pub(crate) fn message(state: &State, id: TaskId) -> Option<Result<ToAgent, Refus
 }
 
 /// Arguments of a task as they travel.
+#[derive(Default)]
 struct Arguments<'a> {
     /// In the message, with a unit in the place of each that is not.
     inline: Cow<'a, [u8]>,

@@ -129,20 +129,24 @@ pub(crate) fn run_in_waiters(state: &mut State, effects: &mut impl Effects, now:
     let is_bounded = |id: &TaskId| {
         state.tasks.get(*id).and_then(|task| task.limits.as_ref()).is_some_and(|limits| limits.memory_bytes > 0)
     };
+    // What comes back is an import like others.
+    let is_run_here =
+        |id: &TaskId| state.settings.shared_commands || state.tasks.get(*id).is_some_and(|task| !task.is_command);
+    let fits = |free: &Free, id: &TaskId| {
+        let needs = state.tasks.get(*id).and_then(|task| task.needs.as_deref());
+        free.fits(state, needs)
+    };
     for (worker_id, worker) in waiting {
-        let may_begin = |id: &TaskId| {
-            let needs = state.tasks.get(*id).and_then(|task| task.needs.as_deref());
-            !is_bounded(id) && free.fits(state, needs) && chosen.iter().all(|(_, other)| other != id)
-        };
+        let may_begin = |id: &TaskId| !is_bounded(id) && fits(&free, id) && chosen.iter().all(|(_, other)| other != id);
         if worker.inline.len() >= INLINE_LIMIT {
             beyond = beyond.or_else(|| awaited(state, worker, |_| true));
         } else if let Some(task) = awaited(state, worker, may_begin) {
             free.take(state, state.tasks.get(task).and_then(|task| task.needs.as_deref()));
             chosen.push((worker_id, task));
-        } else if let Some(task) = in_a_queue(state, worker).filter(|task| !to_take_back.contains(task))
-            && free.cpus > 0
+        } else if let Some(task) = in_a_queue(state, worker)
+            .filter(|id| is_run_here(id) && !is_bounded(id) && fits(&free, id) && !to_take_back.contains(id))
         {
-            free.take(state, None);
+            free.take(state, state.tasks.get(task).and_then(|task| task.needs.as_deref()));
             to_take_back.push(task);
         } else {
             bounded = bounded.or_else(|| awaited(state, worker, is_bounded));

@@ -71,6 +71,11 @@ impl Free {
         if needs.cpus == 0 {
             self.without_slot = self.without_slot.saturating_sub(1);
         }
+        self.take_resources(state, needs);
+    }
+
+    /// Takes the named resources that a task needs.
+    pub(crate) fn take_resources(&mut self, state: &State, needs: &Needs) {
         for (name, amount) in &needs.resources {
             if let Some(index) = place(state, name) {
                 self.resources[index] = self.resources[index].saturating_sub(*amount);

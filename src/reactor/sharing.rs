@@ -13,7 +13,7 @@ use crate::{
     bundling, cancel,
     effects::{Effects, StandIn, Submission},
     exports, imports, lifecycle, nesting,
-    resources::Free,
+    resources::{self, Free},
     state::{
         State,
         follow_ups::FollowUp,
@@ -261,7 +261,9 @@ pub fn on_import(state: &mut State, effects: &mut impl Effects, import: Import, 
         return drop_files(state, &import);
     }
     let of_arguments = import.problem.clone().map(|message| Failure::Arguments { message });
-    let problem = of_arguments.or_else(|| Some(Failure::Module { message: check(&import.envelope)? }));
+    let takes_commands = state.settings.shared_commands;
+    let of_envelope = || check(&import.envelope, takes_commands).or_else(|| lacks(state, &import.envelope));
+    let problem = of_arguments.or_else(|| Some(Failure::Module { message: of_envelope()? }));
     if problem.is_some() {
         drop_files(state, &import);
     }
@@ -318,18 +320,27 @@ fn stand_in(
     (previous, are_written)
 }
 
-/// Says what keeps the envelope of another node from being run here, if anything does.
-fn check(envelope: &[u8]) -> Option<String> {
+/// Says what keeps the envelope of another node from being run here, if anything does. The agent takes no commands where none are run, but who has put this
+/// one into the queue is not known.
+fn check(envelope: &[u8], takes_commands: bool) -> Option<String> {
     let envelope = match Envelope::decode(envelope) {
         Ok(envelope) => envelope,
         Err(error) => return Some(format!("this node cannot read the task: {error}")),
     };
-    let module = match &envelope.spec {
-        TaskSpec::Function(function) if function.actor == ActorRole::None => function.module,
-        _ => return Some("this node takes functions from queues, and nothing else".into()),
-    };
-    if tracer_core::module_name::is_path(module) {
-        return Some(format!("this node takes no path of a library from a queue, such as `{module}`"));
+    match &envelope.spec {
+        TaskSpec::Function(FunctionSpec { actor: ActorRole::None, module, .. }) => {
+            if tracer_core::module_name::is_path(module) {
+                return Some(format!("this node takes no path of a library from a queue, such as `{module}`"));
+            }
+        }
+        TaskSpec::Function(_) => return Some("this node takes no actors from queues".into()),
+        TaskSpec::Command(_) if !takes_commands => {
+            return Some("this node takes functions from queues, and no commands (--shared-commands)".into());
+        }
+        TaskSpec::Command(command) if !command.input.is_empty() => {
+            return Some("the input of the command is a socket of its own node".into());
+        }
+        TaskSpec::Command(_) => {}
     }
     let has_local = envelope.submitter.is_some()
         || envelope.inputs.iter().any(|input| input.task().is_some())
@@ -338,6 +349,12 @@ fn check(envelope: &[u8]) -> Option<String> {
         return Some("the task refers to what only its own node knows".into());
     }
     None
+}
+
+/// Says what an import asks for that this head does not have, if anything. The agent takes none of those.
+fn lacks(state: &State, envelope: &[u8]) -> Option<String> {
+    let demand = Envelope::decode(envelope).ok()?.demand;
+    resources::check(state, demand.num_cpus, &demand.resources).err()
 }
 
 /// Removes the files of the arguments of an import that makes no task. Where the agent knows a problem there are none, and whatever is named is another node's.
@@ -394,15 +411,22 @@ pub(crate) fn give_back_waiting(state: &mut State, effects: &mut impl Effects, n
 
 /// Returns what the agent is told of the slots for tasks of queues, as far as there are processes for them: local tasks that wait come first.
 pub fn free_for_imports(state: &State) -> ToAgent {
-    let waiting = state.queue.len();
-    let free = match state.is_stopping {
+    let mut free = Free::of(state);
+    let mut waiting = state.queue.plain().len();
+    for (needs, count) in state.queue.demands() {
+        waiting += count * (needs.cpus as usize).max(1);
+        (0..count).for_each(|_| free.take_resources(state, needs));
+    }
+    let slots = match state.is_stopping {
         true => 0,
-        false => Free::of(state).cpus.min(nesting::processes_to_come(state)).saturating_sub(waiting),
+        false => free.cpus.min(nesting::processes_to_come(state)).saturating_sub(waiting),
     };
+    let resources = state.settings.resources.iter().zip(&free.resources);
     let number = |count: usize| u32::try_from(count).unwrap_or(u32::MAX);
     ToAgent::Free {
         slots: number(state.settings.workers_wanted),
-        free: number(free),
+        free: number(slots),
+        resources: resources.map(|(resource, free)| (resource.name.to_string(), resource.total, *free)).collect(),
         imports: state.shared.imports_seen,
     }
 }

@@ -225,17 +225,20 @@ fn what_cannot_be_shared_is_refused_by_name() {
         let spec = TaskSpec::Function(FunctionSpec { actor, ..FunctionSpec::of_task(module, "f", &[0x90]) });
         Envelope { spec, ..of_queue(NEVER_AGAIN) }
     };
-    let demand = Demand { num_cpus: 2, ..Demand::default() };
+    let large = vec![b'x'; 120_000];
+    let command = |arguments, input| {
+        let (program, directory, environment) = (&b"ls"[..], &b"/"[..], vec![]);
+        let replaces_environment = false;
+        let spec = CommandSpec { program, arguments, environment, replaces_environment, input, directory };
+        Envelope { spec: TaskSpec::Command(spec), ..of_queue(NEVER_AGAIN) }
+    };
     let stored = Input { argument: 0, source: InputSource::Stored(Stored { name: "1".into(), bytes: 1 << 20 }) };
     for (envelope, part) in [
         (plain(Policy { queue: "a.b", ..NEVER_AGAIN }), "the queue `a.b` has `.` in its name"),
-        (
-            Envelope { spec: TaskSpec::command(b"ls", vec![], vec![], b"/"), ..of_queue(NEVER_AGAIN) },
-            "a command cannot",
-        ),
+        (command(vec![], b"/socket"), "cannot read the standard input of its submitter (--stdin)"),
+        (command(vec![&large; 5], b""), "takes 586 KiB, but at most 512 KiB are taken"),
         (function("m", ActorRole::Call(TaskId(1))), "an actor cannot"),
         (function("./libm.so", ActorRole::None), "`./libm.so` is a path of this machine"),
-        (Envelope { demand, ..of_queue(NEVER_AGAIN) }, "takes one slot"),
         (
             Envelope { inputs: vec![stored], ..of_queue(NEVER_AGAIN) },
             "an argument takes 1 MiB, but at most 977 KiB are shared",
@@ -581,6 +584,54 @@ fn slots_are_offered_to_other_nodes_when_no_task_of_this_one_waits_for_them() {
     assert_eq!(free(&story), 1);
     story.submit(3);
     assert_eq!(free(&story), 0);
+}
+
+#[test]
+fn what_other_nodes_may_take_of_resources_is_what_no_task_of_this_one_has_or_waits_for() {
+    let mut story = joined(4);
+    story.state.settings.resources = vec![Resource { name: "gpu".into(), total: 3 }];
+    let free = |story: &Story| match free_for_imports(&story.state) {
+        ToAgent::Free { slots: 4, free, resources, .. } => (free, resources),
+        other => panic!("{other:?}"),
+    };
+    let gpus = |free| vec![("gpu".to_owned(), 3, free)];
+    assert_eq!(free(&story), (4, gpus(3)));
+    let demand = Demand { num_cpus: 2, resources: vec![("gpu", 1)], memory_bytes: None };
+    submit(&mut story, &[Envelope { demand, ..plain(NEVER_AGAIN) }]);
+    assert_eq!(free(&story), (2, gpus(2)), "it waits");
+    story.schedule();
+    assert_eq!(free(&story), (2, gpus(2)), "it has them");
+}
+
+#[test]
+fn a_command_of_a_queue_is_run_where_that_was_permitted_and_nowhere_else() {
+    let command = |input: &'static [u8]| {
+        let TaskSpec::Command(spec) = TaskSpec::command(b"true", Vec::new(), Vec::new(), b"/") else { panic!() };
+        Envelope::of(TaskSpec::Command(CommandSpec { input, ..spec }))
+    };
+    let large = Envelope { demand: Demand { num_cpus: 2, ..Demand::default() }, ..plain(NEVER_AGAIN) };
+    for (permitted, envelope, problem) in [
+        (true, command(b""), None),
+        (false, command(b""), Some("no commands (--shared-commands)")),
+        (true, command(b"/socket"), Some("a socket of its own node")),
+        (true, large, Some("the task asks for 2 cpus (--num-cpus), but this head has 1")),
+    ] {
+        let mut story = joined(1);
+        story.state.settings.shared_commands = permitted;
+        on_import(&mut story.state, &mut story.effects, import(&envelope), story.now);
+        assert_eq!(story.schedule().len(), usize::from(problem.is_none()), "{envelope:?}");
+        let ended = story.effects.to_agent.iter().find_map(|it| match it {
+            ToAgent::Ended { end, .. } => Some(SharedEnd::decode(end).unwrap().outcome),
+            _ => None,
+        });
+        match (problem, ended) {
+            (None, None) => {}
+            (Some(problem), Some(Outcome::Failed(Failure::Module { message }))) => {
+                assert!(message.contains(problem), "{message}");
+            }
+            other => panic!("{other:?}"),
+        }
+    }
 }
 
 #[test]

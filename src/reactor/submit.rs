@@ -75,7 +75,7 @@ pub fn on_submit(
             return Ok(());
         }
         if envelope.demand != Demand::default()
-            && let Err(reason) = check_demand(state, &envelope.demand)
+            && let Err(reason) = check_demand(state, &envelope)
         {
             answer(refused(RefusalCode::ImpossibleDemand, reason));
             return Ok(());
@@ -146,12 +146,16 @@ fn check_room(state: &State, is_of_task: bool, envelopes: &[&[u8]]) -> Result<()
     ))
 }
 
-/// Says why a task with this demand can never run here, if so.
-fn check_demand(state: &State, demand: &Demand<'_>) -> Result<(), String> {
+/// Says why a task with this demand can never run here, if so; of one for a queue, why it can run nowhere.
+fn check_demand(state: &State, envelope: &Envelope<'_>) -> Result<(), String> {
+    let demand = &envelope.demand;
     if let Some(bytes) = demand.memory_bytes {
         check_memory(bytes).map_err(|problem| format!("the memory of an attempt: {problem}"))?;
     }
-    resources::check(state, demand.num_cpus, &demand.resources)
+    match envelope.policy.queue {
+        "" => resources::check(state, demand.num_cpus, &demand.resources),
+        _ => Ok(()),
+    }
 }
 
 /// Journals tasks with tags in a row, takes them in and acknowledges them, all or none. False when they were refused.

@@ -7,7 +7,7 @@ use std::path::Path;
 use rustix::process::Signal;
 use serde_json::json;
 
-use crate::support::{Cluster, HOOK, Run, is_alive, kill, wait_until};
+use super::support::{Cluster, HOOK, Run, is_alive, kill, wait_until};
 
 /// `tracer submit command -- ARGUMENTS`.
 #[track_caller]
@@ -32,8 +32,8 @@ fn pid_in(path: &Path) -> u32 {
 #[test]
 fn arguments_reach_the_program_untouched_by_any_shell() {
     let cluster = Cluster::untraced();
-    let arguments = ["printf", "%s|", "$HOME", "*", ";", "a b", "", "--no-wait", "'", "\\n"];
-    command(&cluster, &arguments).success().stdout("$HOME|*|;|a b||--no-wait|'|\\n|").stderr("");
+    let arguments = ["printf", "%s|\\n", "$HOME", "*", ";", "a b", "", "--no-wait", "'", "\\n"];
+    command(&cluster, &arguments).success().stdout("$HOME|\n*|\n;|\na b|\n|\n--no-wait|\n'|\n\\n|\n").stderr("");
 }
 
 #[test]
@@ -112,7 +112,7 @@ fn it_gets_the_trace_context_of_its_own_span() {
 #[test]
 fn it_gets_no_stale_context_of_the_head() {
     let cluster = Cluster::builder()
-        .hook(crate::support::HOOK)
+        .hook(HOOK)
         .env("TRACEPARENT", "00-00000000000000000000000000000001-0000000000000001-01")
         .env("TRACESTATE", "stale=1")
         .env("BAGGAGE", "stale=1")
@@ -234,13 +234,22 @@ fn its_standard_input_is_empty() {
 #[track_caller]
 fn shell(cluster: &Cluster, line: &str) -> Run {
     let mut shell = cluster.program("sh");
-    shell.args(["-c", line]).env("TRACER", concat!(env!("CARGO_BIN_EXE_tracer"), " submit command"));
+    let submit = cluster.command(&["submit", "command"]);
+    let words = std::iter::once(submit.get_program()).chain(submit.get_args());
+    let words: Vec<_> = words.map(|word| word.to_string_lossy()).collect();
+    shell.args(["-c", line]).env("TRACER", words.join(" "));
     cluster.run(shell)
 }
 
 #[test]
 fn it_reads_the_input_of_its_submitter_in_order_and_to_the_end_when_told_to() {
     let cluster = Cluster::traced();
+    if differs!() {
+        let run = shell(&cluster, "echo line | $TRACER --stdin -- cat").status(1).stdout("");
+        run.stderr_contains("it cannot read the standard input of its submitter (--stdin)\n(hint: ");
+        assert_eq!(cluster.tasks().len(), 0);
+        return;
+    }
     // 39 MB through a pipe, much more than it holds.
     let line = "seq 5000000 | $TRACER --stdin -- cksum; seq 5000000 | cksum";
     let run = shell(&cluster, line).success().stdout_text();
@@ -257,6 +266,9 @@ fn it_reads_the_input_of_its_submitter_in_order_and_to_the_end_when_told_to() {
 
 #[test]
 fn input_that_a_command_does_not_read_holds_nobody_up() {
+    if differs!() {
+        return;
+    }
     let cluster = Cluster::untraced();
     shell(&cluster, "yes | $TRACER -i -- head -n 1").success().stdout("y\n").stderr("");
     shell(&cluster, "head -c 10000000 /dev/zero | $TRACER -i -- true").success();
@@ -272,6 +284,9 @@ fn input_is_given_once() {
     let cluster = Cluster::untraced();
     for option in ["--retries=1", "--crash-limit=1", "--no-wait", "--idempotency-key=k"] {
         cluster.tracer(&["submit", "command", "-i", option, "--", "cat"]).status(2).stderr_contains("--stdin");
+    }
+    if differs!() {
+        return;
     }
     // Its worker is lost, and it is not tried again.
     let line = "yes | $TRACER -i -- sh -c 'read line; kill -9 $PPID; sleep 100'";
@@ -307,7 +322,7 @@ fn a_program_that_takes_too_long_is_ended_with_its_children() {
     }
     let spans = cluster.spans();
     assert_eq!(spans.attempt_of(1).attribute("error.type"), "timeout");
-    assert_eq!(cluster.status()["workers"]["lost"], 0, "the worker goes on");
+    assert_eq!(cluster.runner().status()["workers"]["lost"], 0, "the worker goes on");
 }
 
 #[test]
@@ -360,11 +375,13 @@ fn ctrl_c_ends_it_with_its_children() {
 fn without_waiting_its_id_is_printed_and_it_goes_on() {
     let cluster = Cluster::traced();
     let script = "while [ ! -e released ]; do sleep 0.01; done";
-    cluster
-        .tracer(&["submit", "command", "--no-wait", "--name", "patient", "--", "sh", "-c", script])
-        .success()
-        .stdout("1\n")
-        .stderr("");
+    let submission = cluster.tracer(&["submit", "command", "--no-wait", "--name", "patient", "--", "sh", "-c", script]);
+    let submission = submission.success().stdout("1\n");
+    if differs!() {
+        submission.stderr_contains("in the cluster it is task ");
+    } else {
+        submission.stderr("");
+    }
     wait_until("it runs", || (cluster.task(1)["state"] == "running").then_some(()));
     fs::write(cluster.file("released"), "").expect("the folder is ours");
     let task = cluster.wait_for_task(1);

@@ -92,6 +92,7 @@ fn each_role_may_do_what_it_is_for_and_nothing_else_on_a_real_server() {
     let mut commands_of = vec![
         ("tracer.default.q.default.a-1".to_owned(), submitters),
         ("tracer.default.q2.default.a-1".into(), submitters),
+        ("tracer.default.qc.default.a-1".into(), submitters),
         ("tracer.default.record.task.a.1".into(), submitters),
         ("tracer.default.record.bundle.a.1".into(), submitters),
         ("tracer.default.record.node.a".into(), submitters),
@@ -109,6 +110,7 @@ fn each_role_may_do_what_it_is_for_and_nothing_else_on_a_real_server() {
         ("$JS.API.CONSUMER.DELETE.TRACER_default_Q_default.x".into(), admin),
         ("$JS.API.CONSUMER.MSG.NEXT.TRACER_default_Q_default.w".into(), nodes),
         ("$JS.API.CONSUMER.MSG.NEXT.TRACER_default_Q2_default.w".into(), nodes),
+        ("$JS.API.CONSUMER.MSG.NEXT.TRACER_default_QC_default.w".into(), nodes),
         ("$JS.ACK.TRACER_default_Q_default.w.1.1.1.1.0".into(), nodes),
         ("$JS.API.CONSUMER.INFO.TRACER_default_Q_default.w".into(), all),
         ("$JS.API.STREAM.NAMES".into(), all),

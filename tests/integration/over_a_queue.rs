@@ -2,9 +2,8 @@
 //! to another node, which has them. The tests are the same ones, compiled a second time with [`Cluster`](nodes::Cluster) in place of
 //! the one of `support`.
 //!
-//! What differs is in two lists with a reason for each line: [`DIFFERS`] for what means something else over a queue, and [`NOT_YET`] for what cannot go over
-//! one yet. A test of these lists asks `differs!()`, which is true here, and checks something else then, or less. One module is not here at all: `commands`,
-//! because a queue does not take commands yet.
+//! What differs, because it means something else over a queue, is in the list [`DIFFERS`] with a reason for each line. A test of it asks `differs!()`, which
+//! is true here, and checks something else then, or less.
 
 mod following;
 mod nodes;
@@ -16,7 +15,7 @@ mod support {
     pub(crate) use crate::support::*;
 }
 
-/// True: the test that this stands in is of one of the lists of what differs.
+/// True: the test that this stands in is of the list of what differs.
 macro_rules! differs {
     () => {{
         fn here() {}
@@ -28,6 +27,8 @@ macro_rules! differs {
 mod attempts;
 #[path = "cancelling.rs"]
 mod cancelling;
+#[path = "commands.rs"]
+mod commands;
 #[path = "explain.rs"]
 mod explain;
 #[path = "fairness.rs"]
@@ -64,6 +65,23 @@ const DIFFERS: &[(&str, &str)] = &[
         "a node takes a task for a free slot, so none is leased behind one that runs",
     ),
     (
+        "cancelling::a_task_that_waits_for_too_long_and_a_command_that_is_silent_for_too_long_are_told_apart",
+        "what has waited for too long never came to the node that counts the others",
+    ),
+    (
+        "commands::input_is_given_once",
+        "a command of a queue reads nothing of its submitter, who may be on another machine",
+    ),
+    (
+        "commands::input_that_a_command_does_not_read_holds_nobody_up",
+        "a command of a queue reads nothing of its submitter, who may be on another machine",
+    ),
+    (
+        "commands::it_reads_the_input_of_its_submitter_in_order_and_to_the_end_when_told_to",
+        "it is refused: the input of a submitter is on another machine, perhaps",
+    ),
+    ("commands::without_waiting_its_id_is_printed_and_it_goes_on", "the id in the cluster is said too"),
+    (
         "explain::a_running_task_has_its_worker_named_and_those_behind_it_what_they_wait_for",
         "the origin names the node, and the node its worker; how many are before it in a queue, no node knows",
     ),
@@ -75,7 +93,17 @@ const DIFFERS: &[(&str, &str)] = &[
         "large_values::after_a_head_that_was_killed_what_is_needed_is_kept_and_the_rest_goes",
         "a worker that was stopped is not ended with the head of the origin, whose it is not",
     ),
+    ("output::a_task_waits_for_a_submitter_that_takes_its_time_and_nothing_is_lost", HINT),
+    ("output::much_output_arrives_whole_and_in_order", HINT),
     ("output::without_waiting_the_output_is_in_the_logs_alone", "the id in the cluster is said too"),
+    (
+        "resources::slots_and_resources_are_counted_explained_given_back_and_kept_by_the_next_head",
+        "what a node lacks it does not take, so it waits in the queue, and the node that has what there is counts it",
+    ),
+    (
+        "resources::what_can_never_run_here_is_refused_and_nothing_else_is",
+        "what a task may ask for is said of its queue, and not of a head",
+    ),
     (
         "submit::a_module_is_also_named_by_the_path_of_its_library",
         "a queue takes no paths of libraries, which would mean something else on each machine",
@@ -92,36 +120,13 @@ const DIFFERS: &[(&str, &str)] = &[
     ("submit::without_waiting_the_id_is_printed_and_get_gives_the_result_later", "the id in the cluster is said too"),
 ];
 
-/// Tests that do not check all that they check of one head, because a queue takes functions that ask for one slot and nothing else yet.
-const NOT_YET: &[(&str, &str)] = &[
-    ("attempts::only_the_named_kinds_of_failure_are_tried_again", COMMANDS),
-    ("cancelling::a_command_gets_sigterm_then_sigkill_and_each_step_is_seen", COMMANDS),
-    ("cancelling::a_task_that_waits_for_too_long_and_a_command_that_is_silent_for_too_long_are_told_apart", COMMANDS),
-    ("cancelling::ctrl_c_twice_ends_it_at_once", COMMANDS),
-    ("output::a_program_writes_its_standard_output_raw_and_its_standard_error_by_lines", COMMANDS),
-    ("output::a_task_waits_for_a_submitter_that_takes_its_time_and_nothing_is_lost", COMMANDS),
-    ("output::a_task_whose_submitter_is_killed_while_it_does_not_read_goes_on", COMMANDS),
-    ("output::much_output_arrives_whole_and_in_order", COMMANDS),
-    ("output::what_a_worker_wrote_before_it_died_is_shown", COMMANDS),
-    ("resources::a_driver_asks_for_what_its_tasks_need_and_never_more_runs_than_there_is", DEMANDS),
-    ("resources::memory_is_bounded_by_the_head_where_there_are_no_control_groups", COMMANDS),
-    ("resources::memory_is_bounded_by_the_kernel_where_that_is_allowed", COMMANDS),
-    ("resources::slots_and_resources_are_counted_explained_given_back_and_kept_by_the_next_head", DEMANDS),
-    ("resources::what_can_never_run_here_is_refused_and_nothing_else_is", DEMANDS),
-];
+const HINT: &str = "no node waits for another one's reader: what is too much is left out, and how much is said";
 
-const COMMANDS: &str = "a queue takes no commands yet";
-const DEMANDS: &str = "a task of a queue cannot ask for cpus, resources or memory yet";
-
-fn lines() -> impl Iterator<Item = &'static (&'static str, &'static str)> {
-    DIFFERS.iter().chain(NOT_YET)
-}
-
-/// Returns true for a test of one of the lists, of which the path of a function in it is given. Panics for others.
+/// Returns true for a test of the list, of which the path of a function in it is given. Panics for others.
 fn differs(function_in_test: &str) -> bool {
     let test = function_in_test.rsplit_once("::over_a_queue::").and_then(|(_, path)| path.strip_suffix("::here"));
-    let line = lines().find(|(name, _)| Some(*name) == test);
-    let (name, reason) = line.unwrap_or_else(|| panic!("{function_in_test} is in no list of what differs"));
+    let line = DIFFERS.iter().find(|(name, _)| Some(*name) == test);
+    let (name, reason) = line.unwrap_or_else(|| panic!("{function_in_test} is not in the list of what differs"));
     eprintln!("{name} differs over a queue: {reason}");
     true
 }
@@ -130,6 +135,7 @@ fn differs(function_in_test: &str) -> bool {
 const SOURCES: &[(&str, &str)] = &[
     ("attempts", include_str!("attempts.rs")),
     ("cancelling", include_str!("cancelling.rs")),
+    ("commands", include_str!("commands.rs")),
     ("explain", include_str!("explain.rs")),
     ("fairness", include_str!("fairness.rs")),
     ("large_values", include_str!("large_values.rs")),
@@ -141,7 +147,7 @@ const SOURCES: &[(&str, &str)] = &[
 ];
 
 #[test]
-fn the_lists_name_the_tests_that_differ_and_nothing_else() {
+fn the_list_names_the_tests_that_differ_and_nothing_else() {
     let mut asking = Vec::new();
     for (module, source) in SOURCES {
         for test in source.split("#[test]\nfn ").skip(1) {
@@ -152,7 +158,7 @@ fn the_lists_name_the_tests_that_differ_and_nothing_else() {
         }
     }
     asking.sort();
-    let mut listed: Vec<_> = lines().map(|(name, _)| *name).collect();
+    let mut listed: Vec<_> = DIFFERS.iter().map(|(name, _)| *name).collect();
     listed.sort_unstable();
     assert_eq!(listed, asking);
 }

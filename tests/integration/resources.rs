@@ -35,10 +35,10 @@ fn resource<'a>(status: &'a Value, name: &str) -> &'a Value {
 
 #[test]
 fn slots_and_resources_are_counted_explained_given_back_and_kept_by_the_next_head() {
-    if differs!() {
-        return;
-    }
     let cluster = Cluster::builder().workers(2).hook(HOOK).arg("--resources=gpu=2,license=5").start();
+    if differs!() {
+        return are_counted_where_they_are(&cluster);
+    }
     let first = occupy(&cluster, "first", &["--resource", "gpu=2", "--resource=license=1"]);
     let status = cluster.status();
     assert_eq!((&status["cpus"]["used"], &status["cpus"]["total"]), (&json!(1), &json!(2)));
@@ -81,12 +81,52 @@ fn slots_and_resources_are_counted_explained_given_back_and_kept_by_the_next_hea
     assert_eq!(of(second, "tracer.resources"), "gpu=1");
 }
 
+/// Checks as much of resources as there is to see where tasks run on another node.
+fn are_counted_where_they_are(cluster: &Cluster) {
+    let first = occupy(cluster, "first", &["--resource", "gpu=2", "--resource=license=1"]);
+    let status = cluster.runner().status();
+    assert_eq!((&status["cpus"]["used"], &status["cpus"]["total"]), (&json!(1), &json!(2)));
+    assert_eq!(resource(&status, "gpu"), &json!({ "name": "gpu", "total": 2, "used": 2 }));
+    cluster.runner().tracer(&["list", "workers"]).success().stdout_contains("1 cpu, gpu=2,license=1");
+    // What fits nowhere stays in the queue, whatever it is behind.
+    let second = submitted(cluster, &["submit", "task", "--no-wait", "demo:my_function", "--resource=gpu=1"]);
+    let large = submitted(cluster, &["submit", "command", "--no-wait", "--num-cpus=2", "--", "true"]);
+    wait_until("both are in the queue", || {
+        let why = [why(cluster, second), why(cluster, large)];
+        why.iter().all(|why| why.contains("it is in the queue `default`")).then_some(())
+    });
+    assert_eq!(cluster.runner().tasks().len(), 1);
+    let demand = |id| cluster.task(id)["demand"].clone();
+    assert_eq!(demand(first), json!({ "num_cpus": 1, "resources": { "gpu": 2, "license": 1 }, "memory_bytes": null }));
+    assert_eq!(demand(large), json!({ "num_cpus": 2, "resources": {}, "memory_bytes": null }));
+    std::fs::write(cluster.file("go"), "").unwrap();
+    for id in [first, second, large] {
+        assert_eq!(cluster.wait_for_task(id)["state"], "succeeded");
+    }
+    assert_eq!(resource(&cluster.runner().status(), "gpu")["used"], 0);
+    let spans = cluster.spans();
+    let asked: Vec<_> = spans.all_named("misbehaving_tasks.waits tracer.remote_worker");
+    assert_eq!(asked[0].attribute("tracer.resources"), "gpu=2,license=1");
+    assert_eq!(spans.all_named("true tracer.remote_worker")[0].attribute("tracer.num_cpus"), 2);
+}
+
 #[test]
 fn what_can_never_run_here_is_refused_and_nothing_else_is() {
+    let cluster = Cluster::builder().arg("--resources=gpu=1").start();
     if differs!() {
+        for (flag, asked) in
+            [("--num-cpus=2", "2 cpus"), ("--resource=gpu=2", "1 cpu, gpu=2"), ("--resource=gpus=1", "1 cpu, gpus=1")]
+        {
+            let run = cluster.tracer(&["submit", "task", "demo:my_function", flag]).status(1);
+            run.stderr_contains(&format!(
+                "the task asks for {asked}, but one of the queue `default` may ask for 1 cpu, gpu=1\n(hint: "
+            ));
+        }
+        let can = ["submit", "task", "demo:my_function", "--resource=gpu=1"];
+        cluster.tracer(&can).success();
+        cluster.tracer(&["submit", "task", "demo:my_function", "--num-cpus=0"]).success();
         return;
     }
-    let cluster = Cluster::builder().arg("--resources=gpu=1").start();
     for (flag, expected) in [
         (
             "--num-cpus=2",
@@ -124,9 +164,6 @@ fn what_can_never_run_here_is_refused_and_nothing_else_is() {
 
 #[test]
 fn a_driver_asks_for_what_its_tasks_need_and_never_more_runs_than_there_is() {
-    if differs!() {
-        return;
-    }
     let cluster = Cluster::builder().workers(3).arg("--resources=gpu=2").start();
     let mut driver = Driver::connect(&cluster.temp_dir()).unwrap();
     let log = cluster.file("log");
@@ -225,8 +262,8 @@ fn is_held_by_kernel(cluster: &Cluster) -> bool {
     cluster.runner().status()["worker_memory"]["is_held_by_kernel"].as_bool().expect("it is said")
 }
 
-/// Takes more memory than is allowed: that fails by this name, and the head and the others go on. `takes_functions_alone` leaves commands and bounds of tasks out.
-fn memory_is_bounded(cluster: &Cluster, takes_functions_alone: bool) {
+/// Takes more memory than is allowed: that fails by this name, and the head and the others go on.
+fn memory_is_bounded(cluster: &Cluster) {
     let may = "out of memory: it may take 96 MiB";
     cluster.submit("misbehaving_tasks:takes_memory", &["20"]).success().stdout("20\n");
     cluster.submit("misbehaving_tasks:takes_memory", &["400"]).status(1).stderr_contains(may);
@@ -234,9 +271,6 @@ fn memory_is_bounded(cluster: &Cluster, takes_functions_alone: bool) {
     assert_eq!((&failure["reason"], &failure["limit_bytes"]), (&json!("out_of_memory"), &json!(96 << 20)));
     let peak = failure["peak_bytes"].as_u64().expect("it is known");
     assert!((90 << 20..400 << 20).contains(&peak), "{peak}");
-    if takes_functions_alone {
-        return;
-    }
     // What a command starts counts.
     let hungry = "head -c 400m /dev/zero | tail";
     for script in [hungry.to_owned(), format!("({hungry}) & wait $!")] {
@@ -260,7 +294,7 @@ fn memory_is_bounded(cluster: &Cluster, takes_functions_alone: bool) {
         super::support::kill(pid, rustix::process::Signal::KILL);
         wait_until("it is replaced", || (!cluster.worker_pids().contains(&pid)).then_some(()));
         let text = format!("worker {id} (pid {pid}) was killed");
-        assert!(!cluster.head_log().contains(&format!("{text}, because")), "{}", cluster.head_log());
+        assert!(!cluster.runner().head_log().contains(&format!("{text}, because")), "{}", cluster.runner().head_log());
     }
     cluster.submit("demo:my_function", &[]).success();
 }
@@ -273,7 +307,7 @@ fn memory_is_bounded_by_the_kernel_where_that_is_allowed() {
     }
     let status = cluster.runner().tracer(&["status"]).success();
     status.stdout_contains("at most 96 MiB for each worker, held by a control group\n");
-    memory_is_bounded(&cluster, differs!());
+    memory_is_bounded(&cluster);
 }
 
 #[test]
@@ -283,7 +317,7 @@ fn memory_is_bounded_by_the_head_where_there_are_no_control_groups() {
     assert!(!is_held_by_kernel(&cluster));
     let status = cluster.runner().tracer(&["status"]).success();
     status.stdout_contains("at most 96 MiB for each worker, watched by the head\n");
-    memory_is_bounded(&cluster, differs!());
+    memory_is_bounded(&cluster);
 }
 
 #[test]

@@ -170,7 +170,7 @@ impl Agent {
         let SharedBundle { crash_limit, count, run_ns, .. } = *bundle;
         let message = BundleMessage { crash_limit, count, run_ns, tasks: tasks.collect() }.encode();
         let queue = bundle.queue.clone();
-        self.ask(Asked::PutBundle(first), Request::Put { queue, tier: Tier::Second, id, message });
+        self.ask(Asked::PutBundle(first), Request::Put { queue, tier: Tier::Second, id, message, asks_for: None });
     }
 
     pub(super) fn on_bundle_put(&mut self, first: TaskId, answer: Answer) {
@@ -436,6 +436,7 @@ impl Agent {
             let (queue, handle) = (queue.clone(), handle.clone());
             let token = Token { id, queue, handle, terms, bundle: Some((first.task, count)) };
             self.told += 1;
+            self.demands.note_told(1);
             let (claim, envelope) = (claim.clone(), envelope.to_vec());
             let import = Import { token, claim, submitted_unix_nano, envelope, problem };
             self.effects.push(Effect::Tell(ToHead::Import(import)));

@@ -65,6 +65,7 @@ impl Role {
             vec![
                 own("q.>", "q.-.-"),
                 own("q2.>", "q2.-.-"),
+                own("qc.>", "qc.-.-"),
                 own("record.task.*.*", "record.task.-.-"),
                 own("record.bundle.*.*", "record.bundle.-.-"),
                 own("record.node.*", "record.node.-"),

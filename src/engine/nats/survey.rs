@@ -17,10 +17,11 @@ use tracer_core::causes::with_causes;
 use tracer_core::clock::now_unix_nano;
 
 use super::{
-    CLUSTER, FromEngine, Nats, REQUEST_LIMIT, cluster_version, dead, is_of_cluster, is_without_jetstream, last,
-    queue_of_stream, record_stream, unless_violated,
+    CLUSTER, FromEngine, Nats, REQUEST_LIMIT, bounds, cluster_version, dead, is_of_cluster, is_without_jetstream, last,
+    part_of_stream, record_stream, unless_violated,
 };
 use crate::access::{self, EngineError};
+use crate::interface::Tier;
 use crate::message::Heartbeat;
 use crate::survey::{Beat, ServerSeen, StreamSeen, Survey};
 
@@ -124,9 +125,12 @@ pub(super) async fn survey(client: &Client, context: &Context, address: &str) ->
             if config.name == record_stream() {
                 last_ns = state.last_ts.as_ref().and_then(Stamp::unix_nano);
             }
+            let part = part_of_stream(&config.name);
             streams.push(StreamSeen {
-                queue: queue_of_stream(&config.name).map(str::to_owned),
                 is_dead: config.name == dead::stream_name(),
+                queue: part.map(|(queue, _)| queue.to_owned()),
+                is_of_commands: part.is_some_and(|(_, tier)| tier == Tier::Commands),
+                bound: config.description.as_deref().and_then(bounds::of_description),
                 cluster_version: config.description.as_deref().and_then(cluster_version),
                 name: config.name,
                 replicas: config.num_replicas,

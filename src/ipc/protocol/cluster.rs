@@ -1,5 +1,7 @@
 //! Report of a head about the engine that it has joined: the nodes that share it, and their queues.
 
+use std::collections::BTreeMap;
+
 use serde::{Deserialize, Serialize};
 
 /// An engine, with all that share it.
@@ -42,6 +44,8 @@ pub struct NodeReport {
     pub slots: u32,
     /// Slots that are free.
     pub free: u32,
+    /// True if it runs commands of its queues too.
+    pub shared_commands: bool,
 }
 
 /// A queue, as the engine has it.
@@ -61,4 +65,12 @@ pub struct QueueReport {
     pub replicas: usize,
     /// The nodes that are alive and serve it, by name.
     pub served_by: Vec<String>,
+    /// Slots that one of its tasks may ask for.
+    pub num_cpus: u32,
+    /// Amounts of named resources that one of its tasks may ask for.
+    pub resources: BTreeMap<String, u64>,
+    /// Number of commands among the messages that no node has.
+    pub waiting_commands: u64,
+    /// The nodes among these that run commands too, by name.
+    pub commands_run_by: Vec<String>,
 }

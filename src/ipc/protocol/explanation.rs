@@ -38,6 +38,8 @@ pub enum Reason {
         queue: String,
         /// True if the engine has said that it has it.
         is_stored: bool,
+        /// True if it is a command, which some nodes alone run.
+        is_command: bool,
     },
     /// These nodes serve the queue that it is in.
     ServedBy {
@@ -52,6 +54,15 @@ pub enum Reason {
     UnservedQueue {
         /// The queue.
         queue: String,
+        /// Address of the engine.
+        address: String,
+    },
+    /// It is a command, and of the nodes that serve the queue that it is in none runs commands.
+    NoCommandsTaken {
+        /// The queue.
+        queue: String,
+        /// The nodes that serve it, which run functions alone.
+        nodes: Vec<String>,
         /// Address of the engine.
         address: String,
     },
@@ -291,10 +302,11 @@ impl fmt::Display for Reason {
         match self {
             Reason::Behind { tasks: 1 } => f.write_str("1 task is before it in the queue"),
             Reason::Behind { tasks } => write!(f, "{tasks} tasks are before it in the queue"),
-            Reason::InQueue { queue, is_stored: true } => {
-                write!(f, "it is in the queue `{queue}`, and any node that serves it may run it")
+            Reason::InQueue { queue, is_stored: true, is_command } => {
+                let which = if *is_command { "serves it and runs commands" } else { "serves it" };
+                write!(f, "it is in the queue `{queue}`, and any node that {which} may run it")
             }
-            Reason::InQueue { queue, is_stored: false } => {
+            Reason::InQueue { queue, is_stored: false, .. } => {
                 write!(f, "it waits for the engine to take it into the queue `{queue}`")
             }
             Reason::ServedBy { queue, nodes, waiting } => {
@@ -307,6 +319,12 @@ impl fmt::Display for Reason {
             Reason::UnservedQueue { queue, address } => write!(
                 f,
                 "no living node serves the queue `{queue}`\n(hint: `tracer start --address {address} --queue {queue}`)"
+            ),
+            Reason::NoCommandsTaken { queue, nodes, address } => write!(
+                f,
+                "it is a command, and the living nodes that serve the queue `{queue}` run functions alone: {}\n\
+                 (hint: `tracer start --address {address} --queue {queue} --shared-commands` starts one that runs commands too)",
+                nodes.join(", ")
             ),
             Reason::BehindAlike { tasks: 1 } => f.write_str("1 task that asks for the same is before it in the queue"),
             Reason::BehindAlike { tasks } => {

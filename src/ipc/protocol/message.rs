@@ -442,6 +442,9 @@ pub struct EngineReport {
     pub place_id: String,
     /// The queues whose tasks the head runs, each with the most at a time; 0 for as many as it has slots.
     pub queues: BTreeMap<String, u32>,
+    /// True if it runs commands of these queues too.
+    #[serde(default)]
+    pub shared_commands: bool,
     /// Number of tasks of this head that are in queues, or run elsewhere.
     pub shared: usize,
     /// Number of tasks of queues that this head runs.

@@ -214,6 +214,8 @@ pub enum ToAgent {
         max_shared_value: u64,
         /// Public keys of those whose tasks it runs; empty where everybody's are run.
         trusted_keys: Vec<String>,
+        /// True if it runs commands of these queues too.
+        shared_commands: bool,
     },
     /// A task to put into a queue.
     Share {
@@ -221,6 +223,8 @@ pub enum ToAgent {
         task: TaskId,
         /// The queue.
         queue: String,
+        /// True if it is a command, and goes to nodes alone that take some.
+        is_command: bool,
         /// True if its job has many tasks in queues: others come before it.
         is_of_many: bool,
         /// Time at which it was accepted, in nanoseconds since the Unix epoch.
@@ -275,6 +279,8 @@ pub enum ToAgent {
         slots: u32,
         /// Number of free ones.
         free: u32,
+        /// Named resources: of each the amount that there is, and the amount that is free.
+        resources: Vec<(String, u64, u64)>,
         /// Number of imports that had come from this agent by then.
         imports: u64,
     },
@@ -612,7 +618,17 @@ impl ToAgent {
     /// Appends the body of its frame.
     pub fn put(&self, out: &mut Vec<u8>) {
         match self {
-            ToAgent::Node { place, life, node_id, access, queues, engine_wait_ms, max_shared_value, trusted_keys } => {
+            ToAgent::Node {
+                place,
+                life,
+                node_id,
+                access,
+                queues,
+                engine_wait_ms,
+                max_shared_value,
+                trusted_keys,
+                shared_commands,
+            } => {
                 out.put_u8(1);
                 [place.0, *life, *engine_wait_ms, *max_shared_value].into_iter().for_each(|number| out.put_u64(number));
                 out.put_str(node_id);
@@ -624,10 +640,12 @@ impl ToAgent {
                 }
                 out.put_u32(trusted_keys.len() as u32);
                 trusted_keys.iter().for_each(|key| out.put_str(key));
+                out.put_u8((*shared_commands).into());
             }
             ToAgent::Share {
                 task,
                 queue,
+                is_command,
                 is_of_many,
                 submitted_unix_nano,
                 at_most_once,
@@ -640,7 +658,8 @@ impl ToAgent {
             } => {
                 out.put_u8(2);
                 [task.0, *submitted_unix_nano].into_iter().for_each(|number| out.put_u64(number));
-                [*is_of_many, *at_most_once, *is_new, *is_stored].into_iter().for_each(|flag| out.put_u8(flag.into()));
+                let flags = [*is_command, *is_of_many, *at_most_once, *is_new, *is_stored];
+                flags.into_iter().for_each(|flag| out.put_u8(flag.into()));
                 out.put_u32(*crash_limit);
                 out.put_str(queue);
                 out.put_bytes(envelope);
@@ -670,11 +689,17 @@ impl ToAgent {
                 stops.unwrap_or_default().put(out);
                 out.put_bytes(end);
             }
-            ToAgent::Free { slots, free, imports } => {
+            ToAgent::Free { slots, free, resources, imports } => {
                 out.put_u8(4);
                 out.put_u32(*slots);
                 out.put_u32(*free);
                 out.put_u64(*imports);
+                out.put_u32(resources.len() as u32);
+                for (name, total, free) in resources {
+                    out.put_str(name);
+                    out.put_u64(*total);
+                    out.put_u64(*free);
+                }
             }
             ToAgent::Open { token, attempt } => {
                 out.put_u8(5);
@@ -748,11 +773,22 @@ impl ToAgent {
                 let queues = queues.collect::<Result<_, WireError>>()?;
                 let trusted_keys = (0..take.u32()?).map(|_| Ok(take.str()?.to_owned()));
                 let trusted_keys = trusted_keys.collect::<Result<_, WireError>>()?;
-                ToAgent::Node { place, life, node_id, access, queues, engine_wait_ms, max_shared_value, trusted_keys }
+                let shared_commands = flag(&mut take)?;
+                ToAgent::Node {
+                    place,
+                    life,
+                    node_id,
+                    access,
+                    queues,
+                    engine_wait_ms,
+                    max_shared_value,
+                    trusted_keys,
+                    shared_commands,
+                }
             }
             2 => {
                 let (task, submitted_unix_nano) = (TaskId(take.u64()?), take.u64()?);
-                let (is_of_many, at_most_once) = (flag(&mut take)?, flag(&mut take)?);
+                let (is_command, is_of_many, at_most_once) = (flag(&mut take)?, flag(&mut take)?, flag(&mut take)?);
                 let (is_new, is_stored) = (flag(&mut take)?, flag(&mut take)?);
                 let (crash_limit, queue) = (take.u32()?, take.str()?.to_owned());
                 let envelope = take.bytes()?.into();
@@ -763,6 +799,7 @@ impl ToAgent {
                 ToAgent::Share {
                     task,
                     queue,
+                    is_command,
                     is_of_many,
                     submitted_unix_nano,
                     at_most_once,
@@ -779,7 +816,11 @@ impl ToAgent {
                 let stops = Some(Stop::take(&mut take)?).filter(|_| is_to_stop);
                 ToAgent::Withdraw { task, stops, end: take.bytes()?.into() }
             }
-            4 => ToAgent::Free { slots: take.u32()?, free: take.u32()?, imports: take.u64()? },
+            4 => {
+                let (slots, free, imports) = (take.u32()?, take.u32()?, take.u64()?);
+                let resources = (0..take.u32()?).map(|_| Ok((take.str()?.to_owned(), take.u64()?, take.u64()?)));
+                ToAgent::Free { slots, free, resources: resources.collect::<Result<_, WireError>>()?, imports }
+            }
             5 => ToAgent::Open { attempt: take.u32()?, token: take.bytes()?.into() },
             6 => ToAgent::AttemptFailed {
                 id: take_id(&mut take)?,
@@ -1005,10 +1046,12 @@ mod tests {
                 engine_wait_ms: 5000,
                 max_shared_value: 1 << 30,
                 trusted_keys: vec!["U".into()],
+                shared_commands: true,
             },
             ToAgent::Share {
                 task: TaskId(1),
                 queue: "default".into(),
+                is_command: true,
                 is_of_many: true,
                 submitted_unix_nano: 2,
                 at_most_once: true,
@@ -1032,7 +1075,7 @@ mod tests {
                 is_stored: true,
                 tasks: vec![(TaskId(1), 5, b"one".to_vec()), (TaskId(3), 6, b"three".to_vec())],
             },
-            ToAgent::Free { slots: 2, free: 1, imports: 7 },
+            ToAgent::Free { slots: 2, free: 1, resources: vec![("gpu".into(), 2, 1)], imports: 7 },
             ToAgent::Open { token: b"token".to_vec(), attempt: 2 },
             ToAgent::AttemptFailed { id: ID, attempt: 1, is_crash: true, report: b"r".to_vec() },
             ToAgent::Ended { id: ID, attempt: 1, end: b"end".to_vec() },

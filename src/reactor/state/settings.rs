@@ -34,6 +34,8 @@ pub struct Settings {
     pub node_id: String,
     /// The most bytes of an argument or a result of a task of a queue.
     pub max_shared_value: u64,
+    /// True if commands of queues are run here too.
+    pub shared_commands: bool,
 }
 
 impl Settings {
@@ -51,6 +53,7 @@ impl Settings {
             stored_bytes_limit: STORED_BYTES_LIMIT,
             node_id: String::new(),
             max_shared_value: u64::MAX,
+            shared_commands: false,
         }
     }
 }

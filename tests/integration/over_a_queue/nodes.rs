@@ -19,23 +19,28 @@ const QUEUE: &str = "default";
 pub(crate) struct Builder {
     holder: support::Builder,
     origin: support::Builder,
+    workers: Option<usize>,
+    /// Named resources of the one with workers, as its flag has them.
+    resources: Option<String>,
 }
 
 impl Builder {
     pub(crate) fn workers(self, workers: usize) -> Builder {
-        Builder { holder: self.holder.workers(workers), ..self }
+        Builder { holder: self.holder.workers(workers), workers: Some(workers), ..self }
     }
 
     pub(crate) fn hook(self, hook: &str) -> Builder {
-        Builder { holder: self.holder.hook(hook), origin: self.origin.hook(hook) }
+        Builder { holder: self.holder.hook(hook), origin: self.origin.hook(hook), ..self }
     }
 
     pub(crate) fn arg(self, argument: impl AsRef<OsStr>) -> Builder {
-        Builder { holder: self.holder.arg(argument), ..self }
+        let resources = argument.as_ref().to_str().and_then(|argument| argument.strip_prefix("--resources="));
+        let resources = resources.map(str::to_owned).or(self.resources);
+        Builder { holder: self.holder.arg(argument), resources, ..self }
     }
 
     pub(crate) fn env(self, name: &str, value: impl AsRef<OsStr>) -> Builder {
-        Builder { holder: self.holder.env(name, &value), origin: self.origin.env(name, &value) }
+        Builder { holder: self.holder.env(name, &value), origin: self.origin.env(name, &value), ..self }
     }
 
     /// Starts the broker and the origin, and makes the folder of the other node.
@@ -46,8 +51,16 @@ impl Builder {
         };
         let joins = |node: support::Builder| node.arg("--address").arg(broker.address());
         let origin = joins(self.origin.workers(0)).submits_to(QUEUE).start();
+        if let Some(resources) = self.resources {
+            // A task of the queue may ask for all that there is.
+            let (address, cpus) = (broker.address(), self.workers.unwrap_or(1).to_string());
+            origin.tracer(&["engine", "init", "--address", &address, "--queue", QUEUE]).success();
+            let bound = ["--num-cpus", &cpus, "--resource", &resources];
+            origin.tracer(&[&["engine", "queue", QUEUE, "--address", &address][..], &bound].concat()).success();
+        }
         // Two heads of one user have one folder for spans too, unless they are told otherwise.
-        let holder = joins(self.holder).arg("--queue").arg(QUEUE).env("TRACER_SPANS_DIR", origin.spans_dir()).build();
+        let holder = joins(self.holder).arg("--queue").arg(QUEUE).arg("--shared-commands");
+        let holder = holder.env("TRACER_SPANS_DIR", origin.spans_dir()).build();
         Cluster { origin, holder: Some(holder), broker: Some(broker) }
     }
 
