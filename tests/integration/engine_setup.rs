@@ -10,14 +10,11 @@ use serde_json::{Value, json};
 use tracer::Driver;
 
 use super::engine_access::address_beyond_loopback;
-use crate::support::{Broker, Certificates, Cluster, HOOK, Run, free_port, skip, wait_until, wait_until_within};
+use crate::support::{
+    Broker, Certificates, Cluster, HOOK, Run, free_port, free_ports_of_servers, skip, wait_until, wait_until_within,
+};
 
 const ROLES: [&str; 4] = ["submitter", "node", "viewer", "admin"];
-
-/// A port on loopback, with those 2000 and 4000 above it, that the configuration of a server is to name.
-fn port_below(limit: u16) -> u16 {
-    wait_until("there is a free port that is low enough", || Some(free_port()).filter(|port| *port < limit))
-}
 
 /// A folder for commands, in which no head runs.
 fn commands() -> Cluster {
@@ -26,7 +23,7 @@ fn commands() -> Cluster {
 
 /// Writes the configuration of one server with roles, and starts it.
 fn set_up(commands: &Cluster, flags: &[&str]) -> Option<Broker> {
-    let port = port_below(60_000);
+    let port = free_ports_of_servers();
     let (port_text, store) = (port.to_string(), commands.file("store").display().to_string());
     let command = ["engine", "config", "--output", "nats", "--port", &port_text, "--store", &store];
     commands.tracer(&[&command[..], flags].concat()).success();
@@ -238,7 +235,7 @@ fn three_servers_with_tls_keep_three_copies_and_go_on_without_one_of_them() {
     let Some(certificates) = Certificates::make() else { return };
     let commands = commands();
     let tls = certificates.path("authority.pem").parent().expect("it is in a folder").display().to_string();
-    let port = port_below(59_000);
+    let port = free_ports_of_servers();
     let (port_text, store) = (port.to_string(), commands.file("store").display().to_string());
     let command = ["engine", "config", "--servers", "3", "--tls", &tls, "--roles", "--output", "nats"];
     commands.tracer(&[&command[..], &["--port", &port_text, "--store", &store]].concat()).success();

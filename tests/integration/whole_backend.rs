@@ -11,22 +11,17 @@
 //! floating-point numbers of microseconds.
 
 use std::io::{Read, Write};
-use std::net::{TcpListener, TcpStream};
+use std::net::TcpStream;
 use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use crate::support::{Background, Cluster, skip, wait_until, wait_until_within};
+use crate::support::{Background, Cluster, free_port, skip, wait_until, wait_until_within};
 
 const VARIABLE: &str = "TRACER_TEST_PHOENIX";
 
 /// It reads thousands of files before it listens.
 const START_LIMIT: Duration = Duration::from_secs(300);
-
-fn free_port() -> u16 {
-    let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
-    listener.local_addr().expect("it has one").port()
-}
 
 /// Returns the JSON at a path of the API; none while there is no good answer.
 fn get(port: u16, path: &str) -> Option<Value> {

@@ -2,8 +2,10 @@
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, TcpStream};
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
 use serde_json::{Value, json};
 
@@ -277,8 +279,25 @@ impl Drop for Broker {
     }
 }
 
-/// Returns a port on which nobody listens.
+/// Returns a port on which nobody listens, and that no other test is given. Those that the kernel gives to connections are above.
 pub fn free_port() -> u16 {
-    let listener = TcpListener::bind("127.0.0.1:0").expect("there is a free port");
-    listener.local_addr().expect("it is bound").port()
+    static NEXT: AtomicU32 = AtomicU32::new(0);
+    free_among(18_000..32_000, &NEXT, &[0])
+}
+
+/// Returns a port such that it and the next two are free, with the ports that servers of a cluster have beside them.
+pub fn free_ports_of_servers() -> u16 {
+    static NEXT: AtomicU32 = AtomicU32::new(0);
+    free_among(12_000..14_000, &NEXT, &[0, 1, 2, 2000, 2001, 2002, 4000, 4001, 4002])
+}
+
+/// Returns a port of a range such that all at these distances are free.
+fn free_among(range: Range<u16>, next: &AtomicU32, distances: &[u16]) -> u16 {
+    wait_until("there is a free port", || {
+        // Processes that test at the same time begin elsewhere.
+        let at = std::process::id().wrapping_mul(61).wrapping_add(next.fetch_add(4, Relaxed));
+        let port = range.start + (at % range.len() as u32) as u16;
+        let is_free = |distance: &u16| TcpListener::bind((Ipv4Addr::LOCALHOST, port + distance)).is_ok();
+        distances.iter().all(is_free).then_some(port)
+    })
 }
