@@ -401,7 +401,7 @@
 //! - A task of the node itself that comes at the same moment may be before it. A bound that is raised while tasks wait is known to every node within half a minute; what does not fit goes back to the queue until then.
 //! - Kept by `queue_bounds::a_queue_says_what_its_tasks_may_ask_for_and_keeps_it`,
 //!   `queue_bounds::a_queue_whose_tasks_may_ask_for_more_than_a_node_has_is_left_to_others` and
-//!   `over_a_queue::resources::a_driver_asks_for_what_its_tasks_need_and_never_more_runs_than_there_is`.
+//!   `resources::a_driver_asks_for_what_its_tasks_need_and_never_more_runs_than_there_is`.
 //!
 //! **No process outlives its owner.** Kill head, worker or submission, any of them together, and what tasks have started ends too, daemons included.
 //!

@@ -28,7 +28,7 @@
 //! | `versions` | replacing workers that have loaded an older version of a module |
 //! | `starts`, `exits` | worker processes that come and go |
 //! | `results`, `submit`, `prune`, `restore`, `ticks`, `shutdown` | the inputs: results, submissions, the wish to forget, what another head has left, time, the end |
-//! | `sharing` | the inputs of the agent, which speaks to the engine |
+//! | `sharing`, `room` | the inputs of the agent, which speaks to the engine; the room that it is told of |
 //! | `follow_up`, `schedule` | what follows from ends, and which tasks begin where |
 //! | `report`, `explain` | rows for people; why a task waits |
 //! | `check` | invariants, compared after every step of every test |
@@ -69,6 +69,7 @@ mod report;
 mod resources;
 mod restore;
 mod results;
+mod room;
 #[cfg(test)]
 #[path = "scale_tests.rs"]
 mod scale;
@@ -105,10 +106,11 @@ pub use restore::{
     on_restored_memory, on_restored_submission,
 };
 pub use results::on_result;
+pub use room::free_for_imports;
 pub use schedule::schedule;
 pub use sharing::{
-    follower_in_queue, free_for_imports, has_unsettled, on_agent, on_bundle_claimed, on_claimed, on_import, on_joined,
-    on_not_stored, on_reach, on_settled, on_shared_ended, on_shared_lost, on_stop_import, on_stored, shared_counts,
+    follower_in_queue, has_unsettled, on_agent, on_bundle_claimed, on_claimed, on_import, on_joined, on_not_stored,
+    on_reach, on_settled, on_shared_ended, on_shared_lost, on_stop_import, on_stored, shared_counts,
 };
 pub use shutdown::{on_stop, on_stop_overdue};
 pub use starts::{
