@@ -172,8 +172,7 @@ fn a_record_of_a_task_that_runs_is_in_the_file_soon_and_stays_when_it_is_killed(
         fs::exists(cluster.spans_dir()).is_ok_and(|is| is).then(|| records_in(&cluster.spans_dir()))?.pop()
     });
     assert_eq!(record.body(), "waits");
-    cluster.wait_for_file(&started);
-    let pid = fs::read_to_string(&started).expect("the pid").parse().expect("a number");
+    let pid = wait_until("it says its process", || fs::read_to_string(&started).ok()?.parse().ok());
     kill(pid, Signal::KILL);
     running.wait().status(1);
     let bodies: Vec<_> = records_in(&cluster.spans_dir()).iter().map(|record| record.body().to_owned()).collect();

@@ -4,7 +4,8 @@
 //! `TRACER_SERVE_SOAK_SECONDS` says how long; without it, not long. `TRACER_TEST_SEED` repeats the choices of a run, which says its seed when it fails.
 
 use std::collections::HashMap;
-use std::fs;
+use std::fs::{self, File};
+use std::io::{BufRead, BufReader, BufWriter, Write};
 use std::net::{SocketAddr, TcpListener};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -15,7 +16,7 @@ use serde_json::Value;
 
 use super::serving_deaths::{assert_closed, assert_whole};
 use crate::support::{
-    Background, Clients, Cluster, Exchange, HOOK, Outcome, Random, Span, kill, python_with, wait_until,
+    Background, Clients, Cluster, Exchange, HOOK, Outcome, Random, Span, Spans, kill, python_with, wait_until,
 };
 
 /// The variable that says how many seconds it takes.
@@ -188,28 +189,106 @@ fn fixture(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures").join(name)
 }
 
-/// Expects that requests of HTTP have failed only where a process was killed that had them. Returns how many have.
-#[track_caller]
-fn check_http(kind: &str, exchanges: &[Exchange], soak: &Soak, traces: &HashMap<String, Vec<Span>>) {
-    let (mut lost, mut broken) = (0, 0);
-    for exchange in exchanges {
-        match &exchange.outcome {
-            Outcome::Whole(answer) if matches!(answer.status, 200 | 502) => {
-                lost += u64::from(answer.status == 502);
-                if kind == "hello" {
-                    assert_whole(exchange, answer.status, traces);
-                } else {
-                    assert!(traces.contains_key(&exchange.trace_id), "{kind}: no spans of {exchange:?}");
-                }
+/// Spans of an hour, in parts for which there is memory: all of a trace are in one part.
+struct Parts {
+    folder: PathBuf,
+    count: usize,
+}
+
+impl Parts {
+    /// Bytes of a part, about.
+    const BYTES: u64 = 64 << 20;
+
+    /// Copies the spans of a stopped cluster into parts.
+    #[track_caller]
+    fn of(cluster: &Cluster) -> Parts {
+        let files: Vec<_> = fs::read_dir(cluster.spans_dir()).unwrap().map(|entry| entry.unwrap().path()).collect();
+        let bytes: u64 = files.iter().map(|file| file.metadata().unwrap().len()).sum();
+        let parts = Parts { folder: cluster.file("parts"), count: (bytes / Parts::BYTES + 1) as usize };
+        let mut written: Vec<_> = (0..parts.count).map(|part| parts.create(part)).collect();
+        for file in files {
+            for line in BufReader::new(File::open(file).unwrap()).lines().map(Result::unwrap) {
+                let (_, id) =
+                    line.split_once("\"trace_id\"").unwrap_or_else(|| panic!("a line that is no span: {line}"));
+                let id = id.split('"').nth(1).expect("a trace has its id");
+                writeln!(written[parts.of_trace(id)], "{line}").unwrap();
             }
-            Outcome::Broken(_) => broken += 1,
-            other => panic!("{kind}: {other:?}"),
         }
+        written.into_iter().for_each(|mut part| part.flush().unwrap());
+        parts
     }
-    assert_closed(exchanges, traces);
-    assert!(lost <= soak.killed_replicas * CLIENTS as u64, "{kind}: {lost} requests of killed replicas");
-    assert!(broken <= soak.killed_proxies * CLIENTS as u64, "{kind}: {broken} requests of killed proxies");
-    eprintln!("{kind}: {} requests, {lost} lost with their replica, {broken} broken with their proxy", exchanges.len());
+
+    fn create(&self, part: usize) -> BufWriter<File> {
+        let folder = self.folder.join(part.to_string());
+        fs::create_dir_all(&folder).unwrap();
+        BufWriter::new(File::create(folder.join("spans.json")).unwrap())
+    }
+
+    /// Returns the part that has the spans of a trace.
+    fn of_trace(&self, id: &str) -> usize {
+        // Ids are random.
+        let number = u64::from_str_radix(&id[id.len() - 8..], 16).expect("an id has hexadecimal digits");
+        number as usize % self.count
+    }
+
+    /// Reads the traces of a part.
+    #[track_caller]
+    fn read(&self, part: usize) -> HashMap<String, Vec<Span>> {
+        let spans = Spans::read(&self.folder.join(part.to_string()));
+        assert!(spans.torn_lines.is_empty(), "lines that are no spans: {:?}", spans.torn_lines);
+        let mut traces: HashMap<String, Vec<Span>> = HashMap::new();
+        for span in spans.spans {
+            traces.entry(span.trace_id().to_owned()).or_default().push(span);
+        }
+        traces
+    }
+
+    /// Divides what has traces as the spans are.
+    fn divide<T>(&self, all: Vec<T>, trace_of: impl Fn(&T) -> &str) -> Vec<Vec<T>> {
+        let mut parts: Vec<Vec<T>> = (0..self.count).map(|_| Vec::new()).collect();
+        all.into_iter().for_each(|one| parts[self.of_trace(trace_of(&one))].push(one));
+        parts
+    }
+}
+
+/// Requests of one kind of clients, as far as they were looked at.
+#[derive(Default)]
+struct Checked {
+    requests: usize,
+    lost: u64,
+    broken: u64,
+}
+
+impl Checked {
+    /// Expects the spans of requests of HTTP, and that they failed in no other way than with the process that had them.
+    #[track_caller]
+    fn check(&mut self, kind: &str, exchanges: &[Exchange], traces: &HashMap<String, Vec<Span>>) {
+        self.requests += exchanges.len();
+        for exchange in exchanges {
+            match &exchange.outcome {
+                Outcome::Whole(answer) if matches!(answer.status, 200 | 502) => {
+                    self.lost += u64::from(answer.status == 502);
+                    if kind == "hello" {
+                        assert_whole(exchange, answer.status, traces);
+                    } else {
+                        assert!(traces.contains_key(&exchange.trace_id), "{kind}: no spans of {exchange:?}");
+                    }
+                }
+                Outcome::Broken(_) => self.broken += 1,
+                other => panic!("{kind}: {other:?}"),
+            }
+        }
+        assert_closed(exchanges, traces);
+    }
+
+    /// Expects that no more have failed than processes were killed for.
+    #[track_caller]
+    fn end(&self, kind: &str, soak: &Soak) {
+        let Checked { requests, lost, broken } = *self;
+        assert!(lost <= soak.killed_replicas * CLIENTS as u64, "{kind}: {lost} requests of killed replicas");
+        assert!(broken <= soak.killed_proxies * CLIENTS as u64, "{kind}: {broken} requests of killed proxies");
+        eprintln!("{kind}: {requests} requests, {lost} lost with their replica, {broken} broken with their proxy");
+    }
 }
 
 #[test]
@@ -262,25 +341,28 @@ fn everything_at_once_under_kills_and_deploys_fails_nothing_that_it_may_not_and_
     let processes = soak.cluster.processes().len();
     soak.cluster.stop().success();
     soak.cluster.assert_nothing_runs();
-    let spans = soak.cluster.spans();
-    assert!(spans.torn_lines.is_empty(), "lines that are no spans: {:?}", spans.torn_lines);
-    let mut traces: HashMap<String, Vec<Span>> = HashMap::new();
-    for span in spans.spans {
-        traces.entry(span.trace_id().to_owned()).or_default().push(span);
-    }
-    check_http("hello", &hello, &soak, &traces);
-    check_http("batches", &batches, &soak, &traces);
-    let failed: Vec<_> = calls.iter().filter(|call| call["status"] != "OK").collect();
-    let most = (soak.killed_replicas + soak.killed_proxies) as usize * STORM;
-    assert!(failed.len() <= most, "{} of {} calls have failed: {failed:?}", failed.len(), calls.len());
-    for call in &failed {
+    for call in calls.iter().filter(|call| call["status"] != "OK") {
         assert_eq!(call["status"], "UNAVAILABLE", "{call}");
     }
-    for call in calls.iter().filter(|call| call["status"] == "OK") {
-        let trace = traces.get(&format!("0x{}", call["trace"].as_str().expect("it has a trace")));
-        let names = |name: &str| trace.is_some_and(|trace| trace.iter().any(|span| span.name().starts_with(name)));
-        assert!(names("proxy_grpc_request") && names("replica_handle_request"), "{call}: {trace:?}");
+    let (made, failed) = (calls.len(), calls.iter().filter(|call| call["status"] != "OK").count());
+    let most = (soak.killed_replicas + soak.killed_proxies) as usize * STORM;
+    assert!(failed <= most, "{failed} of {made} calls have failed");
+    let parts = Parts::of(&soak.cluster);
+    let (hello, batches) = (parts.divide(hello, |it| &it.trace_id), parts.divide(batches, |it| &it.trace_id));
+    let calls = parts.divide(calls, |call| call["trace"].as_str().expect("it has a trace"));
+    let (mut of_hello, mut of_batches) = (Checked::default(), Checked::default());
+    for (part, ((hello, batches), calls)) in hello.iter().zip(&batches).zip(&calls).enumerate() {
+        let traces = parts.read(part);
+        of_hello.check("hello", hello, &traces);
+        of_batches.check("batches", batches, &traces);
+        for call in calls.iter().filter(|call| call["status"] == "OK") {
+            let trace = traces.get(&format!("0x{}", call["trace"].as_str().expect("it has a trace")));
+            let names = |name: &str| trace.is_some_and(|trace| trace.iter().any(|span| span.name().starts_with(name)));
+            assert!(names("proxy_grpc_request") && names("replica_handle_request"), "{call}: {trace:?}");
+        }
     }
+    of_hello.end("hello", &soak);
+    of_batches.end("batches", &soak);
     // Its own close, that of a version that ends, that of a replica or a proxy that was killed.
     let broken = talks.iter().filter(|talk| talk["outcome"] == "broken").count();
     for talk in &talks {
@@ -297,8 +379,8 @@ fn everything_at_once_under_kills_and_deploys_fails_nothing_that_it_may_not_and_
         soak.killed_replicas,
         soak.killed_proxies,
         soak.killed_heads,
-        calls.len(),
-        failed.len(),
+        made,
+        failed,
         talks.len(),
     );
 }

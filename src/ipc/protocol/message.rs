@@ -1634,11 +1634,11 @@ mod tests {
         let mut bytes = Vec::new();
         put_frame(&mut bytes, kind::HELLO, |out| {
             out.put_exact(b"TRCR");
-            out.put_u32(7);
-            out.put_exact(b"whatever version 7 says next");
+            out.put_u32(PROTOCOL_VERSION + 1);
+            out.put_exact(b"whatever that version says next");
         });
         let (_, body) = one_frame(&bytes);
-        assert_eq!(Hello::decode(&body).unwrap().protocol_version, 7);
+        assert_eq!(Hello::decode(&body).unwrap().protocol_version, PROTOCOL_VERSION + 1);
     }
 
     #[test]
