@@ -428,16 +428,7 @@ impl World {
             let Accepted { tier, message, values, is_stored, bundle, .. } = (*accepted).clone();
             match bundle {
                 None => {
-                    let sharing = Sharing {
-                        queue: QUEUE.into(),
-                        tier,
-                        message,
-                        values,
-                        key: None,
-                        asks_for: None,
-                        is_new: false,
-                        is_stored,
-                    };
+                    let sharing = Sharing { tier, message, values, is_new: false, is_stored, ..sharing() };
                     agent.on_share(**task, sharing, now_ns);
                 }
                 Some((first, count)) => {
@@ -659,16 +650,7 @@ impl World {
         };
         node.head.accepted.insert(task, accepted);
         if let Some(agent) = &mut node.agent {
-            let sharing = Sharing {
-                queue: QUEUE.into(),
-                tier,
-                message,
-                values,
-                key: None,
-                asks_for: None,
-                is_new: true,
-                is_stored: false,
-            };
+            let sharing = Sharing { tier, message, values, ..sharing() };
             agent.on_share(task, sharing, now_ns);
         }
         self.take_effects(at);

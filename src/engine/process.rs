@@ -151,40 +151,32 @@ async fn serve(
     let now_ns = || u64::try_from(clock.elapsed().as_nanos()).unwrap_or(u64::MAX);
     // First it says who this node is.
     let Some(first) = from_head.recv().await else { return Ok(()) };
-    let ToAgent::Node {
-        place,
-        life,
-        node_id,
-        access,
-        queues,
-        engine_wait_ms,
-        max_shared_value,
-        trusted_keys,
-        shared_commands,
-    } = first?
-    else {
+    let ToAgent::Node(node) = first? else {
         return Err(AgentError::Protocol(WireError::UnknownValue("first message")));
     };
-    let signer = Signer::of(&access).map_err(AgentError::Engine)?;
+    let signer = Signer::of(&node.access).map_err(AgentError::Engine)?;
     let limited =
         |(queue, slots): &(String, u32)| (queue.clone(), if *slots == 0 { usize::MAX } else { *slots as usize });
     let settings = Settings {
-        own: Holder { place, life },
-        node_id: node_id.clone(),
-        queues: queues.iter().map(limited).collect(),
-        shared_commands,
+        own: Holder { place: node.place, life: node.life },
+        node_id: node.node_id,
+        queues: node.queues.iter().map(limited).collect(),
+        shared_commands: node.shared_commands,
         ack_wait_ns: ACK_WAIT.as_nanos() as u64,
         keep_ns: KEEP.as_nanos() as u64,
-        engine_wait_ns: engine_wait_ms.saturating_mul(1_000_000),
-        max_value: max_shared_value,
+        engine_wait_ns: node.engine_wait_ms.saturating_mul(1_000_000),
+        max_value: node.max_shared_value,
         signs_as: signer.as_ref().map(|signer| signer.public_key().to_owned()),
     };
     let mut agent = Agent::new(settings, now_ns());
     let (events, mut from_engine) = unbounded_channel();
-    let queues = Queues { names: queues.into_iter().map(|(queue, _)| queue).collect(), shared_commands };
-    let nats = Nats::connect(&access, place, queues, (signer, trusted_keys), values.clone(), events).await;
+    let names = node.queues.into_iter().map(|(queue, _)| queue).collect();
+    let queues = Queues { names, shared_commands: node.shared_commands };
+    let trust = (signer, node.trusted_keys);
+    let nats = Nats::connect(&node.access, node.place, queues, trust, values.clone(), events).await;
     let nats = Arc::new(nats.map_err(AgentError::Engine)?);
-    let mut out = Out { bytes: Vec::new(), address: access.address, engine_wait_ms, why: String::new() };
+    let (address, engine_wait_ms) = (node.access.address, node.engine_wait_ms);
+    let mut out = Out { bytes: Vec::new(), address, engine_wait_ms, why: String::new() };
     let mut next_ns = now_ns();
     loop {
         let wait = Duration::from_nanos(next_ns.saturating_sub(now_ns()));
@@ -372,7 +364,7 @@ fn lost_elsewhere(past: &PastAttempt) -> LostElsewhere {
 
 fn on_head(agent: &mut Agent, nats: &Arc<Nats>, message: ToAgent, now_ns: u64) -> Result<(), AgentError> {
     match message {
-        ToAgent::Node { .. } => return Err(AgentError::Protocol(WireError::UnknownValue("second node"))),
+        ToAgent::Node(_) => return Err(AgentError::Protocol(WireError::UnknownValue("second node"))),
         ToAgent::Share {
             task,
             queue,

@@ -15,7 +15,8 @@ use super::reactor::Effects;
 use crate::config::Engine;
 use crate::protocol::frame::put_frame;
 use crate::protocol::{
-    ClaimedBy, ClusterReport, EngineReport, Found, Reply, SharedEnd, SharedReport, TaskState, ToAgent, kind, put_reply,
+    AgentNode, ClaimedBy, ClusterReport, EngineReport, Found, Reply, SharedEnd, SharedReport, TaskState, ToAgent, kind,
+    put_reply,
 };
 use crate::task::{Failure, Outcome};
 use crate::value::JsonText;
@@ -116,7 +117,7 @@ impl AgentLink {
         self.connection = Some(connection);
         self.outbox.clear();
         self.told_free = None;
-        ToAgent::Node {
+        ToAgent::Node(Box::new(AgentNode {
             place: self.place,
             life: self.life,
             node_id: node_id.into(),
@@ -126,7 +127,7 @@ impl AgentLink {
             max_shared_value: self.engine.max_shared_value,
             trusted_keys: self.engine.trusted_keys.clone(),
             shared_commands: self.engine.shared_commands,
-        }
+        }))
     }
 
     /// Notes that its connection has closed.

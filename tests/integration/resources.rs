@@ -63,13 +63,7 @@ fn slots_and_resources_are_counted_explained_given_back_and_kept_by_the_next_hea
     cluster.kill_head();
     cluster.start_head(&[]).success();
     assert_ne!(cluster.head_pid(), head);
-    let demand = |id| cluster.task(id)["demand"].clone();
-    assert_eq!(demand(first), json!({ "num_cpus": 1, "resources": { "gpu": 2, "license": 1 }, "memory_bytes": null }));
-    assert_eq!(demand(large), json!({ "num_cpus": 2, "resources": {}, "memory_bytes": null }));
-    std::fs::write(cluster.file("go"), "").unwrap();
-    for id in [first, second, large] {
-        assert_eq!(cluster.wait_for_task(id)["state"], "succeeded");
-    }
+    end_knowing_their_demands(&cluster, [first, second, large]);
     assert_eq!(resource(&cluster.status(), "gpu")["used"], 0);
 
     // Only those that asked have it on their spans.
@@ -79,6 +73,18 @@ fn slots_and_resources_are_counted_explained_given_back_and_kept_by_the_next_hea
     assert_eq!(of(large, "tracer.num_cpus"), 2);
     assert_eq!(of(second, "tracer.num_cpus"), Value::Null);
     assert_eq!(of(second, "tracer.resources"), "gpu=1");
+}
+
+/// Expects that what the first and the last of these tasks ask for is known, and has all of them end.
+#[track_caller]
+fn end_knowing_their_demands(cluster: &Cluster, [first, second, large]: [u64; 3]) {
+    let demand = |id| cluster.task(id)["demand"].clone();
+    assert_eq!(demand(first), json!({ "num_cpus": 1, "resources": { "gpu": 2, "license": 1 }, "memory_bytes": null }));
+    assert_eq!(demand(large), json!({ "num_cpus": 2, "resources": {}, "memory_bytes": null }));
+    std::fs::write(cluster.file("go"), "").unwrap();
+    for id in [first, second, large] {
+        assert_eq!(cluster.wait_for_task(id)["state"], "succeeded");
+    }
 }
 
 /// Checks as much of resources as there is to see where tasks run on another node.
@@ -96,13 +102,7 @@ fn are_counted_where_they_are(cluster: &Cluster) {
         why.iter().all(|why| why.contains("it is in the queue `default`")).then_some(())
     });
     assert_eq!(cluster.runner().tasks().len(), 1);
-    let demand = |id| cluster.task(id)["demand"].clone();
-    assert_eq!(demand(first), json!({ "num_cpus": 1, "resources": { "gpu": 2, "license": 1 }, "memory_bytes": null }));
-    assert_eq!(demand(large), json!({ "num_cpus": 2, "resources": {}, "memory_bytes": null }));
-    std::fs::write(cluster.file("go"), "").unwrap();
-    for id in [first, second, large] {
-        assert_eq!(cluster.wait_for_task(id)["state"], "succeeded");
-    }
+    end_knowing_their_demands(cluster, [first, second, large]);
     assert_eq!(resource(&cluster.runner().status(), "gpu")["used"], 0);
     let spans = cluster.spans();
     let asked: Vec<_> = spans.all_named("misbehaving_tasks.waits tracer.remote_worker");

@@ -57,7 +57,7 @@ pub enum Reason {
         /// Address of the engine.
         address: String,
     },
-    /// It is a command, and of the nodes that serve the queue that it is in none runs commands.
+    /// A command that waits in a queue whose nodes all run functions alone.
     NoCommandsTaken {
         /// The queue.
         queue: String,

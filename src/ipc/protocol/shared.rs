@@ -193,30 +193,67 @@ impl EngineAccess {
     }
 }
 
+/// A node, as its agent has to know it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct AgentNode {
+    /// The id of the head's place.
+    pub place: PlaceId,
+    /// Number of the start of the head; a later one is higher.
+    pub life: u64,
+    /// The name of the node on spans.
+    pub node_id: String,
+    /// The way to the engine.
+    pub access: EngineAccess,
+    /// The queues that it serves, each with the most tasks of it that run at a time; 0 for as many as there are slots.
+    pub queues: Vec<(String, u32)>,
+    /// Time that a submission waits for an engine that cannot be reached, in milliseconds.
+    pub engine_wait_ms: u64,
+    /// The most bytes of one argument or result.
+    pub max_shared_value: u64,
+    /// Public keys of those whose tasks it runs; empty where everybody's are run.
+    pub trusted_keys: Vec<String>,
+    /// True if it runs commands of these queues too.
+    pub shared_commands: bool,
+}
+
+impl AgentNode {
+    fn put(&self, out: &mut Vec<u8>) {
+        let numbers = [self.place.0, self.life, self.engine_wait_ms, self.max_shared_value];
+        numbers.into_iter().for_each(|number| out.put_u64(number));
+        out.put_str(&self.node_id);
+        self.access.put(out);
+        out.put_u32(self.queues.len() as u32);
+        for (queue, slots) in &self.queues {
+            out.put_str(queue);
+            out.put_u32(*slots);
+        }
+        out.put_u32(self.trusted_keys.len() as u32);
+        self.trusted_keys.iter().for_each(|key| out.put_str(key));
+        out.put_u8(self.shared_commands.into());
+    }
+
+    fn take(take: &mut Take<'_>) -> Result<AgentNode, WireError> {
+        Ok(AgentNode {
+            place: PlaceId(take.u64()?),
+            life: take.u64()?,
+            engine_wait_ms: take.u64()?,
+            max_shared_value: take.u64()?,
+            node_id: take.str()?.to_owned(),
+            access: EngineAccess::take(take)?,
+            queues: (0..take.u32()?)
+                .map(|_| Ok((take.str()?.to_owned(), take.u32()?)))
+                .collect::<Result<_, WireError>>()?,
+            trusted_keys: (0..take.u32()?).map(|_| Ok(take.str()?.to_owned())).collect::<Result<_, WireError>>()?,
+            shared_commands: flag(take)?,
+        })
+    }
+}
+
 /// A message of a head to its agent.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ToAgent {
     /// First of all: who it is.
-    Node {
-        /// The id of the head's place.
-        place: PlaceId,
-        /// Number of the start of the head; a later one is higher.
-        life: u64,
-        /// The name of the node on spans.
-        node_id: String,
-        /// The way to the engine.
-        access: EngineAccess,
-        /// The queues that it serves, each with the most tasks of it that run at a time; 0 for as many as there are slots.
-        queues: Vec<(String, u32)>,
-        /// Time that a submission waits for an engine that cannot be reached, in milliseconds.
-        engine_wait_ms: u64,
-        /// The most bytes of one argument or result.
-        max_shared_value: u64,
-        /// Public keys of those whose tasks it runs; empty where everybody's are run.
-        trusted_keys: Vec<String>,
-        /// True if it runs commands of these queues too.
-        shared_commands: bool,
-    },
+    Node(Box<AgentNode>),
     /// A task to put into a queue.
     Share {
         /// The task.
@@ -349,7 +386,7 @@ pub enum ToAgent {
         /// The piece.
         output: SharedOutput,
     },
-    /// Nobody follows the output of a task of this head any more, of which the node of this place has sent some.
+    /// Notice that nobody follows the output of a task of this head any more, of which the node of this place has sent some.
     NotFollowed(TaskId, PlaceId),
 }
 
@@ -618,29 +655,9 @@ impl ToAgent {
     /// Appends the body of its frame.
     pub fn put(&self, out: &mut Vec<u8>) {
         match self {
-            ToAgent::Node {
-                place,
-                life,
-                node_id,
-                access,
-                queues,
-                engine_wait_ms,
-                max_shared_value,
-                trusted_keys,
-                shared_commands,
-            } => {
+            ToAgent::Node(node) => {
                 out.put_u8(1);
-                [place.0, *life, *engine_wait_ms, *max_shared_value].into_iter().for_each(|number| out.put_u64(number));
-                out.put_str(node_id);
-                access.put(out);
-                out.put_u32(queues.len() as u32);
-                for (queue, slots) in queues {
-                    out.put_str(queue);
-                    out.put_u32(*slots);
-                }
-                out.put_u32(trusted_keys.len() as u32);
-                trusted_keys.iter().for_each(|key| out.put_str(key));
-                out.put_u8((*shared_commands).into());
+                node.put(out);
             }
             ToAgent::Share {
                 task,
@@ -765,27 +782,7 @@ impl ToAgent {
     pub fn decode(body: &[u8]) -> Result<ToAgent, WireError> {
         let mut take = Take::new(body);
         let message = match take.u8()? {
-            1 => {
-                let (place, life, engine_wait_ms) = (PlaceId(take.u64()?), take.u64()?, take.u64()?);
-                let max_shared_value = take.u64()?;
-                let (node_id, access) = (take.str()?.to_owned(), EngineAccess::take(&mut take)?);
-                let queues = (0..take.u32()?).map(|_| Ok((take.str()?.to_owned(), take.u32()?)));
-                let queues = queues.collect::<Result<_, WireError>>()?;
-                let trusted_keys = (0..take.u32()?).map(|_| Ok(take.str()?.to_owned()));
-                let trusted_keys = trusted_keys.collect::<Result<_, WireError>>()?;
-                let shared_commands = flag(&mut take)?;
-                ToAgent::Node {
-                    place,
-                    life,
-                    node_id,
-                    access,
-                    queues,
-                    engine_wait_ms,
-                    max_shared_value,
-                    trusted_keys,
-                    shared_commands,
-                }
-            }
+            1 => ToAgent::Node(Box::new(AgentNode::take(&mut take)?)),
             2 => {
                 let (task, submitted_unix_nano) = (TaskId(take.u64()?), take.u64()?);
                 let (is_command, is_of_many, at_most_once) = (flag(&mut take)?, flag(&mut take)?, flag(&mut take)?);
@@ -1032,7 +1029,7 @@ mod tests {
     #[test]
     fn what_is_told_either_way_survives_the_wire() {
         let to_agent = [
-            ToAgent::Node {
+            ToAgent::Node(Box::new(AgentNode {
                 place: PlaceId(1),
                 life: 2,
                 node_id: "n".into(),
@@ -1047,7 +1044,7 @@ mod tests {
                 max_shared_value: 1 << 30,
                 trusted_keys: vec!["U".into()],
                 shared_commands: true,
-            },
+            })),
             ToAgent::Share {
                 task: TaskId(1),
                 queue: "default".into(),
