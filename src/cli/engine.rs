@@ -143,10 +143,10 @@ struct InitArgs {
     format: FormatArgs,
 }
 
-/// Say what tasks of a queue may ask for, or show what they may
+/// Set or show what tasks of a queue may ask for
 ///
-/// Without more a task of a queue takes one slot. One that asks for more than its queue permits is refused, and a node takes a task from a queue only when it
-/// has all that one may ask for to spare: so what it takes can begin. To set it takes the role admin, as making the queue does. What runs or waits stays.
+/// A task may ask for one slot unless its queue permits more; a submission that asks for more than is permitted is refused. A node takes a task only while
+/// everything that the queue permits is free there, so that each can begin. Setting it needs the role admin. Tasks that wait or run are not affected.
 #[derive(clap::Args)]
 #[command(
     after_help = "Example:\n  tracer engine queue gpu --address nats://127.0.0.1:4222 \\\n    --resource gpu=1 --num-cpus 4\n  tracer engine queue gpu --address nats://127.0.0.1:4222"

@@ -118,9 +118,9 @@ pub(super) struct Args {
     /// nkey that they have.
     #[arg(long, value_name = "KEY", value_delimiter = ',', value_parser = tracer_engine::signed::check_key, env = config::TRUSTED_KEY_VARIABLE)]
     trusted_key: Vec<String>,
-    /// Run commands of these queues too, and not only functions of modules that are found by name [default: false]
+    /// Run commands from the node's queues too, not only functions [default: false]
     ///
-    /// Whoever may submit to one of them runs any program on this machine, as you.
+    /// Whoever may submit to one of these queues can then run any program on this machine, as you.
     #[arg(long, env = config::SHARED_COMMANDS_VARIABLE, value_name = "BOOL", hide_possible_values = true, value_parser = clap::builder::BoolishValueParser::new(), num_args = 0..=1, require_equals = true, default_missing_value = "true")]
     shared_commands: Option<bool>,
     /// Switch for all tracing; false overrides any hook [default: true]

@@ -55,7 +55,7 @@ pub enum Preference<'a> {
     None,
     /// The one that every caller prefers for this model, then the same second one (rendezvous hashing).
     Model(&'a str),
-    /// This one of the deployment.
+    /// A certain one of the deployment's replicas.
     Replica(ReplicaIndex),
 }
 

@@ -124,7 +124,7 @@ pub enum EngineError {
         /// Everything that the node has.
         has: QueueBound,
     },
-    /// There is no such queue.
+    /// A queue that does not exist.
     NoQueue {
         /// The address.
         address: String,

@@ -233,7 +233,7 @@ pub enum Request {
 /// Reason why a message is not in its queue.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum PutError {
-    /// There is no such queue.
+    /// A queue that does not exist.
     NoQueue,
     /// The queue of this name takes no commands: no node that runs some has ever served it.
     NoCommands(String),

@@ -354,18 +354,18 @@ pub enum Told {
     DoYouRunBundle(ClusterTaskId),
     /// Its message, or that of its bundle by the first task, was refused by the node of this place.
     Refused(ClusterTaskId, Distrust, PlaceId),
-    /// Nobody follows its output any more.
+    /// Notice that nobody follows its output any more.
     NotFollowed(ClusterTaskId),
 }
 
 /// Reason why a node does not trust a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Distrust {
-    /// It is not signed.
+    /// Message without a signature.
     Unsigned,
-    /// Another key than the trusted ones has signed it.
+    /// Message signed by a key that is not trusted.
     OfOther,
-    /// A trusted key has signed something else, or the same for another queue or id.
+    /// Message whose signature by a trusted key does not fit: it was altered, or was made for another queue or id.
     Altered,
 }
 

@@ -8,7 +8,8 @@
 //! | 64 | Ed25519, over the version, the cluster, the queue, the id in the subject and the message |
 //! | the rest | the message, as it is without a signature |
 //!
-//! What is published again is signed again, and Ed25519 gives the same signature. Values that travel beside a message are named in it by their digests.
+//! A message that is published again is signed again; Ed25519 is deterministic, so it has the same signature. A message names large values by their
+//! digests, so the signature covers them too.
 
 use std::fmt;
 
@@ -118,9 +119,9 @@ impl<'a> Parts<'a> {
 /// Reason why a message is not to be run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Unusable {
-    /// Its signature cannot be read.
+    /// Signature that cannot be read.
     Unread(WireError),
-    /// This node does not trust it; with the key that it names.
+    /// Message that this node does not trust, with the key that it names.
     Distrusted(Distrust, String),
 }
 

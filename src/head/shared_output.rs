@@ -1,7 +1,7 @@
 //! Output over queues: what imports write goes to their origins, and what arrives of tasks in queues goes to the drivers that follow them.
 //!
-//! It is a hint, for which nobody waits: what is too much for the agent, for the engine or for a driver is left out. Each piece says how much was written before
-//! it, and the end how much there was in all, so that a driver is told what is missing. The whole is in the log of its worker.
+//! Delivery is best effort, without backpressure: a piece for which agent, engine or driver has no room is dropped. Each piece says how much was written before
+//! it, and the end says how much there was in all, so a driver is told what is missing. The worker's log has the whole.
 
 use rustc_hash::FxHashMap;
 use tracer_core::{ClusterTaskId, PlaceId};

@@ -2,8 +2,8 @@
 //! to another node, which has them. The tests are the same ones, compiled a second time with [`Cluster`](nodes::Cluster) in place of
 //! the one of `support`.
 //!
-//! What differs, because it means something else over a queue, is in the list [`DIFFERS`] with a reason for each line. A test of it asks `differs!()`, which
-//! is true here, and checks something else then, or less.
+//! The list [`DIFFERS`] names the tests that mean something else over a queue, each with its reason. Such a test asks `differs!()`, which is true here, and then
+//! checks something else, or less.
 
 mod following;
 mod nodes;

@@ -14,7 +14,7 @@ const READ_AGAIN: u32 = 10;
 /// Resources of this node, and what tasks of its queues may ask for.
 #[derive(Debug, Default)]
 pub(super) struct Demands {
-    /// Of each queue whose tasks may ask for more than one slot.
+    /// Bounds of the queues whose tasks may ask for more than one slot.
     bounds: BTreeMap<String, QueueBound>,
     /// Named resources of the head: how much there is, and how much is free.
     resources: BTreeMap<String, (u64, u64)>,

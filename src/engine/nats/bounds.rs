@@ -29,7 +29,7 @@ pub(super) fn of_description(description: &str) -> Option<QueueBound> {
 
 /// Failure to read the bound of a queue.
 enum BoundError {
-    /// There is no such queue.
+    /// A queue that does not exist.
     NoQueue,
     /// Anything else, in words.
     Unknown(String),
