@@ -266,20 +266,21 @@ fn is_held_by_kernel(cluster: &Cluster) -> bool {
 fn memory_is_bounded(cluster: &Cluster) {
     let may = "out of memory: it may take 96 MiB";
     cluster.submit("misbehaving_tasks:takes_memory", &["20"]).success().stdout("20\n");
-    cluster.submit("misbehaving_tasks:takes_memory", &["400"]).status(1).stderr_contains(may);
+    cluster.submit("misbehaving_tasks:keeps_memory", &["400"]).status(1).stderr_contains(may);
     let failure = cluster.task(2)["failure"].clone();
     assert_eq!((&failure["reason"], &failure["limit_bytes"]), (&json!("out_of_memory"), &json!(96 << 20)));
     let peak = failure["peak_bytes"].as_u64().expect("it is known");
-    assert!((90 << 20..400 << 20).contains(&peak), "{peak}");
+    assert!((90 << 20..500 << 20).contains(&peak), "{peak}");
     // What a command starts counts.
     let hungry = "head -c 400m /dev/zero | tail";
     for script in [hungry.to_owned(), format!("({hungry}) & wait $!")] {
         let command = ["submit", "command", "--", "sh", "-c", &script];
         cluster.tracer(&command).status(1).stderr_contains(may);
     }
+    // Where the head looks, it sees what a task keeps; one that gives it back at once may be gone before.
     // Its own bound is lower, and is its own failure, which may be tried again.
     let arguments = ["submit", "task", "--memory=64MiB", "--retries=1", "--retry-on=oom", "--retry-backoff=1ms"];
-    let run = cluster.tracer(&[&arguments[..], &["misbehaving_tasks:takes_memory", "85"]].concat()).status(1);
+    let run = cluster.tracer(&[&arguments[..], &["misbehaving_tasks:keeps_memory", "85"]].concat()).status(1);
     run.stderr_contains("out of memory: it may take 64 MiB");
     let task = cluster.tasks()[0].clone();
     assert_eq!((&task["attempt"], &task["demand"]["memory_bytes"]), (&json!(2), &json!(64 << 20)));
