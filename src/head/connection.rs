@@ -2,6 +2,7 @@
 
 use std::collections::VecDeque;
 use std::io::{self, ErrorKind, Read};
+use std::ops::Range;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::UnixStream;
 
@@ -46,11 +47,11 @@ struct Held {
     position: u64,
 }
 
-/// A place in an outbox for an answer that comes later. Nothing behind it is written before.
+/// A place in an outbox for answers that come later. Nothing behind it is written before.
 struct Gap {
     from: usize,
-    /// The client's own number for what is answered.
-    tag: u64,
+    /// The client's own numbers for what is answered.
+    tags: Range<u64>,
 }
 
 /// A client's socket, and rings beside it if the client has asked for them.
@@ -168,17 +169,27 @@ impl Connection {
         !self.held.is_empty() || !self.gaps.is_empty()
     }
 
-    /// Leaves a place at an offset of the outbox for an answer that comes later.
-    pub(super) fn leave_gap(&mut self, from: usize, tag: u64) {
-        self.gaps.push_back(Gap { from, tag });
+    /// Leaves a place at an offset of the outbox for answers that come later.
+    pub(super) fn leave_gap(&mut self, from: usize, tags: Range<u64>) {
+        match self.gaps.back_mut() {
+            Some(gap) if gap.from == from && gap.tags.end == tags.start => gap.tags.end = tags.end,
+            _ => self.gaps.push_back(Gap { from, tags }),
+        }
     }
 
-    /// Puts an answer into the place that was left for it, to be written when the journal is on the disk up to a position, if there is one.
-    pub(super) fn fill_gap(&mut self, tag: u64, answer: &[u8], position: Option<u64>) {
-        let Some(at) = self.gaps.iter().position(|gap| gap.tag == tag) else { return };
-        let Some(Gap { from, .. }) = self.gaps.remove(at) else { return };
+    /// Puts the answer to these tags into the place that was left for it, to be written when the journal is on the disk up to a position, if there is one.
+    pub(super) fn fill_gap(&mut self, tags: Range<u64>, answer: &[u8], position: Option<u64>) {
+        let Some(at) = self.gaps.iter().position(|gap| gap.tags.contains(&tags.start)) else { return };
+        let Some(Gap { from, tags: of_gap }) = self.gaps.remove(at) else { return };
         self.outbox.splice(from..from, answer.iter().copied());
         self.gaps.iter_mut().skip(at).for_each(|gap| gap.from += answer.len());
+        // Answers on either side of it are still to come.
+        let (before, behind) = (of_gap.start..tags.start, tags.end..of_gap.end);
+        for (from, tags) in [(from + answer.len(), behind), (from, before)] {
+            if !tags.is_empty() {
+                self.gaps.insert(at, Gap { from, tags });
+            }
+        }
         self.held.iter_mut().filter(|held| held.from >= from).for_each(|held| held.from += answer.len());
         if self.looked_at >= from {
             self.looked_at += answer.len();
@@ -330,21 +341,41 @@ mod tests {
     fn an_answer_that_comes_later_has_its_place_before_what_was_put_behind_it() {
         let (mut connection, mut read) = read_as_text();
         connection.outbox.extend_from_slice(b"one ");
-        connection.leave_gap(connection.outbox.len(), 7);
+        connection.leave_gap(connection.outbox.len(), 7..8);
         connection.outbox.extend_from_slice(b"three ");
-        connection.leave_gap(connection.outbox.len(), 8);
+        connection.leave_gap(connection.outbox.len(), 8..9);
         connection.outbox.extend_from_slice(b"five");
         assert!(connection.write().unwrap() && connection.is_held());
         assert_eq!(read(), "one ");
-        connection.fill_gap(8, b"four ", None);
+        connection.fill_gap(8..9, b"four ", None);
         assert!(connection.write().unwrap());
         assert_eq!(read(), "", "the first is still to come");
-        connection.fill_gap(9, b"nobody's", None);
-        connection.fill_gap(7, b"two ", Some(3));
+        connection.fill_gap(9..10, b"nobody's", None);
+        connection.fill_gap(7..8, b"two ", Some(3));
         assert!(connection.write().unwrap() && connection.is_held());
         assert_eq!(read(), "", "the journal is not on the disk");
         assert!(connection.release(3) && connection.write().unwrap());
         assert_eq!((read(), connection.is_held()), ("two three four five".into(), false));
+    }
+
+    #[test]
+    fn answers_to_some_of_what_follows_one_another_leave_the_places_of_the_others() {
+        let (mut connection, mut read) = read_as_text();
+        connection.leave_gap(0, 1..3);
+        connection.leave_gap(0, 3..9);
+        assert_eq!(connection.gaps.len(), 1, "they follow one another");
+        connection.outbox.extend_from_slice(b"end");
+        connection.fill_gap(4..6, b"four and five ", None);
+        connection.fill_gap(1..2, b"one ", None);
+        assert!(connection.write().unwrap());
+        assert_eq!(read(), "one ");
+        connection.fill_gap(6..9, b"six to eight ", None);
+        connection.fill_gap(3..4, b"three ", None);
+        assert!(connection.write().unwrap());
+        assert_eq!(read(), "", "the second is still to come");
+        connection.fill_gap(2..3, b"two ", None);
+        assert!(connection.write().unwrap() && !connection.is_held());
+        assert_eq!(read(), "two three four and five six to eight end");
     }
 
     #[test]

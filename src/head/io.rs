@@ -1058,16 +1058,22 @@ impl Effects for HeadIo {
         self.kept.unused_values.push(name);
     }
 
-    fn answer_later(&mut self, (DriverId(driver), tag): (DriverId, u64), answer: Result<Accepted, Refusal>) {
+    fn answer_later(&mut self, DriverId(driver): DriverId, answer: Result<Accepted, (u64, Refusal)>) {
         let mut frame = Vec::new();
-        match answer {
-            Ok(accepted) => accepted.encode(&mut frame),
-            Err(refusal) => put_refusal(&mut frame, &refusal),
-        }
+        let tags = match answer {
+            Ok(accepted) => {
+                accepted.encode(&mut frame);
+                accepted.first_tag..accepted.first_tag + u64::from(accepted.count)
+            }
+            Err((tag, refusal)) => {
+                put_refusal(&mut frame, &refusal);
+                tag..tag + 1
+            }
+        };
         let journal = &self.kept.journal;
         let position = (journal.is_syncing() && journal.written() != journal.synced()).then(|| journal.written());
         if let Some(connection) = self.clients.connections.get_mut(&driver) {
-            connection.fill_gap(tag, &frame, position);
+            connection.fill_gap(tags, &frame, position);
             self.clients.dirty.push(driver);
             if position.is_some() {
                 self.kept.unsynced.push(driver);

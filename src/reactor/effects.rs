@@ -80,7 +80,7 @@ pub trait Effects {
     /// Gives up the file of a value that nobody needs any more, once the journal has what was noted before.
     fn give_up_value(&mut self, name: String);
     /// Answers a submission of which it was said that it is answered later, by the driver and its own number for it.
-    fn answer_later(&mut self, to: (DriverId, u64), answer: Result<Accepted, Refusal>);
+    fn answer_later(&mut self, to: DriverId, answer: Result<Accepted, (u64, Refusal)>);
     /// Returns the size of the output of an import that was followed, as far as it was read, and forgets it.
     fn take_written(&mut self, import: TaskId) -> OutputSize;
     /// Tells the agent something. False if there is none: the next one is told all that is open.

@@ -121,12 +121,33 @@ fn tell(state: &mut State, effects: &mut impl Effects, first: TaskId, message: &
 /// Notes that the engine has a task, or the bundle that begins with it: it is accepted.
 pub fn on_stored(state: &mut State, effects: &mut impl Effects, first: TaskId) {
     state.shared.on_the_way.remove(&first);
-    for id in state.shared.named(first) {
-        if let Some(open) = state.shared.open.get_mut(&id) {
-            open.is_stored = true;
-            accept(state, effects, id);
+    let stored = state.shared.named(first);
+    for id in &stored {
+        state.shared.open.entry(*id).and_modify(|open| open.is_stored = true);
+    }
+    acknowledge(state, effects, &stored);
+}
+
+/// Answers the submissions of these tasks that are not answered yet, in one go where the drivers' own numbers follow one another too.
+fn acknowledge(state: &mut State, effects: &mut impl Effects, tasks: &[TaskId]) {
+    let mut run: Option<(DriverId, Accepted)> = None;
+    let mut tell = |(driver, accepted): (DriverId, Accepted)| effects.answer_later(driver, Ok(accepted));
+    for &id in tasks {
+        let unanswered = state.shared.open.get_mut(&id).and_then(|open| open.unanswered.take());
+        let Some((driver, tag)) = unanswered else { continue };
+        let follows = |accepted: &Accepted| {
+            let count = u64::from(accepted.count);
+            (accepted.first_tag + count, TaskId(accepted.first_task.0 + count)) == (tag, id)
+        };
+        match &mut run {
+            Some((of, accepted)) if *of == driver && follows(accepted) => accepted.count += 1,
+            _ => {
+                let next = Accepted { first_tag: tag, first_task: id, count: 1, journaled: None };
+                run.replace((driver, next)).into_iter().for_each(&mut tell);
+            }
         }
     }
+    run.into_iter().for_each(tell);
 }
 
 /// Notes which node has a task; none if it has let go of it.
@@ -156,18 +177,13 @@ pub fn follower_in_queue(state: &State, id: TaskId) -> Option<Option<DriverId>> 
     Some(task.driver.filter(|_| task.wants_output))
 }
 
-fn accept(state: &mut State, effects: &mut impl Effects, id: TaskId) {
-    let Some(to) = state.shared.open.get_mut(&id).and_then(|open| open.unanswered.take()) else { return };
-    effects.answer_later(to, Ok(Accepted { first_tag: to.1, first_task: id, count: 1, journaled: None }));
-}
-
 /// Notes that the engine has not taken a task, or the bundle that begins with it, and never will: it is refused, or if it was accepted with what it needs it
 /// fails.
 pub fn on_not_stored(state: &mut State, effects: &mut impl Effects, first: TaskId, refusal: Refusal, now: Now) {
     for id in state.shared.named(first) {
         let Some(open) = state.shared.open.get_mut(&id) else { continue };
-        if let Some(to) = open.unanswered.take() {
-            effects.answer_later(to, Err(refusal.clone()));
+        if let Some((driver, tag)) = open.unanswered.take() {
+            effects.answer_later(driver, Err((tag, refusal.clone())));
             if let Some(task) = state.tasks.get_mut(id) {
                 task.driver = None;
             }
@@ -186,7 +202,7 @@ pub fn on_shared_ended(state: &mut State, effects: &mut impl Effects, id: TaskId
         }
         return;
     }
-    accept(state, effects, id);
+    acknowledge(state, effects, &[id]);
     let shared = decoded.unwrap_or_else(|error| SharedEnd {
         attempt: 0,
         outcome: Outcome::Failed(Failure::Result { message: format!("its end cannot be read: {error}") }),
@@ -229,7 +245,7 @@ pub fn on_shared_lost(
     why: String,
     now: Now,
 ) {
-    accept(state, effects, id);
+    acknowledge(state, effects, &[id]);
     if state.shared.open.contains_key(&id)
         && let Some(task) = state.tasks.get(id)
     {

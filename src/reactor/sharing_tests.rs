@@ -83,8 +83,8 @@ fn end_of(outcome: Outcome) -> Vec<u8> {
 fn a_task_of_a_queue_is_journaled_handed_over_and_acknowledged_when_the_engine_has_it() {
     let mut story = joined(1);
     let answers = submit(&mut story, &[of_queue(NEVER_AGAIN), plain(NEVER_AGAIN)]);
-    assert!(matches!(answers[..], [Answer::Later(0), Answer::Accepted(_)]), "{answers:?}");
-    assert_eq!(story.effects.submitted, [(1, 1), (2, 1)], "it is in the journal");
+    assert!(matches!(answers[..], [Answer::Later { first_tag: 0, count: 1 }, Answer::Accepted(_)]), "{answers:?}");
+    assert_eq!(story.effects.submitted, [(1, 2)], "both are in the journal");
     assert_eq!(story.schedule().iter().map(|lease| lease.2).collect::<Vec<_>>(), [2], "only the other one is leased");
     assert_eq!(shares(&story), [(1, "default".into(), true, false)]);
     assert_eq!(story.effects.later, []);

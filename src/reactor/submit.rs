@@ -32,9 +32,13 @@ pub enum Answer {
     Accepted(Accepted),
     /// Nothing more of the batch is accepted, and why.
     Refused(Refusal),
-    /// A task, with the driver's number for it, is in the journal, and is answered when the engine has it: with
-    /// [`Effects::answer_later`].
-    Later(u64),
+    /// Tasks whose tags follow one another are in the journal, and each is answered when the engine has it: with [`Effects::answer_later`].
+    Later {
+        /// The driver's number for the first of them.
+        first_tag: u64,
+        /// Their number.
+        count: u32,
+    },
 }
 
 fn refused(code: RefusalCode, reason: impl Into<String>) -> Answer {
@@ -64,7 +68,6 @@ pub fn on_submit(
         may_be_known |= !envelope.policy.idempotency_key.is_empty();
         may_be_known |= matches!(envelope.spec.actor(), ActorRole::Create(options) if options.or_existing);
         if !envelope.policy.queue.is_empty() {
-            may_be_known = true;
             if let Err(refusal) = exports::check(state, &envelope) {
                 answer(Answer::Refused(refusal));
                 return Ok(());
@@ -166,10 +169,7 @@ fn accept(
     answer: &mut dyn FnMut(Answer),
     now: Now,
 ) -> Result<bool, String> {
-    let Some(first_tag) = submissions.first().map(|submission| submission.tag) else { return Ok(true) };
-    let count = u32::try_from(submissions.len()).map_err(|error| error.to_string())?;
-    let first_task = state.tasks.next_id();
-    let journaled = match effects.journal_submit(first_task, &submissions, now) {
+    let journaled = match effects.journal_submit(state.tasks.next_id(), &submissions, now) {
         Ok(journaled) => journaled,
         Err(error) => {
             let reason = format!("the journal cannot be written, so nothing was accepted: {error}");
@@ -180,17 +180,31 @@ fn accept(
     if let Some(journaled) = journaled {
         submissions.iter_mut().for_each(|submission| submission.queued_unix_nano = journaled.end_unix_nano);
     }
-    let first_driver = submissions.first().and_then(|submission| submission.driver);
+    let mut run: Option<(Accepted, bool)> = None;
+    let mut tell = |(accepted, waits_for_engine): (Accepted, bool)| {
+        let Accepted { first_tag, count, .. } = accepted;
+        answer(if waits_for_engine { Answer::Later { first_tag, count } } else { Answer::Accepted(accepted) });
+    };
     for submission in submissions {
-        on_submission(state, submission, now);
+        let (driver, tag) = (submission.driver, submission.tag);
+        let task = on_submission(state, submission, now);
+        let open = state.shared.open.get_mut(&task);
+        let waits_for_engine = match driver.zip(open) {
+            Some((driver, open)) => {
+                open.unanswered = Some((driver, tag));
+                true
+            }
+            None => false,
+        };
+        match &mut run {
+            Some((accepted, is_like_it)) if *is_like_it == waits_for_engine => accepted.count += 1,
+            _ => {
+                let next = Accepted { first_tag: tag, first_task: task, count: 1, journaled };
+                run.replace((next, waits_for_engine)).into_iter().for_each(&mut tell);
+            }
+        }
     }
-    // A task for a queue comes alone.
-    if let (Some(driver), Some(open)) = (first_driver, state.shared.open.get_mut(&first_task)) {
-        open.unanswered = Some((driver, first_tag));
-        answer(Answer::Later(first_tag));
-    } else {
-        answer(Answer::Accepted(Accepted { first_tag, first_task, count, journaled }));
-    }
+    run.into_iter().for_each(tell);
     Ok(true)
 }
 

@@ -39,7 +39,7 @@ fn short(answers: &[Answer]) -> Vec<Result<(u64, u64, u32), RefusalCode>> {
     let short = |answer| match answer {
         &Answer::Accepted(accepted) => Ok((accepted.first_tag, accepted.first_task.0, accepted.count)),
         Answer::Refused(refusal) => Err(refusal.code),
-        Answer::Later(tag) => panic!("{tag} is to be answered later"),
+        Answer::Later { first_tag, .. } => panic!("{first_tag} is to be answered later"),
     };
     answers.iter().map(short).collect()
 }

@@ -210,8 +210,13 @@ impl Effects for Remember {
         self.unused_values.push(name);
     }
 
-    fn answer_later(&mut self, (_, tag): (DriverId, u64), answer: Result<Accepted, Refusal>) {
-        self.later.push((tag, answer.map(|accepted| accepted.first_task.0).map_err(|refusal| refusal.code)));
+    fn answer_later(&mut self, _: DriverId, answer: Result<Accepted, (u64, Refusal)>) {
+        match answer {
+            Ok(Accepted { first_tag, first_task, count, .. }) => {
+                self.later.extend((0..u64::from(count)).map(|at| (first_tag + at, Ok(first_task.0 + at))));
+            }
+            Err((tag, refusal)) => self.later.push((tag, Err(refusal.code))),
+        }
     }
 
     fn stand_in(&mut self, of: &StandIn<'_>) -> Option<SpanLink> {

@@ -99,7 +99,7 @@ impl Effects for IdleEffects {
 
     fn give_up_value(&mut self, _name: String) {}
 
-    fn answer_later(&mut self, _to: (DriverId, u64), _answer: Result<Accepted, Refusal>) {}
+    fn answer_later(&mut self, _to: DriverId, _answer: Result<Accepted, (u64, Refusal)>) {}
 
     fn take_written(&mut self, _import: TaskId) -> OutputSize {
         OutputSize::default()

@@ -1,5 +1,6 @@
 //! The frames of drivers, workers and tasks: hello, submissions, results, questions.
 
+use std::ops::Range;
 use std::time::Duration;
 
 use super::{RINGED, Server};
@@ -179,7 +180,7 @@ impl Server {
                 }
                 _ => return Err(format!("a frame of kind {frame_kind} is not for this end of the connection")),
             }
-            gaps.into_iter().for_each(|(from, tag)| connection.leave_gap(from, tag));
+            gaps.into_iter().for_each(|(from, tags)| connection.leave_gap(from, tags));
         }
         Ok(())
     }
@@ -282,7 +283,7 @@ impl Server {
         id: u64,
         job: Option<JobId>,
         body: &[u8],
-        (outbox, gaps): (&mut Vec<u8>, &mut Vec<(usize, u64)>),
+        (outbox, gaps): (&mut Vec<u8>, &mut Vec<(usize, Range<u64>)>),
         now: Now,
     ) -> Result<(), String> {
         self.spin.request_began();
@@ -290,7 +291,9 @@ impl Server {
         let answer = &mut |answer| match answer {
             reactor::Answer::Accepted(accepted) => accepted.encode(outbox),
             reactor::Answer::Refused(refusal) => put_refusal(outbox, &refusal),
-            reactor::Answer::Later(tag) => gaps.push((outbox.len(), tag)),
+            reactor::Answer::Later { first_tag, count } => {
+                gaps.push((outbox.len(), first_tag..first_tag + u64::from(count)))
+            }
         };
         reactor::on_submit(&mut self.state, &mut self.io, (DriverId(id), job), batch, answer, now)
     }
