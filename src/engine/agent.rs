@@ -31,14 +31,18 @@ use crate::record::{Claim, End, Event, Holder, Mark, Record, Refusal, Sight, Ter
 
 mod bundles;
 mod demands;
+mod held;
 mod keys;
 mod output;
+mod run_times;
 mod trust;
 
 pub(crate) use bundles::BUNDLE_WAIT_NS;
 use bundles::{BundleChange, HeldBundle, SharedBundle};
 use demands::Demands;
+use held::HeldTasks;
 use keys::SharedKey;
+use run_times::{Function, RunTimes};
 
 /// Intervals of redelivery after which a task that nothing was heard of is looked at.
 const LOOK_AGAIN: u64 = 4;
@@ -165,7 +169,7 @@ impl Token {
     pub fn decode(bytes: &[u8]) -> Result<Token, WireError> {
         let mut take = Take::new(bytes);
         let id = ClusterTaskId { place: PlaceId(take.u64()?), task: TaskId(take.u64()?) };
-        let (queue, handle) = (take.str()?.to_owned(), Handle(take.str()?.to_owned()));
+        let (queue, handle) = (take.str()?.to_owned(), Handle(take.str()?.into()));
         let terms = Terms::take(&mut take)?;
         let bundle = Some((TaskId(take.u64()?), take.u32()?)).filter(|(_, count)| *count > 0);
         take.finish()?;
@@ -207,6 +211,8 @@ pub enum ToHead {
     Import(Import),
     /// An attempt of a task that the head runs is to end, because its origin wants that.
     Stop(ClusterTaskId, Stop),
+    /// Give an import back that has not begun: other nodes may begin it at once.
+    GiveBack(ClusterTaskId),
     /// The end of an import is in its record, or counts for nothing: it need not be remembered any more.
     Settled(ClusterTaskId),
     /// The answer to a question of somebody.
@@ -344,6 +350,12 @@ struct Held {
     attempt: Option<u32>,
     /// Slots that it takes.
     slots: usize,
+    /// Its function, if its run time is measured here.
+    function: Option<Function>,
+    /// True if the head has it because it is short, whether or not a slot was free.
+    is_short: bool,
+    /// Time at which that was looked at last, in nanoseconds of the monotonic clock.
+    seen_ns: Option<u64>,
     /// The claim, while its arguments are on the way.
     fetch: Option<Fetch>,
     /// True if it is one of this node that was taken back: it runs in a worker that waits for it, and takes no slot of its queue.
@@ -365,6 +377,9 @@ impl Held {
             message: None,
             attempt: None,
             slots: 1,
+            function: None,
+            is_short: false,
+            seen_ns: None,
             fetch: None,
             // What is taken back came with no delivery.
             is_taken_back: handle.0.is_empty(),
@@ -412,7 +427,7 @@ fn claimed_by(claim: Claim) -> ClaimedBy {
 }
 
 /// Returns the queue of a share.
-fn share_queue(shares: &BTreeMap<TaskId, Share>, task: TaskId) -> String {
+fn share_queue(shares: &BTreeMap<TaskId, Box<Share>>, task: TaskId) -> String {
     shares.get(&task).map(|share| share.queue.clone()).unwrap_or_default()
 }
 
@@ -458,20 +473,21 @@ enum Asked {
 #[derive(Debug)]
 pub struct Agent {
     settings: Settings,
-    shares: BTreeMap<TaskId, Share>,
+    shares: BTreeMap<TaskId, Box<Share>>,
     /// Tasks of this node that are others, by their idempotency keys; and the other way round.
     follows: BTreeMap<TaskId, ClusterTaskId>,
     followed: BTreeMap<ClusterTaskId, TaskId>,
-    held: BTreeMap<ClusterTaskId, Held>,
-    changes: BTreeMap<ClusterTaskId, Change>,
+    held: HeldTasks,
+    run_times: RunTimes,
+    changes: BTreeMap<ClusterTaskId, Box<Change>>,
     /// Bundles of this node that have tasks that have not ended, by their first tasks.
     shared_bundles: BTreeMap<TaskId, SharedBundle>,
     /// Bundles whose messages this node has, by their first tasks. Their tasks are held too.
     bundles: BTreeMap<ClusterTaskId, HeldBundle>,
     bundle_changes: BTreeMap<ClusterTaskId, BundleChange>,
-    /// True if a bundle has come of which it is to be seen soon whether it is as short as was measured.
-    has_new_bundle: bool,
-    /// True if what was taken ahead of free slots was no bundle, or was given back: nothing is until a slot is free.
+    /// True if a bundle or a short task has come of which it is to be seen soon whether it is as short as was measured.
+    has_new_work: bool,
+    /// True if what was taken ahead of free slots was neither a bundle nor known to be short, or was given back: nothing is until a slot is free.
     is_full_of_singles: bool,
     /// Results of imports that are on their way into the engine.
     giving: BTreeMap<ClusterTaskId, Giving>,
@@ -509,12 +525,13 @@ impl Agent {
             shares: BTreeMap::new(),
             follows: BTreeMap::new(),
             followed: BTreeMap::new(),
-            held: BTreeMap::new(),
+            held: HeldTasks::default(),
+            run_times: RunTimes::default(),
             changes: BTreeMap::new(),
             shared_bundles: BTreeMap::new(),
             bundles: BTreeMap::new(),
             bundle_changes: BTreeMap::new(),
-            has_new_bundle: false,
+            has_new_work: false,
             is_full_of_singles: false,
             giving: BTreeMap::new(),
             with_values: BTreeSet::new(),
@@ -555,8 +572,8 @@ impl Agent {
 
     /// Returns whether the next tick is to come within [`BUNDLE_WAIT_NS`], although it was not said so; once.
     #[cfg(feature = "nats")]
-    pub(crate) fn take_new_bundle(&mut self) -> bool {
-        std::mem::take(&mut self.has_new_bundle)
+    pub(crate) fn take_new_work(&mut self) -> bool {
+        std::mem::take(&mut self.has_new_work)
     }
 
     fn ask(&mut self, asked: Asked, request: Request) {
@@ -624,7 +641,7 @@ impl Agent {
         }
         if now_ns >= self.next_beat_ns {
             self.next_beat_ns = now_ns + self.settings.keep_ns;
-            let alone = self.held.values().filter(|held| held.bundle.is_none()).map(|held| held.handle.clone());
+            let alone = self.held.alone().map(|held| held.handle.clone());
             let handles: Vec<_> = alone.chain(self.kept_bundles()).collect();
             handles.into_iter().for_each(|handle| self.say(Request::Keep(handle)));
             let beat = Heartbeat {
@@ -663,7 +680,7 @@ impl Agent {
                 self.go_on_changing_bundle(id);
             }
         }
-        let is_soon = self.hurry_bundles(now_ns);
+        let is_soon = self.hurry_bundles(now_ns) | self.ask_slow_back(now_ns);
         self.pull();
         if is_soon { self.next_beat_ns.min(now_ns + BUNDLE_WAIT_NS) } else { self.next_beat_ns }
     }
@@ -689,7 +706,7 @@ impl Agent {
             ..Share::new(queue, tier, terms, now_ns)
         };
         let has_values = !share.values.is_empty();
-        self.shares.insert(task, share);
+        self.shares.insert(task, Box::new(share));
         if has_values {
             self.note_values(task);
         }
@@ -737,7 +754,7 @@ impl Agent {
 
     /// Takes the next step of a task that the engine may not have.
     fn go_on_sharing(&mut self, task: TaskId) {
-        let is_due = |share: &&mut Share| !share.is_asked && share.ending.is_none();
+        let is_due = |share: &&mut Box<Share>| !share.is_asked && share.ending.is_none();
         if self.shares.get_mut(&task).filter(is_due).is_none() || !self.is_reachable || self.asks_for_key(task) {
             return;
         }
@@ -799,7 +816,7 @@ impl Agent {
         if let Some(first) = share.bundle {
             self.forget_shared(first, task);
         }
-        Some(share)
+        Some(*share)
     }
 
     fn refuse(&mut self, task: TaskId, why: PutError) {
@@ -852,7 +869,7 @@ impl Agent {
 
     fn go_on_taking_back(&mut self, task: TaskId) {
         let id = self.id(task);
-        let is_wanted = |share: &&Share| share.taken_back.is_some() && share.ending.is_none() && !self.is_stopping;
+        let is_wanted = |share: &&Box<Share>| share.taken_back.is_some() && share.ending.is_none() && !self.is_stopping;
         let Some(share) = self.shares.get(&task).filter(is_wanted) else { return };
         match share.bundle {
             // It goes on by itself once its bundle is settled, unless somebody has begun that.
@@ -884,9 +901,9 @@ impl Agent {
         let message = share.message.iter().copied().chain(digests).collect();
         let (queue, terms, bundle) = (share.queue.clone(), share.terms, share.bundle);
         let message = bundle.and_then(|first| self.message_from_bundle(first, id.task)).unwrap_or(message);
-        let of_no_delivery = Handle(String::new());
+        let of_no_delivery = Handle("".into());
         let held = Held { message: Some(message), ..Held::new(&queue, &of_no_delivery, terms) };
-        self.held.entry(id).or_insert(held);
+        self.held.get_or_insert_with(id, || held);
         self.import(id, claim);
     }
 
@@ -1096,8 +1113,8 @@ impl Agent {
     /// Returns for how many messages there are free slots.
     fn free_room(&self) -> usize {
         let on_the_way = self.demands.slots_on_the_way();
-        let is_claiming = |held: &&Held| held.attempt.is_none() && held.bundle.is_none();
-        let claiming = self.held.values().filter(is_claiming).map(|held| held.slots).sum::<usize>();
+        let is_claiming = |held: &&Held| held.attempt.is_none();
+        let claiming = self.held.alone().filter(is_claiming).map(|held| held.slots).sum::<usize>();
         let claiming = claiming + self.bundles_being_claimed();
         self.free.saturating_sub(on_the_way).saturating_sub(claiming)
     }
@@ -1106,10 +1123,11 @@ impl Agent {
         if self.room() == 0 || !self.is_reachable || self.is_stopping {
             return;
         }
-        for (queue, _) in self.settings.queues.clone() {
-            let count = self.room_of(&queue);
+        for at in 0..self.settings.queues.len() {
+            let queue = &self.settings.queues[at].0;
+            let count = self.room_of(queue);
             if count > 0 {
-                self.pull_from(queue, count);
+                self.pull_from(queue.clone(), count);
             }
         }
     }
@@ -1177,8 +1195,8 @@ impl Agent {
 
     /// Returns the number of tasks of a queue that this node has, that came by themselves, and that take slots.
     fn alone(&self, queue: &str) -> usize {
-        let is_alone = |held: &&Held| held.bundle.is_none() && !held.is_taken_back && held.queue == queue;
-        self.held.values().filter(is_alone).count()
+        let is_of_queue = |held: &&Held| !held.is_taken_back && held.queue == queue;
+        self.held.alone().filter(is_of_queue).count()
     }
 
     /// Takes a message that a pull has brought. The time is in nanoseconds since the Unix epoch.
@@ -1187,13 +1205,13 @@ impl Agent {
             return self.on_bundle_delivered(delivery, now_unix_nano);
         }
         let Delivery { queue, handle, id, message, is_again } = delivery;
-        let (terms, asks_for) = match TaskMessage::decode(&message) {
-            Ok(message) => (message.terms, message.asks_for()),
+        let (terms, (asks_for, function)) = match TaskMessage::decode(&message) {
+            Ok(message) => (message.terms, self.look_into(&message)),
             Err(error) => return self.put_aside(Delivery { queue, handle, id, message, is_again }, &error),
         };
         let is_held = self.held.contains_key(&id);
-        // Nobody knows how long it runs: it takes a free slot.
-        let is_ahead = self.free_room() == 0;
+        // One of which nobody knows that it is short takes a free slot.
+        let is_ahead = self.free_room() == 0 && self.run_times.short_ns(function).is_none();
         if self.is_stopping || (!is_held && (is_ahead || self.room_of(&queue) == 0)) {
             self.is_full_of_singles |= is_ahead;
             return self.say(Request::GiveBack(handle));
@@ -1201,10 +1219,11 @@ impl Agent {
         if !is_held && !self.has_free(&asks_for) {
             return self.give_back_later(handle);
         }
-        let held = self.held.entry(id).or_insert_with(|| Held::new(&queue, &handle, terms));
+        let held = self.held.get_or_insert_with(id, || Held::new(&queue, &handle, terms));
         // The delivery before it is over.
         held.handle = handle;
         held.slots = (asks_for.num_cpus as usize).max(1);
+        held.function = function;
         if held.attempt.is_none() {
             held.message = Some(message);
         }
@@ -1285,6 +1304,7 @@ impl Agent {
             self.giving.insert(id, Giving { attempt, shared, stored, is_asked: false });
             return self.go_on_giving(id);
         }
+        self.note_run_time(self.held.get(&id).and_then(|held| held.function), SharedEnd::run_ns(&outcome));
         let by = self.settings.own;
         self.bring_about(id, Event::Outcome { by, attempt, outcome });
     }
@@ -1340,7 +1360,7 @@ impl Agent {
         self.is_stopping = true;
         self.say(Request::StopPulling);
         // What the head was not told of yet is for others.
-        let fetching = |(id, held): (&ClusterTaskId, &Held)| Some((*id, held.fetch.as_ref()?.claim.attempt));
+        let fetching = |(id, held): (&ClusterTaskId, &Box<Held>)| Some((*id, held.fetch.as_ref()?.claim.attempt));
         let fetching: Vec<_> = self.held.iter().filter_map(fetching).collect();
         for (id, attempt) in fetching.into_iter().chain(self.waiting_in_bundles()) {
             self.on_import_given_back(id, attempt, false);
@@ -1473,10 +1493,13 @@ impl Agent {
     // ---- records ------------------------------------------------------------------------------------------------------
 
     fn bring_about(&mut self, id: ClusterTaskId, event: Event) {
-        let change = self.changes.entry(id).or_default();
-        change.todo.push_back(event.clone());
-        match self.whole_bundle_of(id) {
-            Some(first) => self.note_in_bundle(first, &event),
+        let bundle = self.whole_bundle_of(id);
+        if let Some(first) = bundle {
+            self.note_in_bundle(first, &event);
+        }
+        self.changes.entry(id).or_default().todo.push_back(event);
+        match bundle {
+            Some(first) => self.go_on_with_bundle(first),
             None => self.go_on_changing(id),
         }
     }
@@ -1638,11 +1661,12 @@ impl Agent {
 
     fn on_given_back(&mut self, id: ClusterTaskId) {
         self.tell(ToHead::Settled(id));
-        if let Some(first) = self.held.get(&id).and_then(|held| held.bundle) {
-            self.return_bundle(first);
-        }
-        if let Some(held) = self.remove_held(id, false).filter(|held| held.bundle.is_none()) {
-            self.say(Request::GiveBack(held.handle));
+        let bundle = self.held.get(&id).and_then(|held| held.bundle);
+        let of_bundle = bundle.and_then(|first| self.return_bundle(first));
+        let is_let_go = of_bundle.is_some();
+        let alone = self.remove_held(id, is_let_go).filter(|held| held.bundle.is_none()).map(|held| held.handle);
+        if let Some(handle) = of_bundle.or(alone) {
+            self.say(Request::GiveBack(handle));
         }
     }
 
@@ -1767,11 +1791,13 @@ impl Agent {
         };
         held.attempt = Some(claim.attempt);
         // What was taken back stays so for the next agent, also if its message has come meanwhile.
-        let handle = if held.is_taken_back { Handle(String::new()) } else { held.handle.clone() };
+        let handle = if held.is_taken_back { Handle("".into()) } else { held.handle.clone() };
         let (queue, terms) = (held.queue.clone(), held.terms);
         let of_bundle = held.bundle.and_then(|first| Some((first.task, self.bundles.get(&first)?.count())));
         self.told += 1;
         self.demands.note_told(held.slots);
+        held.is_short = self.run_times.short_ns(held.function).is_some();
+        self.has_new_work |= held.is_short;
         let token = Token { id, queue, handle, terms, bundle: of_bundle };
         self.tell(ToHead::Import(Import { token, claim, submitted_unix_nano, envelope, problem }));
     }

@@ -176,7 +176,7 @@ impl Engine {
                     message.again_ns = Some(now_ns + ACK_WAIT);
                     delivered.push(Delivery {
                         queue: queue.clone(),
-                        handle: Handle(number.to_string()),
+                        handle: Handle(number.to_string().into()),
                         id: message.id,
                         message: message.bytes.clone(),
                         is_again: message.deliveries > 1,
@@ -363,6 +363,7 @@ struct World {
     arguments: u32,
     /// Tasks of bundles that their origins have taken back.
     bundled_taken_back: u32,
+    given_back: u32,
     results: u32,
     next_task: u64,
 }
@@ -405,6 +406,7 @@ impl World {
             written: BTreeSet::new(),
             arguments: 0,
             bundled_taken_back: 0,
+            given_back: 0,
             results: 0,
             next_task: 1,
         }
@@ -579,6 +581,22 @@ impl World {
             ToHead::Stop(id, _) => {
                 if let Some(run) = node.head.runs.get_mut(&id) {
                     run.is_to_stop = true;
+                }
+            }
+            ToHead::GiveBack(id) => {
+                // Whatever it has not begun; here that is a matter of chance, as long as nobody has seen it run.
+                let has_not_begun = |run: &&mut Running| run.outcome.is_none() && run.attempt == run.first;
+                if let Some(run) = node.head.runs.get_mut(&id).filter(has_not_begun)
+                    && self.random.chance(50)
+                {
+                    let attempt = run.attempt;
+                    node.head.runs.remove(&id);
+                    *self.starts.entry(id).or_default() -= 1;
+                    self.given_back += 1;
+                    if let Some(agent) = &mut node.agent {
+                        agent.on_import_given_back(id, attempt, false);
+                    }
+                    self.tell_free(at);
                 }
             }
             ToHead::Settled(id) => {
@@ -909,12 +927,14 @@ struct Seen {
     bundled_again: u32,
     bundled_cancelled: u32,
     bundled_taken_back: u32,
+    given_back: u32,
 }
 
 impl Seen {
     fn add(&mut self, world: &World) {
         self.arguments += world.arguments;
         self.bundled_taken_back += world.bundled_taken_back;
+        self.given_back += world.given_back;
         self.results += world.results;
         self.again += world.starts.values().filter(|starts| **starts > 1).count() as u32;
         for node in &world.nodes {
@@ -1012,7 +1032,7 @@ fn every_accepted_task_ends_once_whatever_dies_and_none_starts_twice_that_must_n
     (0..seeds()).for_each(|seed| run(seed, Faults { loses_writes: false }, &mut seen));
     let of_tasks = [seen.succeeded, seen.cancelled, seen.lost, seen.nodes_lost, seen.again, seen.refused];
     let of_bundles = [seen.whole, seen.apart, seen.bundled_again, seen.bundled_cancelled, seen.bundled_taken_back];
-    let counts = of_tasks.iter().chain(&of_bundles).chain([&seen.arguments, &seen.results]);
+    let counts = of_tasks.iter().chain(&of_bundles).chain([&seen.arguments, &seen.results, &seen.given_back]);
     assert!(counts.into_iter().all(|count| *count > 10), "{seen:?}");
     assert_eq!(seen.lost_by_engine, 0);
 }
@@ -1431,7 +1451,7 @@ fn taken_in_turn(takes: usize, shared_commands: bool) -> String {
             assert_eq!(count, 1);
             told += 1;
             let id = ClusterTaskId { place: PlaceId(2), task: TaskId(told) };
-            let handle = Handle(told.to_string());
+            let handle = Handle(told.to_string().into());
             agent.on_delivered(Delivery { queue, handle, id, message: message(), is_again: false }, 0);
             let claim = agent.take_effects().into_iter().find_map(|effect| match effect {
                 Effect::Ask(number, Request::Swap { .. }) => Some(number),
@@ -1529,7 +1549,7 @@ fn delivery_of(task: u64, num_cpus: u32) -> Delivery {
     let terms = Terms { at_most_once: false, crash_limit: 2 };
     let message = TaskMessage { submitted_unix_nano: 0, terms, envelope: &envelope, digests: &[] }.encode();
     let id = ClusterTaskId { place: PlaceId(2), task: TaskId(task) };
-    Delivery { queue: QUEUE.into(), handle: Handle(task.to_string()), id, message, is_again: false }
+    Delivery { queue: QUEUE.into(), handle: Handle(task.to_string().into()), id, message, is_again: false }
 }
 
 #[test]

@@ -199,7 +199,7 @@ fn nothing_that_an_engine_says_makes_it_panic_or_grow() {
             let (id, bytes) = (step.id(), step.bytes(&seeds));
             match step.what % 8 {
                 0 => {
-                    let handle = Handle(at.to_string());
+                    let handle = Handle(at.to_string().into());
                     let is_again = step.what.is_multiple_of(16);
                     let queue = QUEUE.to_owned();
                     agent.on_delivered(Delivery { queue, handle, id, message: bytes, is_again }, 9);

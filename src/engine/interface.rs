@@ -4,6 +4,8 @@
 //! number of the request. Each may be answered with [`Answer::Unreachable`], after which nothing is known: it may have been done, it may still be done,
 //! or never. Deliveries and changes of records come as inputs of their own.
 
+use std::sync::Arc;
+
 use std::fmt;
 
 use tracer_core::queue::QueueBound;
@@ -12,7 +14,7 @@ use tracer_ipc::protocol::Digest;
 
 /// A message that was delivered, for whoever acknowledges it. It means the same in every process of the node.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Handle(pub String);
+pub struct Handle(pub Arc<str>);
 
 /// A part of a queue. Nodes take from the first before the second, so that a single task does not wait for all of a large job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]

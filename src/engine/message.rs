@@ -128,12 +128,6 @@ impl<'a> TaskMessage<'a> {
         Ok(TaskMessage { submitted_unix_nano, terms, envelope, digests })
     }
 
-    /// Returns what the task asks for. Of what cannot be read its head says so.
-    pub fn asks_for(&self) -> QueueBound {
-        Envelope::decode(self.envelope)
-            .map_or_else(|_| QueueBound::default(), |envelope| QueueBound::of(&envelope.demand))
-    }
-
     /// Returns the arguments that are in the engine, in the order of the envelope's inputs; or why they cannot be known.
     pub fn values(&self, id: ClusterTaskId) -> Result<Vec<ValueKey>, WireError> {
         let envelope = match Envelope::decode(self.envelope) {
@@ -204,6 +198,7 @@ pub(crate) fn with_files(envelope: &[u8], names: impl IntoIterator<Item = String
 
 /// Returns the end of a task whose value is in a file of this node, and the file; none if it has no such value.
 pub(crate) fn value_of(end: &[u8]) -> Option<(SharedEnd, Stored)> {
+    let end = Some(end).filter(|end| SharedEnd::has_stored(end))?;
     let end = SharedEnd::decode(end).ok()?;
     match &end.outcome {
         Outcome::Stored(stored) => {
@@ -455,7 +450,7 @@ mod tests {
             let bundle = BundleMessage { tasks, ..bundle.clone() };
             assert!(BundleMessage::decode(&bundle.encode()).is_err(), "{bundle:?}");
         }
-        for count in [0, 1, 65, u32::MAX] {
+        for count in [0, 1, crate::bundle::BUNDLE_LIMIT + 1, u32::MAX] {
             let bundle = BundleMessage { count, ..bundle.clone() };
             assert!(BundleMessage::decode(&bundle.encode()).is_err(), "{count}");
         }

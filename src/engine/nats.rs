@@ -393,7 +393,7 @@ impl Nats {
     }
 
     async fn acknowledge(&self, handle: Handle, what: &'static str) -> Option<Answer> {
-        let _ = self.client.publish(handle.0, what.into()).await;
+        let _ = self.client.publish(handle.0.to_string(), what.into()).await;
         None
     }
 
@@ -509,7 +509,7 @@ impl Nats {
             let Some(message) = message else { return Answer::Pulled };
             let Ok(message) = message else { return Answer::Unreachable };
             let is_again = message.info().map_or(true, |info| info.delivered > 1);
-            let Some(handle) = message.reply.as_ref().map(|reply| Handle(reply.to_string())) else { continue };
+            let Some(handle) = message.reply.as_ref().map(|reply| Handle(reply.as_str().into())) else { continue };
             let name = message.subject.rsplit('.').next().unwrap_or_default();
             let opened = match name.parse() {
                 Ok(id) => self.open(queue, id, &message.payload).await.map(|message| (id, message.to_vec())),

@@ -200,7 +200,7 @@ async fn serve(
         if next_ns <= now_ns() {
             next_ns = agent.on_tick(now_ns());
         }
-        if agent.take_new_bundle() {
+        if agent.take_new_work() {
             next_ns = next_ns.min(now_ns() + BUNDLE_WAIT_NS);
         }
         let mut given_back = Vec::new();
@@ -283,6 +283,7 @@ impl Out {
             }
             ToHead::Stop(id, stop) => FromAgent::Stop(id, stop),
             ToHead::Settled(id) => FromAgent::Settled(id),
+            ToHead::GiveBack(id) => FromAgent::GiveBack(id),
             ToHead::Found(number, found) => FromAgent::Found { number, found },
             ToHead::Output { task, place, node_id, output } => FromAgent::Output { task, place, node_id, output },
             ToHead::Log(line) => FromAgent::Log(line),

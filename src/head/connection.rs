@@ -177,9 +177,26 @@ impl Connection {
         }
     }
 
-    /// Puts the answer to these tags into the place that was left for it, to be written when the journal is on the disk up to a position, if there is one.
-    pub(super) fn fill_gap(&mut self, tags: Range<u64>, answer: &[u8], position: Option<u64>) {
-        let Some(at) = self.gaps.iter().position(|gap| gap.tags.contains(&tags.start)) else { return };
+    /// Puts answers to these tags into the places that were left for them, of which each has some of the tags, to be written when the journal is on the disk
+    /// up to a position, if there is one.
+    pub(super) fn fill_gaps(
+        &mut self,
+        mut tags: Range<u64>,
+        position: Option<u64>,
+        answer: impl Fn(Range<u64>) -> Vec<u8>,
+    ) {
+        while let Some(at) = self.gaps.iter().position(|gap| gap.tags.contains(&tags.start)) {
+            let end = tags.end.min(self.gaps[at].tags.end);
+            let of_gap = tags.start..end;
+            self.fill_gap(at, of_gap.clone(), &answer(of_gap), position);
+            tags.start = end;
+            if tags.is_empty() {
+                return;
+            }
+        }
+    }
+
+    fn fill_gap(&mut self, at: usize, tags: Range<u64>, answer: &[u8], position: Option<u64>) {
         let Some(Gap { from, tags: of_gap }) = self.gaps.remove(at) else { return };
         self.outbox.splice(from..from, answer.iter().copied());
         self.gaps.iter_mut().skip(at).for_each(|gap| gap.from += answer.len());
@@ -347,11 +364,11 @@ mod tests {
         connection.outbox.extend_from_slice(b"five");
         assert!(connection.write().unwrap() && connection.is_held());
         assert_eq!(read(), "one ");
-        connection.fill_gap(8..9, b"four ", None);
+        connection.fill_gaps(8..9, None, |_| b"four ".into());
         assert!(connection.write().unwrap());
         assert_eq!(read(), "", "the first is still to come");
-        connection.fill_gap(9..10, b"nobody's", None);
-        connection.fill_gap(7..8, b"two ", Some(3));
+        connection.fill_gaps(9..10, None, |_| b"nobody's".into());
+        connection.fill_gaps(7..8, Some(3), |_| b"two ".into());
         assert!(connection.write().unwrap() && connection.is_held());
         assert_eq!(read(), "", "the journal is not on the disk");
         assert!(connection.release(3) && connection.write().unwrap());
@@ -362,20 +379,22 @@ mod tests {
     fn answers_to_some_of_what_follows_one_another_leave_the_places_of_the_others() {
         let (mut connection, mut read) = read_as_text();
         connection.leave_gap(0, 1..3);
-        connection.leave_gap(0, 3..9);
+        connection.leave_gap(0, 3..6);
         assert_eq!(connection.gaps.len(), 1, "they follow one another");
-        connection.outbox.extend_from_slice(b"end");
-        connection.fill_gap(4..6, b"four and five ", None);
-        connection.fill_gap(1..2, b"one ", None);
-        assert!(connection.write().unwrap());
-        assert_eq!(read(), "one ");
-        connection.fill_gap(6..9, b"six to eight ", None);
-        connection.fill_gap(3..4, b"three ", None);
-        assert!(connection.write().unwrap());
-        assert_eq!(read(), "", "the second is still to come");
-        connection.fill_gap(2..3, b"two ", None);
-        assert!(connection.write().unwrap() && !connection.is_held());
-        assert_eq!(read(), "two three four and five six to eight end");
+        connection.outbox.extend_from_slice(b"between ");
+        connection.leave_gap(connection.outbox.len(), 6..9);
+        let mut fill = |tags: Range<u64>, connection: &mut Connection| {
+            connection.fill_gaps(tags, None, |tags| format!("{}-{} ", tags.start, tags.end - 1).into_bytes());
+            assert!(connection.write().unwrap());
+            read()
+        };
+        assert_eq!(fill(4..7, &mut connection), "", "those before it are still to come");
+        assert_eq!(fill(1..2, &mut connection), "1-1 ");
+        assert_eq!(fill(8..9, &mut connection), "");
+        assert_eq!(fill(3..4, &mut connection), "");
+        assert_eq!(fill(2..3, &mut connection), "2-2 3-3 4-5 between 6-6 ");
+        assert_eq!(fill(7..8, &mut connection), "7-7 8-8 ");
+        assert!(!connection.is_held());
     }
 
     #[test]

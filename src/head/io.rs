@@ -38,7 +38,7 @@ use crate::identity::open_pidfd;
 use crate::protocol::frame::put_frame;
 use crate::protocol::{
     Accepted, CommandUsage, Finished, Lease, Output, OutputSize, Period, SpanCounts, Stream, ToAgent, kind,
-    put_refusal, put_value,
+    put_task_refusal, put_value,
 };
 use crate::session;
 use crate::spool::{ClaimState, Story};
@@ -1059,21 +1059,26 @@ impl Effects for HeadIo {
     }
 
     fn answer_later(&mut self, DriverId(driver): DriverId, answer: Result<Accepted, (u64, Refusal)>) {
-        let mut frame = Vec::new();
-        let tags = match answer {
-            Ok(accepted) => {
-                accepted.encode(&mut frame);
-                accepted.first_tag..accepted.first_tag + u64::from(accepted.count)
-            }
-            Err((tag, refusal)) => {
-                put_refusal(&mut frame, &refusal);
-                tag..tag + 1
-            }
-        };
         let journal = &self.kept.journal;
         let position = (journal.is_syncing() && journal.written() != journal.synced()).then(|| journal.written());
         if let Some(connection) = self.clients.connections.get_mut(&driver) {
-            connection.fill_gap(tags, &frame, position);
+            match answer {
+                Ok(Accepted { first_tag, first_task, count, .. }) => {
+                    let tags = first_tag..first_tag + u64::from(count);
+                    connection.fill_gaps(tags, position, |tags| {
+                        let mut frame = Vec::new();
+                        let first_task = TaskId(first_task.0 + (tags.start - first_tag));
+                        let count = (tags.end - tags.start) as u32;
+                        Accepted { first_tag: tags.start, first_task, count, journaled: None }.encode(&mut frame);
+                        frame
+                    });
+                }
+                Err((tag, refusal)) => connection.fill_gaps(tag..tag + 1, position, |_| {
+                    let mut frame = Vec::new();
+                    put_task_refusal(&mut frame, tag, &refusal);
+                    frame
+                }),
+            }
             self.clients.dirty.push(driver);
             if position.is_some() {
                 self.kept.unsynced.push(driver);

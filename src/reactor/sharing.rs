@@ -412,16 +412,30 @@ pub fn has_unsettled(state: &State) -> bool {
 pub(crate) fn give_back_waiting(state: &mut State, effects: &mut impl Effects, now: Now) -> bool {
     let is_import = |id: &TaskId| state.shared.imports.get(id).is_some_and(|import| import.end.is_none());
     let waiting: Vec<_> = state.queue.iter().filter(is_import).collect();
-    for &id in &waiting {
-        if let Some(import) = state.shared.imports.get_mut(&id) {
-            import.is_given_back = true;
-        }
-        waiting::take_out(state, id);
-        let processes = Count(state.settings.max_processes, "worker process");
-        let message = format!("it is given back to its queue: all {processes} that there may be wait for other tasks");
-        lifecycle::end_task(state, effects, id, lifecycle::unstarted(Failure::NoWorker { message }, now));
-    }
+    let processes = Count(state.settings.max_processes, "worker process");
+    let why = format!("all {processes} that there may be wait for other tasks");
+    waiting.iter().for_each(|id| give_back(state, effects, *id, &why, now));
     !waiting.is_empty()
+}
+
+/// Gives an import back that no worker has, because those before it take longer than was expected.
+pub fn on_give_back(state: &mut State, effects: &mut impl Effects, id: ClusterTaskId, now: Now) {
+    let waits = |task: &TaskId| {
+        let is_open = state.shared.imports.get(task).is_some_and(|import| import.end.is_none());
+        is_open && state.tasks.get(*task).is_some_and(|task| matches!(task.progress(), Progress::Waiting))
+    };
+    if let Some(task) = state.shared.imports_by_id.get(&id).copied().filter(waits) {
+        give_back(state, effects, task, "what is before it takes longer than was expected", now);
+    }
+}
+
+fn give_back(state: &mut State, effects: &mut impl Effects, id: TaskId, why: &str, now: Now) {
+    if let Some(import) = state.shared.imports.get_mut(&id) {
+        import.is_given_back = true;
+    }
+    waiting::take_out(state, id);
+    let message = format!("it is given back to its queue: {why}");
+    lifecycle::end_task(state, effects, id, lifecycle::unstarted(Failure::NoWorker { message }, now));
 }
 
 /// Returns how many tasks of this head are in queues, and how many of other nodes it runs.

@@ -244,6 +244,22 @@ fn a_node_that_stops_in_the_middle_of_a_bundle_gives_back_what_has_not_ended() {
 }
 
 #[test]
+fn what_waits_behind_slow_tasks_of_a_bundle_is_run_by_a_node_with_free_slots() {
+    let Some(broker) = Broker::start() else { return };
+    let (b, a, running, ids) = with_a_bundle_under_way(&broker);
+    let c = holder(&broker);
+    wait_until("both nodes run as many as they have slots", || {
+        let begun = (QUICK..QUICK + BLOCKED).filter(|number| a.file(&format!("{number}-started")).exists());
+        (begun.count() == 4).then_some(())
+    });
+    write(&a, "go");
+    running.wait_within(Duration::from_secs(60)).success();
+    let found = attempts(&[&b, &c]);
+    assert!(ids.iter().all(|id| found[&in_cluster(&a, *id)] == [(1, false)]), "each ran once: {found:?}");
+    assert!(!attempts(&[&c]).is_empty());
+}
+
+#[test]
 fn a_node_that_is_killed_whole_in_the_middle_of_a_bundle_is_replaced_and_each_attempt_has_its_span() {
     let Some(broker) = Broker::start() else { return };
     let (b, a, running, ids) = with_a_bundle_under_way(&broker);

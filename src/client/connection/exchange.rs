@@ -1,6 +1,7 @@
 //! State of a connection, without its socket and its threads: submissions and questions become frames to send, and frames that have come
 //! become ids, ends, output and answers. [`Connection`](super::Connection) locks it.
 
+use std::ops::Range;
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -18,7 +19,8 @@ use tracer_host::module_store::ModuleStore;
 use tracer_host::recorded_arguments;
 use tracer_ipc::protocol::frame::{PAYLOAD_LIMIT, put_frame};
 use tracer_ipc::protocol::{
-    Accepted, CommandUsage, Finished, Output, Query, Reply, Wait, Welcome, kind, put_query, take_value,
+    Accepted, CommandUsage, Finished, Output, Query, Reply, Wait, Welcome, kind, put_query, take_task_refusal,
+    take_value,
 };
 use tracer_ipc::stored::{self, STORED_FROM};
 
@@ -334,14 +336,26 @@ impl Exchange {
             kind::RUN => self.woken.runs.push(body.to_vec()),
             // Whoever waits looks, because something has come.
             kind::LOOK => {}
-            kind::REFUSED => self.take_refused(Refusal::decode(body)?),
+            kind::REFUSED => {
+                let (first_tag, count) = self.outbox.take_oldest().unwrap_or_default();
+                self.take_refused(first_tag..first_tag + count, Refusal::decode(body)?);
+            }
+            kind::TASK_REFUSED => {
+                let (tag, refusal) = take_task_refusal(body)?;
+                if !self.outbox.answered(tag..tag.saturating_add(1)) {
+                    return Err(DriverError::Protocol(WireError::UnknownValue("refused task")));
+                }
+                self.take_refused(tag..tag + 1, refusal);
+            }
             _ => return Err(DriverError::Protocol(WireError::UnknownValue("frame kind"))),
         }
         Ok(())
     }
 
     fn take_accepted(&mut self, accepted: Accepted) -> Result<(), DriverError> {
-        if !self.outbox.answered(&accepted) {
+        let count = u64::from(accepted.count);
+        let end = accepted.first_tag.checked_add(count).filter(|_| accepted.first_task.0.checked_add(count).is_some());
+        if !end.is_some_and(|end| self.outbox.answered(accepted.first_tag..end)) {
             return Err(DriverError::Protocol(WireError::UnknownValue("range of accepted tasks")));
         }
         self.spans.accepted(&accepted, self.welcome.place_id, self.outbox.is_anything_unanswered());
@@ -366,10 +380,9 @@ impl Exchange {
         self.watches.ended(tag, &mut self.woken);
     }
 
-    /// Notes that the head has not taken the oldest batch in that it had not answered: each of its tasks ends with that.
-    fn take_refused(&mut self, refusal: Refusal) {
-        let (first_tag, count) = self.outbox.take_oldest().unwrap_or_default();
-        for tag in first_tag..first_tag + count {
+    /// Notes that the head has not taken submissions in: each of these tasks ends with that.
+    fn take_refused(&mut self, tags: Range<u64>, refusal: Refusal) {
+        for tag in tags.clone() {
             let failure = Failure::from(refusal.clone());
             self.spans.refused(&failure);
             let outcome = Outcome::Failed(failure);
@@ -384,7 +397,7 @@ impl Exchange {
                 usage,
             });
         }
-        self.watches.settled(first_tag, count, &mut self.woken);
+        self.watches.settled(tags.start, tags.end - tags.start, &mut self.woken);
         self.refusal = Some(refusal);
     }
 

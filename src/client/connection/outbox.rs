@@ -1,11 +1,12 @@
 //! Outgoing frames: submissions, collected into batches, and smaller ones. Unacknowledged batches are kept, for backpressure.
 
 use std::collections::VecDeque;
+use std::ops::Range;
 
 use tracer_core::codec::Put;
 use tracer_core::task::{Demand, Envelope, Input, Policy, TaskOptions, TaskSpec};
+use tracer_ipc::protocol::Submissions;
 use tracer_ipc::protocol::frame::PAYLOAD_LIMIT;
-use tracer_ipc::protocol::{Accepted, Submissions};
 
 /// Submissions that are sent together.
 pub const BATCH: usize = 128;
@@ -114,18 +115,18 @@ impl Outbox {
         self.frames.shrink_to(KEPT_BYTES);
     }
 
-    /// Notes that the first submissions of the oldest batch are answered: one with idempotency keys is answered in parts. False when that is not how
-    /// they were sent.
-    pub(super) fn answered(&mut self, answer: &Accepted) -> bool {
-        let Some((first_tag, left)) = self.unanswered.front_mut() else { return false };
-        let count = u64::from(answer.count);
-        let is_next = answer.first_tag == *first_tag && count <= *left;
-        if !is_next || answer.first_task.0.checked_add(count).is_none() {
-            return false;
-        }
-        (*first_tag, *left) = (*first_tag + count, *left - count);
-        if *left == 0 {
-            self.unanswered.pop_front();
+    /// Notes that the oldest submissions that were not answered are: a part of a batch, or several. False when they were not sent like that.
+    pub(super) fn answered(&mut self, mut tags: Range<u64>) -> bool {
+        while !tags.is_empty() {
+            let Some((first_tag, left)) = self.unanswered.front_mut().filter(|(first, _)| *first == tags.start) else {
+                return false;
+            };
+            let count = (tags.end - tags.start).min(*left);
+            (*first_tag, *left) = (*first_tag + count, *left - count);
+            tags.start += count;
+            if *left == 0 {
+                self.unanswered.pop_front();
+            }
         }
         true
     }

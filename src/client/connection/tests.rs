@@ -12,6 +12,7 @@ use tracer_core::task::{Demand, Failure, JobId, Outcome, Policy, Refusal, Refusa
 use tracer_ipc::protocol::frame::{FrameBuffer, put_frame};
 use tracer_ipc::protocol::{
     Accepted, Finished, Output, OutputSize, Stream, Submissions, TracingSettings, put_refusal, put_reply,
+    put_task_refusal,
 };
 
 use super::*;
@@ -449,6 +450,29 @@ fn a_refused_batch_is_the_end_of_its_tasks_and_of_nothing_else() {
     }
     tells.recv_timeout(LIMIT).expect("a refusal settles");
     assert_eq!(connection.with(Exchange::take_refusal).map(|refusal| refusal.code), Some(RefusalCode::QueueFull));
+}
+
+#[test]
+fn tasks_of_several_batches_are_accepted_together_and_one_is_refused_alone() {
+    let (connection, mut head) = connected();
+    let tags: Vec<_> = (0..6).map(|_| submit(&connection)).collect();
+    connection.send().unwrap();
+    let more = [submit(&connection), submit(&connection)];
+    connection.send().unwrap();
+    head.accept(tags[0], 1, 2);
+    head.send(|out| put_task_refusal(out, tags[2], &Refusal::new(RefusalCode::QueueFull, "it is full")));
+    // The last ones of a batch, and the first one of the next.
+    head.accept(tags[3], 4, 4);
+    head.finish(more[0], &value(1));
+    assert_eq!(end_of(&connection, more[0]).unwrap(), value(1));
+    let failure = Failure::from(Refusal::new(RefusalCode::QueueFull, "it is full"));
+    assert_eq!(end_of(&connection, tags[2]).unwrap(), Outcome::Failed(failure));
+    let ids = tags.iter().chain(&more).map(|tag| connection.with(|exchange| exchange.id_of_tag(*tag)));
+    let ids: Vec<_> = ids.map(|id| id.map(|id| id.0)).collect();
+    assert_eq!(ids, [Some(1), Some(2), None, Some(4), Some(5), Some(6), Some(7), None]);
+    head.accept(more[1], 8, 1);
+    let settled = connection.wait_for(None, |exchange| exchange.is_settled().then_some(()));
+    assert!(matches!(settled, Ok(Some(()))));
 }
 
 #[test]

@@ -386,6 +386,11 @@ impl Outcome {
         }
     }
 
+    /// Takes the first byte of an outcome, and returns whether it is of a large value.
+    pub fn is_stored(take: &mut Take<'_>) -> Result<bool, WireError> {
+        Ok(take.u8()? == STORED)
+    }
+
     /// Takes an outcome.
     pub fn take(take: &mut Take<'_>) -> Result<Outcome, WireError> {
         match take.u8()? {

@@ -20,10 +20,10 @@ use crate::record::{Claim, Event, Mark, Record, Refusal, Sight, Terms};
 pub(crate) const BUNDLE_WAIT_NS: u64 = 250_000_000;
 /// The most bytes of outcomes in the record of a bundle.
 const OUTCOMES_BYTES: usize = 512 << 10;
-/// Limit on the work in bundles that a node takes ahead of its free slots, for each slot, in expected nanoseconds.
+/// Limit on the work that a node takes ahead of its free slots, for each slot, in expected nanoseconds.
 const AHEAD_NS: u64 = 20_000_000;
-/// The most bundles that a node has while it takes some ahead.
-const AHEAD_BUNDLES: usize = 32;
+/// The most bundles and short tasks that a node has while it takes some ahead.
+const AHEAD: usize = 32;
 
 /// A bundle that this node's head has accepted the tasks of.
 #[derive(Debug)]
@@ -123,7 +123,7 @@ impl Agent {
         let terms = Terms { at_most_once: false, crash_limit };
         for task in tasks.keys() {
             let share = Share { bundle: Some(first), ..Share::new(queue.clone(), Tier::Second, terms, now_ns) };
-            self.shares.insert(*task, share);
+            self.shares.insert(*task, Box::new(share));
         }
         let bundle = SharedBundle {
             queue,
@@ -329,21 +329,27 @@ impl Agent {
 
     // ---- the holder ---------------------------------------------------------------------------------------------------
 
-    /// Returns for how many bundles there is room ahead of free slots: short ones wait here, so that no slot waits for them.
+    /// Returns for how many messages there is room ahead of free slots: bundles and tasks that are known to be short wait here, so that no slot waits for them.
     pub(super) fn room_ahead(&self) -> usize {
-        let singles = self.held.values().filter(|held| held.bundle.is_none()).count();
-        let limit_ns = AHEAD_NS.saturating_mul(self.slots.saturating_sub(singles) as u64);
+        let (mut count, mut work_ns, mut long) = (self.bundles.len(), 0_u64, 0);
+        for held in self.held.alone() {
+            match self.run_times.short_ns(held.function) {
+                Some(expected_ns) => (count, work_ns) = (count + 1, work_ns + expected_ns),
+                None => long += 1,
+            }
+        }
+        let limit_ns = AHEAD_NS.saturating_mul(self.slots.saturating_sub(long) as u64);
         let of_bundle = |bundle: &HeldBundle| match bundle.is_settled || bundle.is_hurried {
             true => u64::MAX,
             false => bundle.run_ns.saturating_mul(u64::from(bundle.count)),
         };
-        let work_ns = self.bundles.values().map(of_bundle).fold(0, u64::saturating_add);
-        if self.bundles.is_empty() || self.is_full_of_singles || work_ns >= limit_ns {
+        let work_ns = self.bundles.values().map(of_bundle).fold(work_ns, u64::saturating_add);
+        if count == 0 || self.is_full_of_singles || work_ns >= limit_ns {
             return 0;
         }
-        let each_ns = (work_ns / self.bundles.len() as u64).max(1);
+        let each_ns = (work_ns / count as u64).max(1);
         let fitting = usize::try_from((limit_ns - work_ns) / each_ns + 1).unwrap_or(usize::MAX);
-        AHEAD_BUNDLES.saturating_sub(self.bundles.len()).min(fitting)
+        AHEAD.saturating_sub(count).min(fitting)
     }
 
     /// Returns the number of bundles whose claim is on the way.
@@ -368,11 +374,15 @@ impl Agent {
         }
         let bundle = self.bundles.entry(id).or_insert_with(|| HeldBundle::new(queue, handle.clone(), terms, count));
         // The delivery before it is over.
-        bundle.handle = handle;
+        bundle.handle = handle.clone();
         bundle.run_ns = run_ns;
         bundle.message.get_or_insert(message);
         let mark = Mark { node_id: self.settings.node_id.clone(), unix_nano: now_unix_nano };
         if bundle.is_settled {
+            if self.is_full_of_singles {
+                // Others may have room for what this node has given back.
+                return self.say(Request::GiveBack(handle));
+            }
             if let Some(record) = bundle.record.clone() {
                 self.claim_apart(id, &record, &mark);
             }
@@ -402,7 +412,7 @@ impl Agent {
             .or_insert_with(|| HeldBundle::new(token.queue.clone(), token.handle.clone(), token.terms, count));
         bundle.open.insert(place_of(first, token.id));
         bundle.is_imported = true;
-        self.has_new_bundle = true;
+        self.has_new_work = true;
     }
 
     /// Hands the tasks of a bundle to the head that this node has claimed.
@@ -441,7 +451,7 @@ impl Agent {
             let import = Import { token, claim, submitted_unix_nano, envelope, problem };
             self.effects.push(Effect::Tell(ToHead::Import(import)));
         }
-        self.has_new_bundle = true;
+        self.has_new_work = true;
         self.import_waiting(first);
         self.consider_settling(first);
     }
@@ -502,7 +512,7 @@ impl Agent {
         self.bundles.get(&first).is_some_and(|bundle| !bundle.is_settled).then_some(first)
     }
 
-    /// Notes that something is to be brought about in the record of a task of a whole bundle.
+    /// Counts what is to be brought about in the record of a task of a whole bundle.
     pub(super) fn note_in_bundle(&mut self, first: ClusterTaskId, event: &Event) {
         let Some(bundle) = self.bundles.get_mut(&first) else { return };
         match event {
@@ -517,6 +527,10 @@ impl Agent {
             }
             _ => bundle.is_hurried = true,
         }
+    }
+
+    /// Takes the next step of a whole bundle, of which something has been noted.
+    pub(super) fn go_on_with_bundle(&mut self, first: ClusterTaskId) {
         self.import_waiting(first);
         self.consider_settling(first);
     }
@@ -582,7 +596,7 @@ impl Agent {
             self.on_shared_bundle(first, record);
         }
         let Some(bundle) = self.bundles.get_mut(&first).filter(|bundle| !bundle.is_settled) else { return };
-        (bundle.is_settled, bundle.record, bundle.over) = (true, record.cloned(), 0);
+        (bundle.is_settled, bundle.over) = (true, 0);
         bundle.is_to_return |= record.is_none();
         // Those that an agent before this one did not hand over to the head are for others.
         bundle.is_to_return |= bundle.is_imported && bundle.lacks_tasks();
@@ -604,6 +618,7 @@ impl Agent {
             self.effects.push(Effect::Tell(ToHead::Settled(id)));
         }
         let (open, is_imported) = (bundle.open.clone(), bundle.is_imported);
+        bundle.record = record.filter(|_| !open.is_empty() || !is_imported).cloned();
         for place in open {
             let (id, base) = (member(first, place), record.and_then(|record| record.of(place)));
             if let Some(held) = self.held.get_mut(&id) {
@@ -673,11 +688,12 @@ impl Agent {
         self.finish_bundle(first);
     }
 
-    /// Notes that a task of a bundle is for other nodes.
-    pub(super) fn return_bundle(&mut self, first: ClusterTaskId) {
-        if let Some(bundle) = self.bundles.get_mut(&first) {
-            bundle.is_to_return = true;
-        }
+    /// Notes that a task of a bundle is for other nodes. Returns the delivery that is to be given back for that at once, although this node may run others of
+    /// them; none if it has been, or if this node lets go of all of it soon.
+    pub(super) fn return_bundle(&mut self, first: ClusterTaskId) -> Option<Handle> {
+        let bundle = self.bundles.get_mut(&first)?;
+        bundle.is_to_return = true;
+        (!self.is_stopping && bundle.let_go.is_empty()).then(|| bundle.handle.clone())
     }
 
     /// Lets go of the message of a settled bundle when nothing of it is left to be done here.
@@ -717,8 +733,19 @@ impl Agent {
             }
             is_waiting |= !bundle.is_hurried;
         }
-        slow.into_iter().for_each(|first| self.consider_settling(first));
+        for first in slow {
+            self.ask_bundle_back(first);
+            self.consider_settling(first);
+        }
         is_waiting
+    }
+
+    /// Has the head give back what it has not begun of a bundle.
+    fn ask_bundle_back(&mut self, first: ClusterTaskId) {
+        let Some(bundle) = self.bundles.get(&first) else { return };
+        let here = bundle.open.iter().map(|place| member(first, *place));
+        let here: Vec<_> = here.filter(|id| self.held.get(id).is_some_and(|held| held.attempt.is_some())).collect();
+        here.into_iter().for_each(|id| self.tell(ToHead::GiveBack(id)));
     }
 
     // ---- records of bundles -------------------------------------------------------------------------------------------
@@ -844,17 +871,27 @@ impl Agent {
             change.known = None;
             return self.go_on_changing_bundle(id);
         };
-        change.known = Some(KnownBundle { revision: Some(*revision), record: Some(next.clone()), stamp_ns: 0 });
-        match (change.todo.pop_front(), &next) {
+        let known = |record| Some(KnownBundle { revision: Some(*revision), record: Some(record), stamp_ns: 0 });
+        let wish = change.todo.pop_front();
+        if wish == Some(Wish::Settle) {
+            // Nearly always nothing is left of it then, and nobody needs a copy of all outcomes.
+            change.known = None;
+            self.on_bundle_settled(id, Some(&next), (&collected, None));
+            if let Some(change) = self.bundle_changes.get_mut(&id) {
+                change.known = known(next);
+            }
+            return self.go_on_changing_bundle(id);
+        }
+        change.known = known(next.clone());
+        match (wish, &next) {
             (Some(Wish::Deliver(..)), BundleRecord::Claimed { claim, .. }) => self.import_bundle(id, claim),
             (Some(Wish::Deliver(mark, ..)), BundleRecord::Settled { .. }) => {
                 self.on_bundle_settled(id, Some(&next), (&[], Some(&mark)));
             }
             // Its holder is heard of, or not, until it is delivered again.
             (Some(Wish::Deliver(..)), BundleRecord::Suspected { claim, .. }) => self.ask_bundle_holder(id, claim),
-            (Some(Wish::Settle), _) => self.on_bundle_settled(id, Some(&next), (&collected, None)),
             (Some(Wish::End(_)), _) => self.on_shared_bundle(id, &next),
-            (Some(Wish::NotRun) | None, _) => {}
+            (Some(Wish::Settle | Wish::NotRun) | None, _) => {}
         }
         self.go_on_changing_bundle(id);
     }
@@ -878,7 +915,8 @@ impl Agent {
                 let Some(claim) = claim else { return };
                 for place in 0..*count {
                     let task = member(id, place);
-                    match self.shares.get_mut(&task.task).filter(|share| share.bundle == Some(id.task)) {
+                    let share = self.shares.get_mut(&task.task).filter(|share| share.bundle == Some(id.task));
+                    match share.map(|share| &mut **share) {
                         Some(Share { withdrawn: Some((_, Some(stop))), .. }) => {
                             let told = Told::Stop(task, *stop).encode();
                             self.say(Request::Tell(claim.holder.place, told));

@@ -18,8 +18,9 @@ pub(super) struct Demands {
     bounds: BTreeMap<String, QueueBound>,
     /// Named resources of the head: how much there is, and how much is free.
     resources: BTreeMap<String, (u64, u64)>,
-    /// Slots of the imports that the head was told of after it had last said what is free.
+    /// Slots of the imports that the head was told of after it had last said what is free; and all of them together.
     on_the_way: VecDeque<usize>,
+    slots_on_the_way: usize,
     /// Heartbeats since the bounds were read.
     beats: u32,
 }
@@ -28,18 +29,19 @@ impl Demands {
     /// Notes that the head is told of an import that takes so many slots.
     pub(super) fn note_told(&mut self, slots: usize) {
         self.on_the_way.push_back(slots);
+        self.slots_on_the_way += slots;
     }
 
     /// Forgets the imports that the head has seen: all but so many.
     pub(super) fn forget_seen(&mut self, unseen: u64) {
         while self.on_the_way.len() as u64 > unseen {
-            self.on_the_way.pop_front();
+            self.slots_on_the_way -= self.on_the_way.pop_front().unwrap_or(0);
         }
     }
 
     /// Returns the slots that imports take of which the head has not said so.
     pub(super) fn slots_on_the_way(&self) -> usize {
-        self.on_the_way.iter().sum()
+        self.slots_on_the_way
     }
 }
 
@@ -84,10 +86,10 @@ impl Agent {
     /// what is free is known only when the head has seen the one before.
     pub(super) fn room_by_bound(&self, queue: &str) -> usize {
         let Some(bound) = self.demands.bounds.get(queue) else { return usize::MAX };
-        let is_claiming = |held: &Held| held.attempt.is_none() && held.bundle.is_none();
+        let is_claiming = |held: &Held| held.attempt.is_none();
         let is_quiet = self.demands.on_the_way.is_empty()
             && self.bundles_being_claimed() == 0
-            && !self.held.values().any(is_claiming);
+            && !self.held.alone().any(is_claiming);
         usize::from(is_quiet && self.has_free(bound))
     }
 

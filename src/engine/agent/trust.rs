@@ -37,7 +37,7 @@ impl Agent {
             worker: None,
             written: None,
         };
-        let of_bundle = |(_, share): &(&TaskId, &super::Share)| share.bundle == Some(first) && !share.is_apart;
+        let of_bundle = |(_, share): &(&TaskId, &Box<super::Share>)| share.bundle == Some(first) && !share.is_apart;
         let mut tasks: Vec<_> = self.shares.range(first..).take_while(of_bundle).map(|(task, _)| *task).collect();
         if tasks.is_empty() {
             tasks.push(first);

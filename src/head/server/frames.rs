@@ -318,6 +318,7 @@ impl Server {
             FromAgent::Import(import) => reactor::on_import(state, io, import, now),
             FromAgent::Stop(id, stop) => reactor::on_stop_import(state, io, id, stop, now),
             FromAgent::Settled(id) => reactor::on_settled(state, id),
+            FromAgent::GiveBack(id) => reactor::on_give_back(state, io, id, now),
             FromAgent::Engine { is_reachable, text } => {
                 let word = if is_reachable { "is there" } else { "cannot be reached" };
                 io.log(format!("the engine {word}: {text}"));

@@ -76,11 +76,28 @@ pub mod kind {
     pub const MARKING: u8 = 44;
     /// Head, to its agent: something about tasks that are shared with other nodes ([`ToAgent`](super::super::ToAgent)).
     pub const SHARING: u8 = 45;
+    /// Head, to a driver: one task of a batch is not accepted ([`Refusal`](tracer_core::task::Refusal)), behind the driver's own number for it. Answers to
+    /// the others go on.
+    pub const TASK_REFUSED: u8 = 46;
 }
 
 /// Appends a frame of kind [`kind::REFUSED`].
 pub fn put_refusal(out: &mut Vec<u8>, refusal: &Refusal) {
     put_frame(out, kind::REFUSED, |out| refusal.put(out));
+}
+
+/// Appends a frame of kind [`kind::TASK_REFUSED`].
+pub fn put_task_refusal(out: &mut Vec<u8>, tag: u64, refusal: &Refusal) {
+    put_frame(out, kind::TASK_REFUSED, |out| {
+        out.put_u64(tag);
+        refusal.put(out);
+    });
+}
+
+/// Takes the body of a frame of kind [`kind::TASK_REFUSED`] apart: the driver's own number for the task, and why it is not accepted.
+pub fn take_task_refusal(body: &[u8]) -> Result<(u64, Refusal), WireError> {
+    let (tag, refusal) = body.split_first_chunk().ok_or(WireError::Truncated)?;
+    Ok((u64::from_le_bytes(*tag), Refusal::decode(refusal)?))
 }
 
 const HELLO_MARK: [u8; 4] = *b"TRCR";

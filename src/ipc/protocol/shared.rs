@@ -17,7 +17,7 @@ use super::message::{OutputSize, Stream, put_attempts, take_attempts, take_value
 pub type Digest = [u8; 32];
 
 /// The most tasks of a bundle: several short ones of one job in one message of a queue.
-pub const BUNDLE_LIMIT: u32 = 64;
+pub const BUNDLE_LIMIT: u32 = 256;
 
 /// The end of a task as it travels from node to node.
 #[derive(Clone, Debug, PartialEq)]
@@ -111,13 +111,28 @@ impl SharedEnd {
         out
     }
 
+    /// Returns whether an encoded end has a large value, in a file or in the engine. Looks no further, so the rest of it may be anything.
+    pub fn has_stored(bytes: &[u8]) -> bool {
+        let mut take = Take::new(bytes);
+        let mut skip = || {
+            Times::take(&mut take)?;
+            (take.str()?, take.u64()?, take.u32()?);
+            Outcome::is_stored(&mut take)
+        };
+        skip().unwrap_or(false)
+    }
+
+    /// Returns the time that the last attempt of an encoded end took, in nanoseconds; none if none had begun, or if it cannot be read.
+    pub fn run_ns(bytes: &[u8]) -> Option<u64> {
+        let times = Times::take(&mut Take::new(bytes)).ok()?;
+        Some(times.ended_unix_nano.saturating_sub(times.started_unix_nano?))
+    }
+
     /// Takes it apart. Another node has written it.
     pub fn decode(bytes: &[u8]) -> Result<SharedEnd, WireError> {
         let mut take = Take::new(bytes);
-        let attempt = take.u32()?;
-        let has_started = flag(&mut take)?;
-        let started_unix_nano = Some(take.u64()?).filter(|_| has_started);
-        let (ended_unix_nano, node_id) = (take.u64()?, take.str()?.to_owned());
+        let Times { attempt, started_unix_nano, ended_unix_nano } = Times::take(&mut take)?;
+        let node_id = take.str()?.to_owned();
         // No process has the id 0.
         let worker = Some((WorkerId(take.u64()?), take.u32()?)).filter(|(_, pid)| *pid != 0);
         let outcome = Outcome::take(&mut take)?;
@@ -129,6 +144,22 @@ impl SharedEnd {
         };
         take.finish()?;
         Ok(SharedEnd { attempt, outcome, digest, started_unix_nano, ended_unix_nano, past, node_id, worker, written })
+    }
+}
+
+/// The first part of an encoded end.
+struct Times {
+    attempt: u32,
+    started_unix_nano: Option<u64>,
+    ended_unix_nano: u64,
+}
+
+impl Times {
+    fn take(take: &mut Take<'_>) -> Result<Times, WireError> {
+        let attempt = take.u32()?;
+        let has_started = flag(take)?;
+        let started_unix_nano = Some(take.u64()?).filter(|_| has_started);
+        Ok(Times { attempt, started_unix_nano, ended_unix_nano: take.u64()? })
     }
 }
 
@@ -574,6 +605,8 @@ pub enum FromAgent {
     Import(Import),
     /// The origin of an import wants it to end.
     Stop(ClusterTaskId, Stop),
+    /// An import that has not begun is to be given back: other nodes may begin it at once.
+    GiveBack(ClusterTaskId),
     /// The end of an import need not be remembered any more.
     Settled(ClusterTaskId),
     /// State of the engine, for people.
@@ -896,6 +929,10 @@ impl FromAgent {
                 out.put_u8(7);
                 put_id(out, *id);
             }
+            FromAgent::GiveBack(id) => {
+                out.put_u8(21);
+                put_id(out, *id);
+            }
             FromAgent::Engine { is_reachable, text } => {
                 out.put_u8(8);
                 out.put_u8((*is_reachable).into());
@@ -979,6 +1016,7 @@ impl FromAgent {
             11 => FromAgent::Surveyed { number: take.u64()?, cluster: take_value(take.bytes()?)? },
             12 => FromAgent::Claimed(TaskId(take.u64()?), ClaimedBy::take(&mut take)?),
             13 => FromAgent::LetGo(TaskId(take.u64()?)),
+            21 => FromAgent::GiveBack(take_id(&mut take)?),
             20 => {
                 let (queue, name, reason) = (take.str()?.into(), take.str()?.into(), take.str()?.into());
                 FromAgent::PutAside { queue, name, reason, problem: take_option(&mut take)? }
@@ -1116,6 +1154,7 @@ mod tests {
             FromAgent::Output { task: TaskId(3), place: PlaceId(1), node_id: "b".into(), output: output() },
             FromAgent::Stop(ID, Stop { grace_ns: None }),
             FromAgent::Settled(ID),
+            FromAgent::GiveBack(ID),
             FromAgent::Engine { is_reachable: true, text: "nats-server 2.9.10".into() },
             FromAgent::Log("line".into()),
             FromAgent::PutAside {
