@@ -26,6 +26,7 @@
 pub mod access;
 pub mod agent;
 pub mod bundle;
+pub mod digest;
 #[cfg(feature = "nats")]
 pub mod doctor;
 pub mod interface;

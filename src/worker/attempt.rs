@@ -41,6 +41,10 @@ use crate::{fault, fork};
 use tracer_core::clock::now_unix_nano;
 use tracer_core::lock::lock;
 
+mod of_queue;
+
+use of_queue::KnownDigests;
+
 /// Runs attempts, and keeps what they share.
 pub(super) struct Attempts {
     spool: &'static Spool,
@@ -66,6 +70,7 @@ pub(super) struct Attempts {
     pid: u32,
     names: Mutex<SpanNameTable>,
     loaded: Mutex<Loaded>,
+    digests: KnownDigests,
     /// The actor that was made here.
     actor: Mutex<Option<Living>>,
     /// True if there was one: most workers never have any.
@@ -146,6 +151,7 @@ impl Attempts {
             pid: std::process::id(),
             names: Mutex::new(SpanNameTable::new(names::REMOTE_WORKER_SUFFIX)),
             loaded: Mutex::default(),
+            digests: KnownDigests::default(),
             actor: Mutex::default(),
             has_actor: AtomicBool::new(false),
             meter: SharedMeter::default(),
@@ -330,7 +336,9 @@ impl Attempts {
         let (outcome, command) = match &envelope.spec {
             TaskSpec::Function(function) => {
                 let traced = Traced { span: span.as_ref(), parent: parent.as_ref(), phases: phases.as_ref() };
-                (self.run_function(lease, envelope, function, known, traced, beside), None)
+                let span = traced.span;
+                let outcome = self.run_function(lease, envelope, function, known, traced, beside);
+                (self.as_of_queue(outcome, lease, envelope, function, span), None)
             }
             TaskSpec::Command(spec) => {
                 if let Some(span) = span.as_ref().filter(|_| self.records_arguments) {

@@ -25,6 +25,8 @@ pub struct Envelope<'a> {
     pub demand: Demand<'a>,
     /// The version of the module that it runs; none where its submitter does not know it, and for what runs no module of its own.
     pub module_version: Option<ModuleVersion>,
+    /// SHA-256 of the library of that version at the origin of a task that has come over a queue; none where that has no such library.
+    pub module_digest: Option<[u8; 32]>,
     /// True if the driver wants to see the task's output while it runs.
     pub wants_output: bool,
     /// True if the runtime's own work for the task is traced too.
@@ -258,6 +260,7 @@ const HAS_SUBMITTER: u16 = 4;
 const HAS_INPUTS: u16 = 8;
 const HAS_POLICY: u16 = 16;
 const HAS_DEMAND: u16 = 32;
+const HAS_MODULE_DIGEST: u16 = 64;
 const TRACES_RUNTIME: u16 = 128;
 const HAS_NAME: u16 = 256;
 const HAS_TRACE_STATE: u16 = 512;
@@ -274,6 +277,7 @@ const KNOWN: u16 = WANTS_OUTPUT
     | HAS_INPUTS
     | HAS_POLICY
     | HAS_DEMAND
+    | HAS_MODULE_DIGEST
     | TRACES_RUNTIME
     | HAS_NAME
     | HAS_TRACE_STATE
@@ -294,6 +298,7 @@ impl<'a> Envelope<'a> {
             policy: Policy::default(),
             demand: Demand::default(),
             module_version: None,
+            module_digest: None,
             wants_output: false,
             traces_runtime: false,
             trace: None,
@@ -324,6 +329,7 @@ impl<'a> Envelope<'a> {
             (HAS_BAGGAGE, !self.baggage.is_empty()),
             (HAS_RUN_LIMIT, run_limit.is_some()),
             (HAS_MODULE_VERSION, self.module_version.is_some()),
+            (HAS_MODULE_DIGEST, self.module_digest.is_some()),
             (HAS_EXTRA, has_extra),
             (HAS_QUEUE, !queue.is_empty()),
             (HAS_ORIGIN, self.origin.is_some()),
@@ -362,6 +368,9 @@ impl<'a> Envelope<'a> {
         if let Some(version) = self.module_version {
             out.put_u64(version.number());
         }
+        if let Some(digest) = &self.module_digest {
+            out.put_exact(digest);
+        }
         if has_extra {
             let mut said = Vec::new();
             extra.put(&mut said);
@@ -395,6 +404,7 @@ impl<'a> Envelope<'a> {
         let mut policy = if has(HAS_POLICY) { Policy::take(&mut take)? } else { Policy::default() };
         let demand = if has(HAS_DEMAND) { Demand::take(&mut take)? } else { Demand::default() };
         let module_version = if has(HAS_MODULE_VERSION) { ModuleVersion::of_number(take.u64()?) } else { None };
+        let module_digest = if has(HAS_MODULE_DIGEST) { Some(take.array()?) } else { None };
         if has(HAS_EXTRA) {
             policy.extra = ExtraOptions::take(take.short()?).map_err(|_| WireError::UnknownValue("options"))?;
         }
@@ -414,6 +424,7 @@ impl<'a> Envelope<'a> {
             policy,
             demand,
             module_version,
+            module_digest,
             wants_output,
             traces_runtime,
             trace,
@@ -721,6 +732,7 @@ mod tests {
                     memory_bytes: Some(amount).filter(|&amount| amount > 0),
                 }),
                 module_version: submitter.and_then(ModuleVersion::of_number),
+                module_digest: limit.map(|number| [number as u8; 32]),
                 wants_output,
                 traces_runtime,
                 trace: trace.as_ref().map(|(trace_id, span_id, trace_flags, trace_state)| TraceLink {
