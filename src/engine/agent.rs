@@ -32,6 +32,7 @@ use crate::record::{Claim, End, Event, Holder, Mark, Record, Refusal, Sight, Ter
 mod bundles;
 mod demands;
 mod keys;
+mod modules;
 mod output;
 mod trust;
 
@@ -39,6 +40,7 @@ pub(crate) use bundles::BUNDLE_WAIT_NS;
 use bundles::{BundleChange, HeldBundle, SharedBundle};
 use demands::Demands;
 use keys::SharedKey;
+use modules::ModulesKnown;
 
 /// Intervals of redelivery after which a task that nothing was heard of is looked at.
 const LOOK_AGAIN: u64 = 4;
@@ -489,6 +491,7 @@ pub struct Agent {
     /// Imports that the head was told of.
     told: u64,
     demands: Demands,
+    modules: ModulesKnown,
     is_reachable: bool,
     /// Since when the engine cannot be reached, by the monotonic clock.
     unreachable_since_ns: u64,
@@ -526,6 +529,7 @@ impl Agent {
             told_then: 0,
             told: 0,
             demands: Demands::default(),
+            modules: ModulesKnown::default(),
             is_reachable: false,
             unreachable_since_ns: now_ns,
             next_beat_ns: now_ns,
@@ -635,7 +639,13 @@ impl Agent {
                 slots: u32::try_from(self.slots).unwrap_or(u32::MAX),
                 queues: self.queues_that_fit(),
                 shared_commands: self.settings.shared_commands,
+                too_large: self.queues_too_large(),
+                resources: self.demands.amounts(),
+                modules: self.modules.own().clone(),
             };
+            if self.modules.beat() {
+                self.pull();
+            }
             self.say(Request::Beat(beat.encode()));
             self.read_bounds_now_and_then();
             self.look_again(now_ns);
@@ -1108,7 +1118,7 @@ impl Agent {
         }
         for (queue, _) in self.settings.queues.clone() {
             let count = self.room_of(&queue);
-            if count > 0 {
+            if count > 0 && !self.modules.leaves(&queue) {
                 self.pull_from(queue, count);
             }
         }

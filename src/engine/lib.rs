@@ -32,6 +32,8 @@ pub mod doctor;
 pub mod interface;
 pub mod message;
 #[cfg(feature = "nats")]
+mod modules;
+#[cfg(feature = "nats")]
 mod nats;
 pub mod output;
 #[cfg(feature = "nats")]

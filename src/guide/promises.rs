@@ -396,6 +396,14 @@
 //! - Kept by `shared_commands::a_queue_takes_commands_once_a_node_runs_some_and_no_other_node_ever_does` and
 //!   `a_command_of_a_queue_is_run_where_that_was_permitted_and_nowhere_else` in `src/reactor/sharing_tests.rs`.
 //!
+//! **A task of a queue runs where its module is, and another build is told.** A node that lacks a module leaves its tasks to living nodes of the queue that have it; where there are none the task fails by name, and
+//! is not given back for ever. What ran is told by SHA-256 where it is not the build of the submitter.
+//!
+//! - Another build is not refused. Which nodes have a module is known from their heartbeats, every 3 seconds; in between a task may wait a second, or fail where a node has just got the module.
+//! - A node that has left a task to others takes nothing new from that queue before its next heartbeat.
+//! - Kept by `shared_modules::a_task_whose_module_a_node_lacks_is_left_to_the_node_that_has_it`,
+//!   `shared_modules::another_build_of_a_module_runs_and_both_digests_are_told` and `src/engine/doctor/modules.rs`.
+//!
 //! **What a node takes from a queue can begin there.** A queue says what its tasks may ask for; one that asks for more is refused, and a node takes none before that much is free.
 //!
 //! - A task of the node itself that comes at the same moment may be before it. A bound that is raised while tasks wait is known to every node within half a minute; what does not fit goes back to the queue until then.

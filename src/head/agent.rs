@@ -4,6 +4,7 @@
 //! driver that submits some.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use tracer_core::count::Count;
@@ -14,11 +15,12 @@ use super::io::{HeadIo, Source};
 use super::process::{AgentCommand, FrontProcess, describe_exit};
 use super::reactor::Effects;
 use crate::config::Engine;
+use crate::hook::builtin_names;
 use crate::module_store::ModuleStore;
 use crate::protocol::frame::put_frame;
 use crate::protocol::{
-    AgentNode, ClaimedBy, ClusterReport, Digest, EngineReport, Found, Reply, SharedEnd, SharedReport, TaskState, ToAgent, kind,
-    put_reply,
+    AgentNode, ClaimedBy, ClusterReport, Digest, EngineReport, Found, Reply, SharedEnd, SharedReport, TaskState,
+    ToAgent, kind, put_reply,
 };
 use crate::task::{Failure, ModuleVersion, Outcome};
 use crate::value::JsonText;
@@ -139,7 +141,7 @@ impl AgentLink {
     }
 
     /// Notes that it has said hello on a connection, and returns who it is told that it is.
-    pub(super) fn on_hello(&mut self, connection: u64, node_id: &str) -> ToAgent {
+    pub(super) fn on_hello(&mut self, connection: u64, node_id: &str, module_folders: Vec<PathBuf>) -> ToAgent {
         self.connection = Some(connection);
         self.outbox.clear();
         self.told_free = None;
@@ -153,6 +155,8 @@ impl AgentLink {
             max_shared_value: self.engine.max_shared_value,
             trusted_keys: self.engine.trusted_keys.clone(),
             shared_commands: self.engine.shared_commands,
+            module_folders,
+            built_in_modules: builtin_names().map(str::to_owned).collect(),
         }))
     }
 
