@@ -333,7 +333,9 @@ fn of_bounds(survey: &Survey) -> Vec<Finding> {
         for beat in survey.living() {
             let Heartbeat { node_id, slots, resources, queues, too_large, .. } = &beat.heartbeat;
             let has = QueueBound { num_cpus: *slots, resources: resources.clone() };
-            if !queues.iter().chain(too_large).any(|name| *name == queue.name) || has.has(&bound) {
+            let is_for_it = queues.iter().chain(too_large).any(|name| *name == queue.name);
+            // An agent that has not heard of its head yet knows of no slots.
+            if !is_for_it || *slots == 0 || has.has(&bound) {
                 continue;
             }
             let asks = has.with(&bound);
@@ -445,6 +447,7 @@ mod tests {
         };
         assert_eq!(of(&raised(2), &seen()), ["too_small"], "before the node has heard of it");
         assert_eq!(of(&raised(3), &seen()), [""; 0]);
+        assert_eq!(of(&raised(0), &seen()), [""; 0], "it is not known what it has");
         let knows_it = |survey: &mut Survey| {
             raised(2)(survey);
             let heartbeat = &mut survey.beats[0].heartbeat;

@@ -364,6 +364,8 @@
 //!
 //! - Who may write to the engine can withhold tasks, end them with outcomes of its own and have a signed task delivered again under its own id; signatures keep it from running anything else. They say who has submitted,
 //!   not that the engine's records are true.
+//! - A message that somebody has kept runs again if it is put back under its id when its record is gone, seven days after the end: what is signed has no expiry, because a task may wait for as long as it has to.
+//!   Until then the record says that it has ended, and nothing runs.
 //! - Kept by `hostile_queues::rubbish_in_a_queue_is_put_aside_with_its_reason_and_every_real_task_runs`,
 //!   `hostile_queues::nodes_with_trusted_keys_run_what_those_have_signed_and_put_everything_else_aside`,
 //!   `hostile_queues::a_message_of_a_signed_task_that_somebody_replaces_is_put_again_and_runs`,

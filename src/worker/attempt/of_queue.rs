@@ -2,22 +2,45 @@
 
 use std::collections::HashMap;
 use std::sync::Mutex;
+use std::time::{Duration, Instant};
 
 use tracer_core::lock::lock;
 use tracer_core::names;
 use tracer_engine::digest;
 
-use super::Attempts;
-use crate::hook::{ActiveSpan, Attribute, ModuleError};
-use crate::protocol::Digest;
-use crate::protocol::Lease;
+use super::{Attempts, Unsaid};
+use crate::hook::{ActiveSpan, Attribute, Located, ModuleError};
+use crate::protocol::{Digest, Lease};
 use crate::task::{ActorRole, Envelope, Failure, FunctionSpec, JobId, ModuleVersion, Outcome};
+
+/// A library is not looked at again before so long has passed, as a driver does it.
+const LOOK_AGAIN_AFTER: Duration = Duration::from_millis(100);
 
 /// Digests of the versions that tasks of queues have run here. A copy never changes, so each is read once.
 #[derive(Default)]
 pub(super) struct KnownDigests(Mutex<HashMap<ModuleVersion, Option<Digest>>>);
 
 impl Attempts {
+    /// Looks whether the library of a task of a queue was built anew: such tasks are of one job for as long as the head lives.
+    pub(super) fn look_again(&self, job: JobId, envelope: &Envelope<'_>, module: &str) {
+        let is_old = |unsaid: &Unsaid| unsaid.job == job && unsaid.looked.elapsed() >= LOOK_AGAIN_AFTER;
+        if envelope.origin.is_none() || !lock(&self.loaded).unsaid.get(module).is_some_and(is_old) {
+            return;
+        }
+        // What is wrong with a library is said when it is loaded.
+        let taken = match self.search.locate(module) {
+            Ok(Located::Library(library)) => self.store.take(&library).ok(),
+            _ => None,
+        };
+        let mut loaded = lock(&self.loaded);
+        match taken {
+            Some(taken) => {
+                loaded.unsaid.insert(module.into(), Unsaid { job, taken, looked: Instant::now() });
+            }
+            None => drop(loaded.unsaid.remove(module)),
+        }
+    }
+
     /// Says of a task of a queue on which build of its module it ran, where that is another one than its origin's: on its span, and in the text of a failure
     /// that may come from it. A module that this node lacks is told with what mends it.
     pub(super) fn as_of_queue(
@@ -65,7 +88,7 @@ impl Attempts {
     fn digest_of(&self, module: &str, job: JobId) -> Option<Digest> {
         let version = {
             let loaded = lock(&self.loaded);
-            loaded.unsaid.get(module).filter(|(of, _)| *of == job)?.1.as_ref()?.version
+            loaded.unsaid.get(module)?.version(job)?
         };
         let read = || digest::of_file(&self.store.find(version)?.library).ok();
         *lock(&self.digests.0).entry(version).or_insert_with(read)
