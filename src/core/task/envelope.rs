@@ -25,7 +25,7 @@ pub struct Envelope<'a> {
     pub demand: Demand<'a>,
     /// The version of the module that it runs; none where its submitter does not know it, and for what runs no module of its own.
     pub module_version: Option<ModuleVersion>,
-    /// SHA-256 of the library of that version at the origin of a task that has come over a queue; none where that has no such library.
+    /// SHA-256 of the library of that version at the [`origin`](Self::origin), without which it is not encoded; none where that has no such library.
     pub module_digest: Option<[u8; 32]>,
     /// True if the driver wants to see the task's output while it runs.
     pub wants_output: bool,
@@ -260,7 +260,6 @@ const HAS_SUBMITTER: u16 = 4;
 const HAS_INPUTS: u16 = 8;
 const HAS_POLICY: u16 = 16;
 const HAS_DEMAND: u16 = 32;
-const HAS_MODULE_DIGEST: u16 = 64;
 const TRACES_RUNTIME: u16 = 128;
 const HAS_NAME: u16 = 256;
 const HAS_TRACE_STATE: u16 = 512;
@@ -277,7 +276,6 @@ const KNOWN: u16 = WANTS_OUTPUT
     | HAS_INPUTS
     | HAS_POLICY
     | HAS_DEMAND
-    | HAS_MODULE_DIGEST
     | TRACES_RUNTIME
     | HAS_NAME
     | HAS_TRACE_STATE
@@ -329,7 +327,6 @@ impl<'a> Envelope<'a> {
             (HAS_BAGGAGE, !self.baggage.is_empty()),
             (HAS_RUN_LIMIT, run_limit.is_some()),
             (HAS_MODULE_VERSION, self.module_version.is_some()),
-            (HAS_MODULE_DIGEST, self.module_digest.is_some()),
             (HAS_EXTRA, has_extra),
             (HAS_QUEUE, !queue.is_empty()),
             (HAS_ORIGIN, self.origin.is_some()),
@@ -368,9 +365,6 @@ impl<'a> Envelope<'a> {
         if let Some(version) = self.module_version {
             out.put_u64(version.number());
         }
-        if let Some(digest) = &self.module_digest {
-            out.put_exact(digest);
-        }
         if has_extra {
             let mut said = Vec::new();
             extra.put(&mut said);
@@ -382,6 +376,8 @@ impl<'a> Envelope<'a> {
         if let Some(ClusterTaskId { place, task }) = self.origin {
             out.put_u64(place.0);
             out.put_u64(task.0);
+            out.put_u8(self.module_digest.is_some().into());
+            self.module_digest.iter().for_each(|digest| out.put_exact(digest));
         }
         self.spec.encode(out, Put::put_short);
     }
@@ -404,16 +400,19 @@ impl<'a> Envelope<'a> {
         let mut policy = if has(HAS_POLICY) { Policy::take(&mut take)? } else { Policy::default() };
         let demand = if has(HAS_DEMAND) { Demand::take(&mut take)? } else { Demand::default() };
         let module_version = if has(HAS_MODULE_VERSION) { ModuleVersion::of_number(take.u64()?) } else { None };
-        let module_digest = if has(HAS_MODULE_DIGEST) { Some(take.array()?) } else { None };
         if has(HAS_EXTRA) {
             policy.extra = ExtraOptions::take(take.short()?).map_err(|_| WireError::UnknownValue("options"))?;
         }
         policy.queue = text_if(HAS_QUEUE, &mut take)?;
-        let origin = if has(HAS_ORIGIN) {
-            Some(ClusterTaskId { place: PlaceId(take.u64()?), task: TaskId(take.u64()?) })
-        } else {
-            None
-        };
+        let (mut origin, mut module_digest) = (None, None);
+        if has(HAS_ORIGIN) {
+            origin = Some(ClusterTaskId { place: PlaceId(take.u64()?), task: TaskId(take.u64()?) });
+            module_digest = match take.u8()? {
+                0 => None,
+                1 => Some(take.array()?),
+                _ => return Err(WireError::UnknownValue("digest of a module")),
+            };
+        }
         let spec = TaskSpec::take(&mut take, Take::short)?;
         take.finish()?;
         let (wants_output, traces_runtime) = (has(WANTS_OUTPUT), has(TRACES_RUNTIME));
