@@ -9,6 +9,7 @@
 //! | [`bundle`] | several short tasks with one message and one record, and how that becomes a record for each |
 //! | [`message`], [`output`] | bytes that other nodes read: messages of queues and between nodes, heartbeats |
 //! | [`interface`] | what is asked of an engine |
+//! | [`digest`], `modules` | libraries of modules, by which nodes tell whether they run the same |
 //! | [`agent`] | what the agent decides |
 //! | [`survey`] | what an engine tells of a cluster: nodes, queues, and who serves them |
 //! | `signed` | what submitters sign, and what nodes trust |
