@@ -115,6 +115,8 @@ mod tests {
             slots: 2,
             free: 1,
             shared_commands: node_id == "a",
+            modules: Vec::new(),
+            modules_left_out: 0,
         };
         let queue = |name: &str, served_by: Vec<String>| QueueReport {
             name: name.into(),

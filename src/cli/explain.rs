@@ -10,9 +10,10 @@ use super::{CommandResult, FormatArgs, PlaceArgs, hints, report};
 use crate::clock::utc;
 use crate::driver::{Driver, DriverError};
 use crate::exit;
-use crate::protocol::{Explanation, Query, Reason, Reply, SharedReport, TaskState};
+use crate::hook::builtin_names;
+use crate::protocol::{ClusterReport, Explanation, NodeReport, Query, Reason, Reply, SharedReport, TaskState};
 use crate::task::TaskId;
-use tracer_core::ClusterTaskId;
+use tracer_core::{ClusterTaskId, PlaceId};
 
 /// Say why a task waits, what it is doing, or why it ended as it did; of a deployment, why it has not the replicas that it should have
 ///
@@ -50,7 +51,8 @@ pub(super) fn run(args: &Args) -> CommandResult {
     };
     let Reply::Explanation(explanation) = driver.query(&Query::Explain { id })? else { return Err(unexpected_reply()) };
     let mut explanation = explanation.ok_or_else(|| named::no_task(id))?;
-    ask_engine(&mut driver, id, &mut explanation.reasons)?;
+    let module = module_of(&explanation);
+    ask_engine(&mut driver, id, module, &mut explanation.reasons)?;
     report::value(args.format.format, &crate::json::with_times(&with_texts(&explanation)), |_| {
         hints::with_place(&render(&explanation)).into_owned()
     });
@@ -59,7 +61,12 @@ pub(super) fn run(args: &Args) -> CommandResult {
 
 /// Replaces or completes what the head knows of a task that is in a queue by what the engine says of it: the node that has it, or who would take it. An engine
 /// that cannot be asked adds nothing.
-fn ask_engine(driver: &mut Driver, id: TaskId, reasons: &mut Vec<Reason>) -> Result<(), DriverError> {
+fn ask_engine(
+    driver: &mut Driver,
+    id: TaskId,
+    module: Option<String>,
+    reasons: &mut Vec<Reason>,
+) -> Result<(), DriverError> {
     let in_queue = |reason: &Reason| matches!(reason, Reason::InQueue { is_stored: true, .. });
     let (Some(at), Some(place)) = (reasons.iter().position(in_queue), driver.welcome().place_id) else {
         return Ok(());
@@ -80,6 +87,7 @@ fn ask_engine(driver: &mut Driver, id: TaskId, reasons: &mut Vec<Reason>) -> Res
     else {
         return Ok(());
     };
+    let of_modules = module.map_or_else(Vec::new, |module| of_modules(&module, &cluster, queue, place));
     if let Some(found) = cluster.queues.into_iter().find(|found| found.name == *queue) {
         let (is_command, queue, nodes, waiting, address) =
             (*is_command, found.name, found.served_by, found.waiting, cluster.address);
@@ -91,9 +99,43 @@ fn ask_engine(driver: &mut Driver, id: TaskId, reasons: &mut Vec<Reason>) -> Res
             let nodes = if is_command { found.commands_run_by } else { nodes };
             Reason::ServedBy { queue, nodes, waiting }
         };
-        reasons.insert(at + 1, reason);
+        reasons.splice(at + 1..at + 1, [reason].into_iter().chain(of_modules));
     }
     Ok(())
+}
+
+/// Returns the module of a task that may be in a queue; none of a command.
+fn module_of(explanation: &Explanation) -> Option<String> {
+    let in_queue = |reason: &Reason| matches!(reason, Reason::InQueue { is_command: false, .. });
+    let (module, _) = explanation.task.target.split_once('.')?;
+    explanation.reasons.iter().any(in_queue).then(|| module.to_owned())
+}
+
+/// Says which of the living nodes that serve a queue lack a module, or have another build of it than this place.
+fn of_modules(module: &str, cluster: &ClusterReport, queue: &str, place: PlaceId) -> Vec<Reason> {
+    // A built-in one is in nobody's folder.
+    if builtin_names().any(|built_in| built_in == module) {
+        return Vec::new();
+    }
+    let place = place.to_string();
+    let serves = |node: &&NodeReport| node.is_alive && node.queues.iter().any(|served| served == queue);
+    let serving: Vec<_> = cluster.nodes.iter().filter(serves).collect();
+    let lacking = serving.iter().filter(|node| node.lacks(module)).map(|node| node.node_id.clone());
+    let lacking: Vec<_> = lacking.collect();
+    let mut reasons = Vec::new();
+    if !lacking.is_empty() {
+        let is_everywhere = lacking.len() == serving.len();
+        reasons.push(Reason::ModuleLacking { module: module.into(), nodes: lacking, is_everywhere });
+    }
+    let own = cluster.nodes.iter().find(|node| node.place_id == place).and_then(|node| node.digest_of(module));
+    if let Some(own) = own {
+        let other = |node: &&NodeReport| Some((node.node_id.clone(), node.digest_of(module)?.to_owned()));
+        let others: Vec<_> = serving.iter().filter_map(other).filter(|(_, digest)| digest != own).collect();
+        if !others.is_empty() {
+            reasons.push(Reason::OtherBuild { module: module.into(), digest: own.into(), others });
+        }
+    }
+    reasons
 }
 
 /// For programs, with each reason's sentence beside its parts.

@@ -584,7 +584,10 @@ impl FinishedTask {
                 None => String::new(),
             };
             let elsewhere = match failure {
-                Failure::Module { message } => library_of_this_shell(&self.target, message).unwrap_or_default(),
+                // A path of this machine is for its own head.
+                Failure::Module { message } if self.cluster_task_id.is_none() => {
+                    library_of_this_shell(&self.target, message).unwrap_or_default()
+                }
                 _ => String::new(),
             };
             let past = PastAttempts(&self.past);

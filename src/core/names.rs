@@ -45,6 +45,10 @@ pub const FUNCTION: &str = "tracer.function";
 /// String: the build of the module's library that the attempt runs: its build id in hexadecimal digits, or, where its linker noted none, a number made
 /// from its contents. Not there for what is built into tracer.
 pub const MODULE_VERSION: &str = "tracer.module.version";
+/// String: the SHA-256 of the module's library, on the span of an attempt at a task of a queue whose origin has another one.
+pub const MODULE_DIGEST: &str = "tracer.module.digest";
+/// String: the SHA-256 of the module's library at the task's origin, where [`MODULE_DIGEST`] is.
+pub const MODULE_ORIGIN_DIGEST: &str = "tracer.module.origin_digest";
 /// String: the type of the actor, `<module>.<Type>`, on the spans of actors and their methods only.
 pub const ACTOR_CLASS: &str = "tracer.actor_class";
 /// String: the method, `new` for the creation, on the spans of actors and their methods only.

@@ -33,6 +33,7 @@ mod bundles;
 mod demands;
 mod held;
 mod keys;
+mod modules;
 mod output;
 mod run_times;
 mod trust;
@@ -42,6 +43,7 @@ use bundles::{BundleChange, HeldBundle, SharedBundle};
 use demands::Demands;
 use held::HeldTasks;
 use keys::SharedKey;
+use modules::ModulesKnown;
 use run_times::{Function, RunTimes};
 
 /// Intervals of redelivery after which a task that nothing was heard of is looked at.
@@ -505,6 +507,7 @@ pub struct Agent {
     /// Imports that the head was told of.
     told: u64,
     demands: Demands,
+    modules: ModulesKnown,
     is_reachable: bool,
     /// Since when the engine cannot be reached, by the monotonic clock.
     unreachable_since_ns: u64,
@@ -543,6 +546,7 @@ impl Agent {
             told_then: 0,
             told: 0,
             demands: Demands::default(),
+            modules: ModulesKnown::default(),
             is_reachable: false,
             unreachable_since_ns: now_ns,
             next_beat_ns: now_ns,
@@ -652,7 +656,13 @@ impl Agent {
                 slots: u32::try_from(self.slots).unwrap_or(u32::MAX),
                 queues: self.queues_that_fit(),
                 shared_commands: self.settings.shared_commands,
+                too_large: self.queues_too_large(),
+                resources: self.demands.amounts(),
+                modules: self.modules.own().clone(),
             };
+            if self.modules.beat() {
+                self.pull();
+            }
             self.say(Request::Beat(beat.encode()));
             self.read_bounds_now_and_then();
             self.look_again(now_ns);
@@ -1126,7 +1136,7 @@ impl Agent {
         for at in 0..self.settings.queues.len() {
             let queue = &self.settings.queues[at].0;
             let count = self.room_of(queue);
-            if count > 0 {
+            if count > 0 && !self.modules.leaves(queue) {
                 self.pull_from(queue.clone(), count);
             }
         }

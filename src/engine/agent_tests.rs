@@ -8,7 +8,7 @@ use tracer_ipc::protocol::{OutputSize, Stream, Written};
 
 use super::*;
 use crate::bundle;
-use crate::message::{BundledTask, Prepared, prepare};
+use crate::message::{BundledTask, ListedModules, Prepared, prepare};
 use crate::output::OutputMessage;
 
 const QUEUE: &str = "default";
@@ -196,7 +196,7 @@ impl Engine {
                 kept.into_iter().for_each(|message| message.again_ns = Some(now_ns));
                 None
             }
-            Request::StopPulling | Request::ReadBounds => None,
+            Request::StopPulling | Request::ReadBounds | Request::ReadNodes => None,
             Request::Done(handle) | Request::PutAside(Dead { handle, .. }) => {
                 let kept = handle.0.parse::<usize>().ok().and_then(|number| self.kept.messages.get_mut(number));
                 kept.into_iter().for_each(|message| message.is_done = true);
@@ -1759,4 +1759,39 @@ fn a_task_of_a_bundle_is_taken_back_if_nobody_has_the_bundle_and_the_others_go_o
     agent.on_tick(10 * SECOND);
     let is_about_it = |effect: &Effect| matches!(effect, Effect::Ask(_, Request::Read(_) | Request::Swap { .. }));
     assert!(!agent.take_effects().iter().any(is_about_it), "it is not asked for again");
+}
+
+#[test]
+fn a_task_whose_module_is_lacking_is_left_to_a_node_that_has_it_and_taken_where_none_has() {
+    let lacking = |others: Option<&[(&str, &str)]>| {
+        let mut agent = agent();
+        agent.on_free(4, 4, 0);
+        let node = |(queue, module): &(&str, &str)| {
+            let modules = ListedModules { modules: [((*module).to_owned(), None)].into(), left_out: 0 };
+            (PlaceId(99), Heartbeat { queues: vec![(*queue).to_owned()], modules, ..Heartbeat::default() })
+        };
+        others.into_iter().for_each(|others| agent.on_nodes(others.iter().map(node).collect()));
+        agent.take_effects();
+        agent.on_delivered_lacking(delivery_of(1, 1), "m", 0);
+        let effects = agent.take_effects();
+        (agent, effects)
+    };
+    let is_given_back = |effect: &Effect| matches!(effect, Effect::Ask(_, Request::GiveBackLater(_)));
+    let (_, effects) = lacking(None);
+    assert!(matches!(&effects[..], [Effect::Ask(_, Request::ReadNodes), back] if is_given_back(back)), "{effects:?}");
+    let (mut agent, effects) = lacking(Some(&[(QUEUE, "m")]));
+    assert!(matches!(&effects[..], [back] if is_given_back(back)), "{effects:?}");
+    assert!(agent.modules.leaves(QUEUE), "it does not come to this node again and again");
+    for beat in 1..=5 {
+        agent.on_tick(beat * 3 * SECOND);
+        assert!(!agent.modules.leaves(QUEUE));
+    }
+    agent.take_effects();
+    agent.on_delivered_lacking(delivery_of(1, 1), "m", 0);
+    let effects = agent.take_effects();
+    assert!(matches!(&effects[..], [Effect::Ask(_, Request::ReadNodes), _]), "that is long ago: {effects:?}");
+    for others in [&[][..], &[(QUEUE, "n")], &[("other", "m")]] {
+        let (_, effects) = lacking(Some(others));
+        assert!(matches!(&effects[..], [Effect::Ask(_, Request::Swap { .. })]), "nobody has it: {effects:?}");
+    }
 }

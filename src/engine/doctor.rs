@@ -3,11 +3,15 @@
 use std::collections::BTreeSet;
 
 use tracer_core::count::{Count, Size};
+use tracer_core::queue::QueueBound;
 use tracer_ipc::protocol::EngineAccess;
 
 use crate::access::{self, EngineError};
+use crate::message::Heartbeat;
 use crate::server_version::ServerVersion;
 use crate::survey::Survey;
+
+mod modules;
 
 /// The most bytes of a message that tracer sends, with its headers.
 const LARGEST_MESSAGE: usize = 640 << 10;
@@ -139,6 +143,8 @@ pub fn examine(access: &EngineAccess, survey: &Survey, seen: &Seen) -> Vec<Findi
     }
     findings.extend(of_limits(survey, seen.storage));
     findings.extend(of_nodes(survey));
+    findings.extend(of_bounds(survey));
+    findings.extend(modules::of_modules(survey));
     findings.sort_by_key(|finding| std::cmp::Reverse(finding.severity));
     findings
 }
@@ -319,6 +325,39 @@ fn of_nodes(survey: &Survey) -> Vec<Finding> {
     findings
 }
 
+/// Returns the queues whose tasks may ask for more than a node has that is to serve them.
+fn of_bounds(survey: &Survey) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    for queue in survey.queues() {
+        let bound = QueueBound { num_cpus: queue.num_cpus, resources: queue.resources.clone().into_iter().collect() };
+        for beat in survey.living() {
+            let Heartbeat { node_id, slots, resources, queues, too_large, .. } = &beat.heartbeat;
+            let has = QueueBound { num_cpus: *slots, resources: resources.clone() };
+            let is_for_it = queues.iter().chain(too_large).any(|name| *name == queue.name);
+            // An agent that has not heard of its head yet knows of no slots.
+            if !is_for_it || *slots == 0 || has.has(&bound) {
+                continue;
+            }
+            let asks = has.with(&bound);
+            let flags = asks.resources.iter().map(|(name, amount)| format!("{name}={amount}")).collect::<Vec<_>>();
+            let resources = if flags.is_empty() { String::new() } else { format!(" --resources {}", flags.join(",")) };
+            findings.push(Finding::new(
+                Severity::Warning,
+                "too_small",
+                format!(
+                    "a task of the queue `{}` may ask for {bound}, but node `{node_id}`, which is to serve it, has {has}: it takes nothing from it",
+                    queue.name
+                ),
+                format!(
+                    "start that node with `--num-workers {}{resources}`, or without this queue; or lower what a task may ask for: `tracer engine queue {}`",
+                    asks.num_cpus, queue.name
+                ),
+            ));
+        }
+    }
+    findings
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -399,6 +438,22 @@ mod tests {
         let dead = |messages| StreamSeen { name: "DEAD".into(), is_dead: true, messages, ..StreamSeen::default() };
         assert_eq!(of(&|survey| survey.streams.push(with(dead(1))), &seen()), ["put_aside"]);
         assert_eq!(of(&|survey| survey.streams.push(with(dead(0))), &seen()), [""; 0]);
+        let raised = |slots| {
+            move |survey: &mut Survey| {
+                let bound = Some(QueueBound { num_cpus: 3, resources: Vec::new() });
+                survey.streams.push(with(StreamSeen { bound, ..queue("default", 0, 0) }));
+                survey.beats[0].heartbeat.slots = slots;
+            }
+        };
+        assert_eq!(of(&raised(2), &seen()), ["too_small"], "before the node has heard of it");
+        assert_eq!(of(&raised(3), &seen()), [""; 0]);
+        assert_eq!(of(&raised(0), &seen()), [""; 0], "it is not known what it has");
+        let knows_it = |survey: &mut Survey| {
+            raised(2)(survey);
+            let heartbeat = &mut survey.beats[0].heartbeat;
+            heartbeat.too_large = std::mem::take(&mut heartbeat.queues);
+        };
+        assert_eq!(of(&knows_it, &seen()), ["too_small"], "and after");
         assert_eq!(of(&|survey| survey.unread_beats = 1, &seen()), ["other_version"]);
         assert_eq!(of(&|survey| survey.unanswered.push("Q".into()), &seen()), ["unanswered"]);
         assert_eq!(of(&|survey| survey.server.max_payload = 65_536, &seen()), ["max_payload"]);

@@ -6,7 +6,7 @@ use tracer_core::task::{Envelope, FunctionSpec, TaskSpec};
 
 use super::*;
 use crate::bundle::{BundleEvent, change_bundle};
-use crate::message::{BundledTask, KeyEntry};
+use crate::message::{BundledTask, KeyEntry, ListedModules};
 
 const QUEUE: &str = "default";
 const SECOND: u64 = 1_000_000_000;
@@ -76,6 +76,9 @@ fn seeds() -> Vec<Vec<u8>> {
         slots: 2,
         queues: vec![QUEUE.into()],
         shared_commands: true,
+        too_large: vec![QUEUE.into()],
+        resources: vec![("gpu".into(), 1)],
+        modules: ListedModules { modules: [("m".into(), None), ("n".into(), Some([7; 32]))].into(), left_out: 1 },
     };
     let id = ClusterTaskId { place: OWN.place, task: TaskId(10) };
     let told =

@@ -194,6 +194,8 @@ pub enum Request {
     GiveBackLater(Handle),
     /// Read what tasks of this node's queues may ask for. Not answered: it comes as an input of its own.
     ReadBounds,
+    /// Read the heartbeats of all nodes. Not answered: they come as an input of their own.
+    ReadNodes,
     /// Remove a message. Not answered: it may come again.
     Done(Handle),
     /// Keep a message with the reason where people find it, and remove it from its queue. Not answered: it may come again.

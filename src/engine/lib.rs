@@ -9,6 +9,7 @@
 //! | [`bundle`] | several short tasks with one message and one record, and how that becomes a record for each |
 //! | [`message`], [`output`] | bytes that other nodes read: messages of queues and between nodes, heartbeats |
 //! | [`interface`] | what is asked of an engine |
+//! | [`digest`], `modules` | libraries of modules, by which nodes tell whether they run the same |
 //! | [`agent`] | what the agent decides |
 //! | [`survey`] | what an engine tells of a cluster: nodes, queues, and who serves them |
 //! | `signed` | what submitters sign, and what nodes trust |
@@ -26,10 +27,13 @@
 pub mod access;
 pub mod agent;
 pub mod bundle;
+pub mod digest;
 #[cfg(feature = "nats")]
 pub mod doctor;
 pub mod interface;
 pub mod message;
+#[cfg(feature = "nats")]
+mod modules;
 #[cfg(feature = "nats")]
 mod nats;
 pub mod output;

@@ -1,5 +1,7 @@
 //! Messages of queues and between nodes, and heartbeats: bytes that another node, of another version or of nobody's, may have written.
 
+use std::collections::BTreeMap;
+
 use tracer_core::codec::{Put, Take, WireError};
 use tracer_core::queue::QueueBound;
 use tracer_core::task::{Envelope, Failure, Input, InputSource, Outcome, TaskId};
@@ -226,6 +228,10 @@ pub(crate) fn take_name(take: &mut Take<'_>) -> Result<String, WireError> {
     Ok(name.to_owned())
 }
 
+fn take_names(take: &mut Take<'_>) -> Result<Vec<String>, WireError> {
+    (0..take.u32()?).map(|_| take_name(take)).collect()
+}
+
 pub(crate) fn begin(bytes: &[u8]) -> Result<Take<'_>, WireError> {
     let mut take = Take::new(bytes);
     if take.u8()? != VERSION {
@@ -290,8 +296,70 @@ pub(crate) fn with_origin(message: &[u8], id: ClusterTaskId) -> Result<Vec<u8>, 
     Ok(TaskMessage { envelope: &envelope, ..message }.encode())
 }
 
+/// Modules that a node finds by name, those alone of which there is room to tell.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ListedModules {
+    /// Each with the SHA-256 of its library, if that was read.
+    pub modules: BTreeMap<String, Option<Digest>>,
+    /// Number of those that are not told of.
+    pub left_out: u32,
+}
+
+impl ListedModules {
+    /// The most modules.
+    const COUNT: usize = 64;
+    /// The most bytes of their names.
+    const BYTES: usize = 4096;
+
+    /// Returns as many of these as there is room for, those first that `is_used`.
+    pub fn of(all: BTreeMap<String, Option<Digest>>, is_used: impl Fn(&str) -> bool) -> ListedModules {
+        let mut sorted: Vec<_> = all.into_iter().collect();
+        sorted.sort_by_key(|(name, digest)| (!is_used(name), digest.is_none()));
+        let (mut listed, mut bytes) = (ListedModules::default(), 0);
+        for (name, digest) in sorted {
+            let is_shown = name.len() <= NAME_LIMIT && !name.chars().any(char::is_control);
+            if !is_shown || listed.modules.len() == Self::COUNT || bytes + name.len() > Self::BYTES {
+                listed.left_out = listed.left_out.saturating_add(1);
+                continue;
+            }
+            bytes += name.len();
+            listed.modules.insert(name, digest);
+        }
+        listed
+    }
+
+    /// Returns whether a node that says this has a module, as far as it is told.
+    pub fn may_have(&self, module: &str) -> bool {
+        self.modules.contains_key(module) || self.left_out > 0
+    }
+
+    fn put(&self, out: &mut Vec<u8>) {
+        out.put_u32(self.modules.len() as u32);
+        for (name, digest) in &self.modules {
+            out.put_str(name);
+            out.put_u8(digest.is_some().into());
+            digest.iter().for_each(|digest| out.put_exact(digest));
+        }
+        out.put_u32(self.left_out);
+    }
+
+    fn take(take: &mut Take<'_>) -> Result<ListedModules, WireError> {
+        let count = take.u32()?;
+        if count as usize > Self::COUNT {
+            return Err(WireError::UnknownValue("number of modules"));
+        }
+        let module = |_| {
+            let name = take_name(take)?;
+            let digest = if take_flag(take)? { Some(take.array()?) } else { None };
+            Ok((name, digest))
+        };
+        let modules = (0..count).map(module).collect::<Result<_, WireError>>()?;
+        Ok(ListedModules { modules, left_out: take.u32()? })
+    }
+}
+
 /// A heartbeat of a node, which it writes every few seconds.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Heartbeat {
     /// The number of the start of its head.
     pub life: u64,
@@ -307,6 +375,12 @@ pub struct Heartbeat {
     pub queues: Vec<String>,
     /// True if it runs commands of these queues too.
     pub shared_commands: bool,
+    /// Queues that it was started for and takes nothing from: their tasks may ask for more than it has.
+    pub too_large: Vec<String>,
+    /// Named resources that it has, free or not.
+    pub resources: Vec<(String, u64)>,
+    /// Modules that it has.
+    pub modules: ListedModules,
 }
 
 impl Heartbeat {
@@ -321,6 +395,14 @@ impl Heartbeat {
         out.put_u32(self.queues.len() as u32);
         self.queues.iter().for_each(|queue| out.put_str(queue));
         out.put_u8(self.shared_commands.into());
+        out.put_u32(self.too_large.len() as u32);
+        self.too_large.iter().for_each(|queue| out.put_str(queue));
+        out.put_u32(self.resources.len() as u32);
+        for (name, amount) in &self.resources {
+            out.put_str(name);
+            out.put_u64(*amount);
+        }
+        self.modules.put(&mut out);
         out
     }
 
@@ -329,10 +411,15 @@ impl Heartbeat {
         let mut take = begin(bytes)?;
         let (life, node_id, version) = (take.u64()?, take_name(&mut take)?, take_name(&mut take)?);
         let (free, slots) = (take.u32()?, take.u32()?);
-        let queues = (0..take.u32()?).map(|_| take_name(&mut take)).collect::<Result<_, WireError>>()?;
+        let queues = take_names(&mut take)?;
         let shared_commands = take_flag(&mut take)?;
+        let too_large = take_names(&mut take)?;
+        let count = take.u32()?;
+        let resource = |_| Ok((take_name(&mut take)?, take.u64()?));
+        let resources = (0..count).map(resource).collect::<Result<_, WireError>>()?;
+        let modules = ListedModules::take(&mut take)?;
         take.finish()?;
-        Ok(Heartbeat { life, node_id, version, free, slots, queues, shared_commands })
+        Ok(Heartbeat { life, node_id, version, free, slots, queues, shared_commands, too_large, resources, modules })
     }
 }
 
@@ -456,7 +543,29 @@ mod tests {
         }
         let queues = vec!["default".into(), "gpu".into()];
         let (node_id, version) = ("a".into(), "0.1.0".into());
-        let beat = Heartbeat { life: 7, node_id, version, free: 1, slots: 2, queues, shared_commands: true };
+        let all: BTreeMap<_, _> = (0..70).map(|number| (format!("m{number:02}"), None)).collect();
+        let all =
+            [("x\n".to_owned(), None), ("y".into(), Some([8; 32])), ("z".into(), Some([9; 32]))].into_iter().chain(all);
+        let modules = ListedModules::of(all.collect(), |name| name == "m69");
+        assert_eq!((modules.modules.len(), modules.left_out), (64, 9));
+        assert_eq!(
+            (modules.modules.get("m69"), modules.modules["z"]),
+            (Some(&None), Some([9; 32])),
+            "those in use first"
+        );
+        let (too_large, resources) = (vec!["gpu".into()], vec![("gpu".into(), 3)]);
+        let beat = Heartbeat {
+            life: 7,
+            node_id,
+            version,
+            free: 1,
+            slots: 2,
+            queues,
+            shared_commands: true,
+            too_large,
+            resources,
+            modules,
+        };
         assert_eq!(Heartbeat::decode(&beat.encode()), Ok(beat.clone()));
         for node_id in ["\x1b[2J".to_owned(), "a".repeat(NAME_LIMIT + 1)] {
             assert!(Heartbeat::decode(&Heartbeat { node_id, ..beat.clone() }.encode()).is_err());

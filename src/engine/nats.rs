@@ -46,7 +46,7 @@ use crate::access::{self, Credentials, EngineError};
 use crate::bundle::BUNDLE_LIMIT;
 use crate::doctor::{self, Finding};
 use crate::interface::{Answer, Dead, Delivery, Entry, Handle, PutError, Queues, RecordKey, Request, Tier};
-use crate::message::{BundleMessage, Told};
+use crate::message::{BundleMessage, Heartbeat, Told};
 use crate::signed::{self, Address, Signer, Unusable};
 use crate::survey::Survey;
 use copies::Copies;
@@ -120,6 +120,8 @@ pub(crate) enum FromEngine {
     Told(Vec<u8>, Option<OwnedSemaphorePermit>),
     /// The most that tasks of this node's queues may ask for.
     Bounds(Vec<(String, QueueBound)>),
+    /// The heartbeats of the living nodes.
+    Nodes(Vec<(PlaceId, Heartbeat)>),
     /// The answer to a question for the cluster, under its number.
     Surveyed(u64, Result<Survey, String>),
     /// Start of a time in which the engine can be reached, with its name and version.
@@ -346,6 +348,13 @@ impl Nats {
                 None
             }
             Request::GiveBackLater(handle) => self.acknowledge(handle, GIVE_BACK_LATER).await,
+            Request::ReadNodes => {
+                if let Ok(survey) = self.survey().await {
+                    let nodes = survey.living().map(|beat| (beat.place, beat.heartbeat.clone())).collect();
+                    let _ = self.events.send(FromEngine::Nodes(nodes));
+                }
+                None
+            }
             Request::ReadBounds => {
                 if let Ok(bounds) = bounds::read_all(&self.context, &self.queues.names).await {
                     let _ = self.events.send(FromEngine::Bounds(bounds));

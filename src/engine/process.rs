@@ -23,6 +23,7 @@ use crate::agent::{Agent, BUNDLE_WAIT_NS, Effect, Import, NotStored, Settings, S
 use crate::doctor::{Examination, Finding};
 use crate::interface::{Answer, Key, PutError, Queues, Request, Tier};
 use crate::message::{Prepared, TaskMessage, prepare};
+use crate::modules::Modules;
 use crate::nats::{self, ACK_WAIT, FromEngine, Nats, roles};
 use crate::record::{Claim, End, Holder, Mark, PastAttempt, Terms};
 use crate::signed::Signer;
@@ -169,6 +170,7 @@ async fn serve(
         signs_as: signer.as_ref().map(|signer| signer.public_key().to_owned()),
     };
     let mut agent = Agent::new(settings, now_ns());
+    let mut modules = Modules::new(node.module_folders, node.built_in_modules);
     let (events, mut from_engine) = unbounded_channel();
     let names = node.queues.into_iter().map(|(queue, _)| queue).collect();
     let queues = Queues { names, shared_commands: node.shared_commands };
@@ -183,21 +185,22 @@ async fn serve(
         tokio::select! {
             message = from_head.recv() => {
                 let Some(message) = message else { return Ok(()) };
-                on_head(&mut agent, &nats, message?, now_ns())?;
+                on_head(&mut agent, &mut modules, &nats, message?, now_ns())?;
                 while let Ok(message) = from_head.try_recv() {
-                    on_head(&mut agent, &nats, message?, now_ns())?;
+                    on_head(&mut agent, &mut modules, &nats, message?, now_ns())?;
                 }
             }
             event = from_engine.recv() => {
                 let Some(event) = event else { return Ok(()) };
-                on_engine(&mut agent, &mut out, event, now_ns());
+                on_engine(&mut agent, &mut modules, &mut out, event, now_ns());
                 while let Ok(event) = from_engine.try_recv() {
-                    on_engine(&mut agent, &mut out, event, now_ns());
+                    on_engine(&mut agent, &mut modules, &mut out, event, now_ns());
                 }
             }
             () = tokio::time::sleep(wait) => {}
         }
         if next_ns <= now_ns() {
+            modules.look().into_iter().for_each(|listed| agent.on_modules(listed));
             next_ns = agent.on_tick(now_ns());
         }
         if agent.take_new_work() {
@@ -363,7 +366,13 @@ fn lost_elsewhere(past: &PastAttempt) -> LostElsewhere {
     LostElsewhere { attempt: past.number, node_id, since_unix_nano: unix_nano, until_unix_nano: past.until_unix_nano }
 }
 
-fn on_head(agent: &mut Agent, nats: &Arc<Nats>, message: ToAgent, now_ns: u64) -> Result<(), AgentError> {
+fn on_head(
+    agent: &mut Agent,
+    modules: &mut Modules,
+    nats: &Arc<Nats>,
+    message: ToAgent,
+    now_ns: u64,
+) -> Result<(), AgentError> {
     match message {
         ToAgent::Node(_) => return Err(AgentError::Protocol(WireError::UnknownValue("second node"))),
         ToAgent::Share {
@@ -380,6 +389,7 @@ fn on_head(agent: &mut Agent, nats: &Arc<Nats>, message: ToAgent, now_ns: u64) -
             is_new,
             is_stored,
         } => {
+            modules.note_shared(&envelope);
             let terms = Terms { at_most_once, crash_limit };
             let Prepared { envelope, values, asks_for } = prepare(&envelope, large).map_err(AgentError::Protocol)?;
             let message = TaskMessage { submitted_unix_nano, terms, envelope: &envelope, digests: &[] }.encode();
@@ -392,6 +402,9 @@ fn on_head(agent: &mut Agent, nats: &Arc<Nats>, message: ToAgent, now_ns: u64) -
             agent.on_share(task, Sharing { queue, tier, message, values, key, asks_for, is_new, is_stored }, now_ns);
         }
         ToAgent::ShareBundle { first, count, queue, crash_limit, run_ns, is_new, is_stored, tasks } => {
+            if let Some((_, _, envelope)) = tasks.first() {
+                modules.note_shared(envelope);
+            }
             let tasks = tasks.into_iter().map(|(task, submitted, envelope)| (task, (submitted, envelope))).collect();
             let sharing = SharingBundle { queue, crash_limit, count, run_ns, tasks, is_new, is_stored };
             agent.on_share_bundle(first, sharing, now_ns);
@@ -421,7 +434,7 @@ fn on_head(agent: &mut Agent, nats: &Arc<Nats>, message: ToAgent, now_ns: u64) -
     Ok(())
 }
 
-fn on_engine(agent: &mut Agent, out: &mut Out, event: FromEngine, now_ns: u64) {
+fn on_engine(agent: &mut Agent, modules: &mut Modules, out: &mut Out, event: FromEngine, now_ns: u64) {
     match event {
         FromEngine::Answer(number, answer) => {
             if matches!(answer, Answer::Key(_)) {
@@ -429,7 +442,11 @@ fn on_engine(agent: &mut Agent, out: &mut Out, event: FromEngine, now_ns: u64) {
             }
             agent.on_answer(number, answer);
         }
-        FromEngine::Delivered(delivery) => agent.on_delivered(delivery, now_unix_nano()),
+        FromEngine::Delivered(delivery) => match modules.lacked_by(&delivery.message) {
+            None => agent.on_delivered(delivery, now_unix_nano()),
+            Some(module) => agent.on_delivered_lacking(delivery, &module, now_unix_nano()),
+        },
+        FromEngine::Nodes(nodes) => agent.on_nodes(nodes),
         FromEngine::Record(key, record) => agent.on_record(key, &record),
         FromEngine::Told(told, _room) => agent.on_told(&told, now_unix_nano()),
         FromEngine::Dead(dead) => agent.on_dead(dead),

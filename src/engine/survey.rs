@@ -4,8 +4,9 @@ use std::collections::BTreeMap;
 
 use tracer_core::PlaceId;
 use tracer_core::queue::QueueBound;
-use tracer_ipc::protocol::{ClusterReport, NodeReport, QueueReport};
+use tracer_ipc::protocol::{ClusterReport, ModuleReport, NodeReport, QueueReport};
 
+use crate::digest::hex;
 use crate::message::Heartbeat;
 
 /// Time without a heartbeat after which a node is not counted among the living, in nanoseconds: more than three of its intervals.
@@ -167,6 +168,14 @@ impl Survey {
                 slots: beat.heartbeat.slots,
                 free: beat.heartbeat.free,
                 shared_commands: beat.heartbeat.shared_commands,
+                modules: beat
+                    .heartbeat
+                    .modules
+                    .modules
+                    .iter()
+                    .map(|(name, digest)| ModuleReport { name: name.clone(), digest: digest.as_ref().map(hex) })
+                    .collect(),
+                modules_left_out: beat.heartbeat.modules.left_out,
             })
             .collect();
         nodes.sort_by(|a, b| (!a.is_alive, &a.node_id, &a.place_id).cmp(&(!b.is_alive, &b.node_id, &b.place_id)));
@@ -191,7 +200,7 @@ pub(crate) mod tests {
         let queues = queues.iter().map(|queue| (*queue).to_owned()).collect();
         let version = "0.1.0".into();
         let node_id = node_id.into();
-        let heartbeat = Heartbeat { life: 1, node_id, version, free: 1, slots: 2, queues, shared_commands: false };
+        let heartbeat = Heartbeat { life: 1, node_id, version, free: 1, slots: 2, queues, ..Heartbeat::default() };
         Beat { place: PlaceId(place), stamp_ns, heartbeat }
     }
 

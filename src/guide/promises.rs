@@ -364,6 +364,8 @@
 //!
 //! - Who may write to the engine can withhold tasks, end them with outcomes of its own and have a signed task delivered again under its own id; signatures keep it from running anything else. They say who has submitted,
 //!   not that the engine's records are true.
+//! - A message that somebody has kept runs again if it is put back under its id when its record is gone, seven days after the end: what is signed has no expiry, because a task may wait for as long as it has to.
+//!   Until then the record says that it has ended, and nothing runs.
 //! - Kept by `hostile_queues::rubbish_in_a_queue_is_put_aside_with_its_reason_and_every_real_task_runs`,
 //!   `hostile_queues::nodes_with_trusted_keys_run_what_those_have_signed_and_put_everything_else_aside`,
 //!   `hostile_queues::a_message_of_a_signed_task_that_somebody_replaces_is_put_again_and_runs`,
@@ -395,6 +397,14 @@
 //! - A node that takes some runs any program of whoever may submit to its queues.
 //! - Kept by `shared_commands::a_queue_takes_commands_once_a_node_runs_some_and_no_other_node_ever_does` and
 //!   `a_command_of_a_queue_is_run_where_that_was_permitted_and_nowhere_else` in `src/reactor/sharing_tests.rs`.
+//!
+//! **A task of a queue runs where its module is, and another build is told.** A node that lacks a module leaves its tasks to living nodes of the queue that have it; where there are none the task fails by name, and
+//! is not given back for ever. What ran is told by SHA-256 where it is not the build of the submitter.
+//!
+//! - Another build is not refused. Which nodes have a module is known from their heartbeats, every 3 seconds; in between a task may wait a second, or fail where a node has just got the module.
+//! - A node that has left a task to others takes nothing new from that queue before its next heartbeat.
+//! - Kept by `shared_modules::a_task_whose_module_a_node_lacks_is_left_to_the_node_that_has_it`,
+//!   `shared_modules::another_build_of_a_module_runs_and_both_digests_are_told` and `src/engine/doctor/modules.rs`.
 //!
 //! **What a node takes from a queue can begin there.** A queue says what its tasks may ask for; one that asks for more is refused, and a node takes none before that much is free.
 //!

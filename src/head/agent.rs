@@ -4,21 +4,25 @@
 //! driver that submits some.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use tracer_core::count::Count;
 use tracer_core::{ClusterTaskId, PlaceId};
+use tracer_engine::digest;
 
 use super::io::{HeadIo, Source};
 use super::process::{AgentCommand, FrontProcess, describe_exit};
 use super::reactor::Effects;
 use crate::config::Engine;
+use crate::hook::builtin_names;
+use crate::module_store::ModuleStore;
 use crate::protocol::frame::put_frame;
 use crate::protocol::{
-    AgentNode, ClaimedBy, ClusterReport, EngineReport, Found, Reply, SharedEnd, SharedReport, TaskState, ToAgent, kind,
-    put_reply,
+    AgentNode, ClaimedBy, ClusterReport, Digest, EngineReport, Found, Reply, SharedEnd, SharedReport, TaskState,
+    ToAgent, kind, put_reply,
 };
-use crate::task::{Failure, Outcome};
+use crate::task::{Failure, ModuleVersion, Outcome};
 use crate::value::JsonText;
 
 /// Pause before a process that has ended is started again.
@@ -62,6 +66,29 @@ pub(super) struct AgentLink {
     questions: BTreeMap<u64, (Question, u64, u64)>,
     next_question: u64,
     put_aside: PutAside,
+    pub(super) digests: ModuleDigests,
+}
+
+/// Digests of the libraries of tasks that go into queues, by version: a copy never changes, so each is read once.
+#[derive(Default)]
+pub(super) struct ModuleDigests(BTreeMap<ModuleVersion, Digest>);
+
+impl ModuleDigests {
+    /// Versions that are remembered. Beyond it all are forgotten.
+    const LIMIT: usize = 256;
+
+    /// Returns the digest of a version, if there is a copy of it that can be read.
+    pub(super) fn of(&mut self, version: ModuleVersion, store: &ModuleStore) -> Option<Digest> {
+        if let Some(digest) = self.0.get(&version) {
+            return Some(*digest);
+        }
+        let digest = digest::of_file(&store.find(version)?.library).ok()?;
+        if self.0.len() == ModuleDigests::LIMIT {
+            self.0.clear();
+        }
+        self.0.insert(version, digest);
+        Some(digest)
+    }
 }
 
 /// Messages of queues that were put aside under this head.
@@ -94,6 +121,7 @@ impl AgentLink {
             questions: BTreeMap::new(),
             next_question: 0,
             put_aside: PutAside::default(),
+            digests: ModuleDigests::default(),
         }
     }
 
@@ -113,7 +141,7 @@ impl AgentLink {
     }
 
     /// Notes that it has said hello on a connection, and returns who it is told that it is.
-    pub(super) fn on_hello(&mut self, connection: u64, node_id: &str) -> ToAgent {
+    pub(super) fn on_hello(&mut self, connection: u64, node_id: &str, module_folders: Vec<PathBuf>) -> ToAgent {
         self.connection = Some(connection);
         self.outbox.clear();
         self.told_free = None;
@@ -127,6 +155,8 @@ impl AgentLink {
             max_shared_value: self.engine.max_shared_value,
             trusted_keys: self.engine.trusted_keys.clone(),
             shared_commands: self.engine.shared_commands,
+            module_folders,
+            built_in_modules: builtin_names().map(str::to_owned).collect(),
         }))
     }
 

@@ -35,6 +35,7 @@ use crate::children;
 use crate::control_group::Group;
 use crate::fault;
 use crate::identity::open_pidfd;
+use crate::module_store::ModuleStore;
 use crate::protocol::frame::put_frame;
 use crate::protocol::{
     Accepted, CommandUsage, Finished, Lease, Output, OutputSize, Period, SpanCounts, Stream, ToAgent, kind,
@@ -42,7 +43,7 @@ use crate::protocol::{
 };
 use crate::session;
 use crate::spool::{ClaimState, Story};
-use crate::task::{AttemptReport, Outcome, Refusal, SpanLink, StopReason, TaskId, WorkerId};
+use crate::task::{AttemptReport, ModuleVersion, Outcome, Refusal, SpanLink, StopReason, TaskId, WorkerId};
 use crate::task_output::{Extent, Nonce, Owner};
 use tracer_core::clock::now_unix_nano;
 
@@ -927,6 +928,10 @@ impl Effects for HeadIo {
     fn journal_end(&mut self, task: TaskId, attempt: u32, ended: &TaskEnd) {
         self.figures.count_end(&ended.outcome);
         self.kept.journal.ended(task, attempt, ended);
+    }
+
+    fn module_digest(&mut self, version: ModuleVersion) -> Option<[u8; 32]> {
+        self.agent.as_mut()?.digests.of(version, &ModuleStore::of_session(&self.session_dir))
     }
 
     fn stand_in(&mut self, of: &StandIn<'_>) -> Option<SpanLink> {

@@ -19,7 +19,7 @@ mod tracing_settings;
 
 pub use tracer_core::codec as wire;
 
-pub use cluster::{ClusterReport, NodeReport, QueueReport};
+pub use cluster::{ClusterReport, ModuleReport, NodeReport, QueueReport};
 pub use explanation::{BlockedTask, Cycle, Explanation, Holder, OtherTask, Reason, RunningTask, WaitsFor};
 pub use message::*;
 pub use metrics::{JournalCounts, METRICS_VERSION, Metrics};

@@ -7,6 +7,7 @@ use tracer_core::task::{Envelope, TaskId, TaskSpec};
 use tracer_ipc::protocol::{BUNDLE_LIMIT, ToAgent};
 
 use crate::{
+    effects::Effects,
     exports,
     state::{State, task::Task},
 };
@@ -60,13 +61,13 @@ fn terms_of(state: &State, id: TaskId) -> Option<(&str, u32)> {
 }
 
 /// Returns what the agent is told of a bundle.
-pub(crate) fn message(state: &mut State, first: TaskId, count: u32) -> Option<ToAgent> {
+pub(crate) fn message(state: &mut State, effects: &mut impl Effects, first: TaskId, count: u32) -> Option<ToAgent> {
     let mut common = None;
     let mut tasks = Vec::new();
     for id in (first.0..first.0 + u64::from(count)).map(TaskId) {
         if let Some(Ok(ToAgent::Share {
             queue, submitted_unix_nano, crash_limit, envelope, is_new, is_stored, ..
-        })) = exports::message(state, id)
+        })) = exports::message(state, effects, id)
         {
             common.get_or_insert((queue, crash_limit, is_new, is_stored, id));
             tasks.push((id, submitted_unix_nano, envelope));

@@ -7,7 +7,7 @@ use crate::state::{
 };
 use tracer_core::ClusterTaskId;
 use tracer_core::task::{
-    AttemptReport, Envelope, Failure, JobId, Outcome, Refusal, SpanLink, StopReason, TaskId, WorkerId,
+    AttemptReport, Envelope, Failure, JobId, ModuleVersion, Outcome, Refusal, SpanLink, StopReason, TaskId, WorkerId,
 };
 use tracer_ipc::protocol::{Accepted, Lease, LostElsewhere, OutputSize, Period, ToAgent};
 use tracer_ipc::spool::ClaimState;
@@ -83,6 +83,8 @@ pub trait Effects {
     fn answer_later(&mut self, to: DriverId, answer: Result<Accepted, (u64, Refusal)>);
     /// Returns the size of the output of an import that was followed, as far as it was read, and forgets it.
     fn take_written(&mut self, import: TaskId) -> OutputSize;
+    /// Returns the SHA-256 of the library of a version of a module, if there is a copy of it.
+    fn module_digest(&mut self, version: ModuleVersion) -> Option<[u8; 32]>;
     /// Tells the agent something. False if there is none: the next one is told all that is open.
     fn to_agent(&mut self, message: &ToAgent) -> bool;
     /// Writes the span of an attempt that was lost with another node. None if it is not traced, or cannot be written.

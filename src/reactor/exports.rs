@@ -99,7 +99,7 @@ fn check_size(state: &State, bytes: u64) -> Result<(), Refusal> {
 const MANY: usize = 16;
 
 /// Returns what the agent is told of a task that is to go into its queue; or why it cannot go there after all.
-pub(crate) fn message(state: &State, id: TaskId) -> Option<Result<ToAgent, Refusal>> {
+pub(crate) fn message(state: &State, effects: &mut impl Effects, id: TaskId) -> Option<Result<ToAgent, Refusal>> {
     let task = state.tasks.get(id)?;
     let open = state.shared.open.get(&id)?;
     let envelope = Envelope::decode(task.envelope()).ok()?;
@@ -120,6 +120,7 @@ pub(crate) fn message(state: &State, id: TaskId) -> Option<Result<ToAgent, Refus
         spec,
         policy,
         module_version: None,
+        module_digest: envelope.module_version.and_then(|version| effects.module_digest(version)),
         // A driver that is gone does not come again.
         wants_output: task.wants_output && task.driver.is_some(),
         traces_runtime: false,

@@ -88,11 +88,11 @@ pub(crate) fn hand_over(state: &mut State, effects: &mut impl Effects, now: Now)
                 while state.shared.to_share.front().is_some_and(rest) {
                     state.shared.to_share.pop_front();
                 }
-                if let Some(message) = bundling::message(state, first, count) {
+                if let Some(message) = bundling::message(state, effects, first, count) {
                     tell(state, effects, first, &message);
                 }
             }
-            None => match exports::message(state, id) {
+            None => match exports::message(state, effects, id) {
                 Some(Ok(message)) => tell(state, effects, id, &message),
                 Some(Err(refusal)) => on_not_stored(state, effects, id, refusal, now),
                 None => {}

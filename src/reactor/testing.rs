@@ -76,6 +76,10 @@ pub(crate) struct Remember {
 }
 
 impl Effects for Remember {
+    fn module_digest(&mut self, version: ModuleVersion) -> Option<[u8; 32]> {
+        Some([version.number() as u8; 32])
+    }
+
     fn drain_output(&mut self, worker: WorkerId, watchers: &Watchers) {
         self.drained.push((worker, watchers.clone()));
     }

@@ -41,6 +41,10 @@ use crate::{fault, fork};
 use tracer_core::clock::now_unix_nano;
 use tracer_core::lock::lock;
 
+mod of_queue;
+
+use of_queue::KnownDigests;
+
 /// Runs attempts, and keeps what they share.
 pub(super) struct Attempts {
     spool: &'static Spool,
@@ -66,6 +70,7 @@ pub(super) struct Attempts {
     pid: u32,
     names: Mutex<SpanNameTable>,
     loaded: Mutex<Loaded>,
+    digests: KnownDigests,
     /// The actor that was made here.
     actor: Mutex<Option<Living>>,
     /// True if there was one: most workers never have any.
@@ -82,7 +87,23 @@ struct Loaded {
     /// By version, module and function, so that a look-up needs no text of its own.
     functions: FxHashMap<Option<ModuleVersion>, Functions>,
     /// The versions that tasks run whose submitter did not say, by module, with the job that they are for.
-    unsaid: HashMap<String, (JobId, Option<Taken>)>,
+    unsaid: HashMap<String, Unsaid>,
+}
+
+/// The version that a job runs of a module whose submitter did not say.
+struct Unsaid {
+    job: JobId,
+    /// None where there is no copy.
+    taken: Option<Taken>,
+    /// Time at which the library was looked at.
+    looked: Instant,
+}
+
+impl Unsaid {
+    /// Returns the version, if it is that of this job.
+    fn version(&self, job: JobId) -> Option<ModuleVersion> {
+        self.taken.as_ref().filter(|_| self.job == job).map(|taken| taken.version)
+    }
 }
 
 type Functions = HashMap<&'static str, HashMap<&'static str, &'static Function>>;
@@ -146,6 +167,7 @@ impl Attempts {
             pid: std::process::id(),
             names: Mutex::new(SpanNameTable::new(names::REMOTE_WORKER_SUFFIX)),
             loaded: Mutex::default(),
+            digests: KnownDigests::default(),
             actor: Mutex::default(),
             has_actor: AtomicBool::new(false),
             meter: SharedMeter::default(),
@@ -289,7 +311,10 @@ impl Attempts {
             trace_state: trace.trace_state.into(),
         });
         let known = match &envelope.spec {
-            TaskSpec::Function(function) => self.find_known(lease, envelope, function),
+            TaskSpec::Function(function) => {
+                self.look_again(lease.job, envelope, function.module);
+                self.find_known(lease, envelope, function)
+            }
             TaskSpec::Command(_) => None,
         };
         let span = self.recorder.map(|recorder| {
@@ -330,7 +355,9 @@ impl Attempts {
         let (outcome, command) = match &envelope.spec {
             TaskSpec::Function(function) => {
                 let traced = Traced { span: span.as_ref(), parent: parent.as_ref(), phases: phases.as_ref() };
-                (self.run_function(lease, envelope, function, known, traced, beside), None)
+                let span = traced.span;
+                let outcome = self.run_function(lease, envelope, function, known, traced, beside);
+                (self.as_of_queue(outcome, lease, envelope, function, span), None)
             }
             TaskSpec::Command(spec) => {
                 if let Some(span) = span.as_ref().filter(|_| self.records_arguments) {
@@ -604,10 +631,8 @@ impl Attempts {
     /// Returns the version that tasks of a job run whose submitter did not say, because it cannot see the library: the one that is there when the first
     /// of them begins here.
     fn version_now(&self, loaded: &mut Loaded, name: &str, job: JobId) -> Result<Option<ModuleVersion>, String> {
-        if let Some((of, taken)) = loaded.unsaid.get(name)
-            && *of == job
-        {
-            return Ok(taken.as_ref().map(|taken| taken.version));
+        if let Some(unsaid) = loaded.unsaid.get(name).filter(|unsaid| unsaid.job == job) {
+            return Ok(unsaid.version(job));
         }
         let taken = match self.search.locate(name).map_err(|error| error.to_string())? {
             Located::BuiltIn(_) => return Ok(None),
@@ -624,7 +649,7 @@ impl Attempts {
             },
         };
         let version = taken.as_ref().map(|taken| taken.version);
-        loaded.unsaid.insert(name.into(), (job, taken));
+        loaded.unsaid.insert(name.into(), Unsaid { job, taken, looked: Instant::now() });
         Ok(version)
     }
 
@@ -657,9 +682,7 @@ impl Attempts {
             return Some(last);
         }
         let loaded = lock(&self.loaded);
-        let unsaid =
-            || loaded.unsaid.get(spec.module).filter(|(of, _)| *of == job)?.1.as_ref().map(|taken| taken.version);
-        let version = version.or_else(unsaid);
+        let version = version.or_else(|| loaded.unsaid.get(spec.module)?.version(job));
         let known = *loaded.functions.get(&version)?.get(spec.module)?.get(spec.function)?;
         LAST.set(Some(known));
         Some(known)

@@ -94,6 +94,7 @@ mod serving_without_head;
 mod several_hooks;
 mod shared_commands;
 mod shared_keys;
+mod shared_modules;
 mod shared_values;
 mod soak;
 mod spans;

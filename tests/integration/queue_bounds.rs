@@ -1,6 +1,6 @@
 //! Bounds of queues, the most that their tasks may ask for: who says it, who is refused, and that a node takes what fits.
 
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::engine::origin;
 use crate::support::{Broker, Cluster, HOOK, Run, wait_until};
@@ -64,8 +64,21 @@ fn a_queue_whose_tasks_may_ask_for_more_than_a_node_has_is_left_to_others() {
     let origin = origin(&broker);
     let (small, run) = node(&broker, 1, &["--queue=default"]);
     run.success();
+    let small_name = small.status()["node_id"].as_str().expect("it has a name").to_owned();
+    wait_until("its heartbeat tells what it has", || {
+        let nodes = origin.tracer(&["list", "nodes", "--format=json"]).success().json();
+        let is_it = |node: &Value| node["node_id"] == *small_name && node["slots"] == 1;
+        nodes["nodes"].as_array()?.iter().any(is_it).then_some(())
+    });
     // Said while it serves the queue: it finds that out by the first task that it cannot run.
     engine(&origin, &broker, &["queue", "default", "--num-cpus=2"]).success();
+    let finding = |word: &str| {
+        let said = format!(
+            "warning: a task of the queue `default` may ask for 2 cpus, but node `{small_name}`, which is to serve it, has 1 cpu: it takes nothing from it"
+        );
+        assert!(small.tracer(&["doctor"]).status(6).stdout_text().contains(&said), "{word}");
+    };
+    finding("at once, before the node has read it");
     let submit = |flags: &[&str]| {
         let run =
             origin.tracer(&[&["submit", "task", "--no-wait", "--queue=default", "demo:my_function"], flags].concat());
@@ -80,6 +93,7 @@ fn a_queue_whose_tasks_may_ask_for_more_than_a_node_has_is_left_to_others() {
         let why = origin.tracer(&["explain", &large.to_string()]).success().stdout_text();
         why.contains("no living node serves the queue `default`").then_some(())
     });
+    finding("and after");
     let (_large, run) = node(&broker, 2, &["--queue=default"]);
     run.success();
     assert_eq!(origin.wait_for_task(large)["state"], "succeeded");

@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 use tracer::{EmbeddedHead, Init};
 
 use super::engine::origin;
-use crate::support::{Broker, Cluster, HOOK, Run, wait_until};
+use crate::support::{Api, Broker, Cluster, HOOK, Run, wait_until};
 
 fn holder(broker: &Broker, further: &[&str]) -> Cluster {
     let node = Cluster::builder().workers(1).hook(HOOK).arg("--address").arg(broker.address()).arg("--queue=default");
@@ -85,6 +85,31 @@ fn programs_submit_commands_to_queues_too() {
     assert!(made.exists());
     let error = cluster.command("false").queue("default").submit().unwrap().get::<()>().unwrap_err();
     assert_eq!(error.error_type(), "exit:1");
+}
+
+#[test]
+fn commands_over_http_go_into_queues_and_are_refused_as_those_of_the_command_line_are() {
+    let Some(broker) = Broker::start() else { return };
+    let origin = Cluster::builder().workers(0).hook(HOOK).arg("--address").arg(broker.address());
+    let origin = origin.arg("--http").arg("127.0.0.1:0").arg("--http-commands").start();
+    let _plain = holder(&broker, &[]);
+    let api = Api::of(&origin);
+    let made = origin.file("made");
+    let body = |command: &[&str]| json!({ "command": command, "cwd": "/", "queue": "default" });
+    let touch = body(&["touch", &made.to_string_lossy()]);
+    // The words are those of the command line.
+    let problem = api.submission("", &touch).send().problem(422, "refused");
+    let text = problem["detail"].as_str().expect("it says why");
+    assert!(text.contains("the queue `default` in the engine at") && text.contains("takes no commands"), "{problem}");
+    assert!(problem["hint"].as_str().is_some_and(|hint| hint.contains("--shared-commands")), "{problem}");
+
+    let runs_them = holder(&broker, &["--shared-commands"]);
+    let task = api.submission("?wait_ms=60000", &touch).send().status(200).json();
+    assert_eq!(task["state"], "succeeded", "{task}");
+    assert!(made.exists());
+    let failed = api.submission("?wait_ms=60000", &body(&["sh", "-c", "exit 3"])).send().status(200).json();
+    assert_eq!((&failed["state"], &failed["failure"]["code"]), (&json!("failed"), &json!(3)), "{failed}");
+    assert_eq!(runs_them.tasks().len(), 2);
 }
 
 #[test]

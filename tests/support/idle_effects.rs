@@ -6,7 +6,7 @@ use tracer::head::reactor::{Effects, EndedAttempt, StandIn, Submission, Watchers
 use tracer::head::state::{Death, DriverId, Now, TaskEnd};
 use tracer::protocol::{Accepted, Lease, OutputSize, Period, ToAgent};
 use tracer::spool::ClaimState;
-use tracer::task::{AttemptReport, Outcome, Refusal, SpanLink, StopReason, TaskId, WorkerId};
+use tracer::task::{AttemptReport, ModuleVersion, Outcome, Refusal, SpanLink, StopReason, TaskId, WorkerId};
 
 /// Effects of a head without processes, journal or clients: leases are remembered until they are reported, ends are counted.
 #[derive(Default)]
@@ -18,6 +18,10 @@ pub(crate) struct IdleEffects {
 }
 
 impl Effects for IdleEffects {
+    fn module_digest(&mut self, _: ModuleVersion) -> Option<[u8; 32]> {
+        None
+    }
+
     fn drain_output(&mut self, _worker: WorkerId, _watchers: &Watchers) {}
 
     fn lease(&mut self, worker: WorkerId, lease: Lease<'_>) {

@@ -186,6 +186,7 @@ impl Exchange {
             policy: request.policy,
             demand: request.demand.clone(),
             module_version,
+            module_digest: None,
             wants_output: request.wants_output,
             traces_runtime,
             trace: context.map(|context| TraceLink {

@@ -25,6 +25,8 @@ pub struct Envelope<'a> {
     pub demand: Demand<'a>,
     /// The version of the module that it runs; none where its submitter does not know it, and for what runs no module of its own.
     pub module_version: Option<ModuleVersion>,
+    /// SHA-256 of the library of that version at the [`origin`](Self::origin), without which it is not encoded; none where that has no such library.
+    pub module_digest: Option<[u8; 32]>,
     /// True if the driver wants to see the task's output while it runs.
     pub wants_output: bool,
     /// True if the runtime's own work for the task is traced too.
@@ -294,6 +296,7 @@ impl<'a> Envelope<'a> {
             policy: Policy::default(),
             demand: Demand::default(),
             module_version: None,
+            module_digest: None,
             wants_output: false,
             traces_runtime: false,
             trace: None,
@@ -373,6 +376,8 @@ impl<'a> Envelope<'a> {
         if let Some(ClusterTaskId { place, task }) = self.origin {
             out.put_u64(place.0);
             out.put_u64(task.0);
+            out.put_u8(self.module_digest.is_some().into());
+            self.module_digest.iter().for_each(|digest| out.put_exact(digest));
         }
         self.spec.encode(out, Put::put_short);
     }
@@ -399,11 +404,15 @@ impl<'a> Envelope<'a> {
             policy.extra = ExtraOptions::take(take.short()?).map_err(|_| WireError::UnknownValue("options"))?;
         }
         policy.queue = text_if(HAS_QUEUE, &mut take)?;
-        let origin = if has(HAS_ORIGIN) {
-            Some(ClusterTaskId { place: PlaceId(take.u64()?), task: TaskId(take.u64()?) })
-        } else {
-            None
-        };
+        let (mut origin, mut module_digest) = (None, None);
+        if has(HAS_ORIGIN) {
+            origin = Some(ClusterTaskId { place: PlaceId(take.u64()?), task: TaskId(take.u64()?) });
+            module_digest = match take.u8()? {
+                0 => None,
+                1 => Some(take.array()?),
+                _ => return Err(WireError::UnknownValue("digest of a module")),
+            };
+        }
         let spec = TaskSpec::take(&mut take, Take::short)?;
         take.finish()?;
         let (wants_output, traces_runtime) = (has(WANTS_OUTPUT), has(TRACES_RUNTIME));
@@ -414,6 +423,7 @@ impl<'a> Envelope<'a> {
             policy,
             demand,
             module_version,
+            module_digest,
             wants_output,
             traces_runtime,
             trace,
@@ -721,6 +731,7 @@ mod tests {
                     memory_bytes: Some(amount).filter(|&amount| amount > 0),
                 }),
                 module_version: submitter.and_then(ModuleVersion::of_number),
+                module_digest: limit.map(|number| [number as u8; 32]),
                 wants_output,
                 traces_runtime,
                 trace: trace.as_ref().map(|(trace_id, span_id, trace_flags, trace_state)| TraceLink {

@@ -39,6 +39,11 @@ impl Demands {
         }
     }
 
+    /// Returns how much there is of each named resource.
+    pub(super) fn amounts(&self) -> Vec<(String, u64)> {
+        self.resources.iter().map(|(name, (total, _))| (name.clone(), *total)).collect()
+    }
+
     /// Returns the slots that imports take of which the head has not said so.
     pub(super) fn slots_on_the_way(&self) -> usize {
         self.slots_on_the_way
@@ -112,6 +117,12 @@ impl Agent {
     pub(super) fn queues_that_fit(&self) -> Vec<String> {
         let fits = |queue: &&String| self.demands.bounds.get(*queue).is_none_or(|bound| self.has_in_all(bound));
         self.settings.queues.iter().map(|(queue, _)| queue).filter(fits).cloned().collect()
+    }
+
+    /// Returns the queues that this node was started for and takes nothing from.
+    pub(super) fn queues_too_large(&self) -> Vec<String> {
+        let fits = |queue: &&String| self.demands.bounds.get(*queue).is_none_or(|bound| self.has_in_all(bound));
+        self.settings.queues.iter().map(|(queue, _)| queue).filter(|queue| !fits(queue)).cloned().collect()
     }
 
     /// Leaves a message to others whose task asks for more than is free here: its queue may have got another bound meanwhile.

@@ -93,8 +93,7 @@ mod tests {
     use super::*;
 
     fn entry(life: u64) -> Entry {
-        let (node_id, version, queues) = ("node".into(), String::new(), Vec::new());
-        let value = Heartbeat { life, node_id, version, free: 0, slots: 0, queues, shared_commands: false }.encode();
+        let value = Heartbeat { life, node_id: "node".into(), ..Heartbeat::default() }.encode();
         Entry { revision: 1, stamp_ns: 0, value }
     }
 

@@ -92,7 +92,7 @@ impl Nats {
         });
     }
 
-    async fn survey(&self) -> Result<Survey, String> {
+    pub(super) async fn survey(&self) -> Result<Survey, String> {
         if self.client.connection_state() != State::Connected {
             return Err("the connection to it is lost".into());
         }

@@ -227,7 +227,9 @@ impl Server {
             },
             Role::Agent => match self.io.agent.as_mut() {
                 Some(agent) if agent.pid() == Some(hello.pid) && agent.connection.is_none() => {
-                    let node = agent.on_hello(id, &self.io.node_id);
+                    let module_path = self.io.settings.module_path.clone();
+                    let folders = SearchPath { module_path, is_complete: false }.folders();
+                    let node = agent.on_hello(id, &self.io.node_id, folders);
                     agent.tell(&node);
                     reactor::on_agent(&mut self.state, &mut self.io);
                     Peer::Agent

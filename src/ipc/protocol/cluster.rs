@@ -46,6 +46,31 @@ pub struct NodeReport {
     pub free: u32,
     /// True if it runs commands of its queues too.
     pub shared_commands: bool,
+    /// Modules that it finds by name, of which no more than fit into its heartbeat.
+    pub modules: Vec<ModuleReport>,
+    /// Number of modules that do not.
+    pub modules_left_out: u32,
+}
+
+/// A module of a node.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ModuleReport {
+    /// Its name.
+    pub name: String,
+    /// SHA-256 of its library in hexadecimal digits; none of a large one that no task of a queue has named yet.
+    pub digest: Option<String>,
+}
+
+impl NodeReport {
+    /// Returns whether it is known to lack a module.
+    pub fn lacks(&self, module: &str) -> bool {
+        self.modules_left_out == 0 && self.modules.iter().all(|known| known.name != module)
+    }
+
+    /// Returns the digest of one of its modules, if it is known.
+    pub fn digest_of(&self, module: &str) -> Option<&str> {
+        self.modules.iter().find(|known| known.name == module)?.digest.as_deref()
+    }
 }
 
 /// A queue, as the engine has it.

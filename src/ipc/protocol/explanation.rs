@@ -66,6 +66,24 @@ pub enum Reason {
         /// Address of the engine.
         address: String,
     },
+    /// Nodes that serve the queue lack the module that it runs.
+    ModuleLacking {
+        /// The module.
+        module: String,
+        /// The nodes that serve the queue and lack it.
+        nodes: Vec<String>,
+        /// True if no other node serves the queue: the one that takes the task fails with it.
+        is_everywhere: bool,
+    },
+    /// Nodes that serve the queue have another build of its module than the node that submitted it, and run that.
+    OtherBuild {
+        /// The module.
+        module: String,
+        /// SHA-256 of the library at the node that submitted it.
+        digest: String,
+        /// The others, each with the SHA-256 of its library.
+        others: Vec<(String, String)>,
+    },
     /// A node has taken it from its queue.
     RunsElsewhere {
         /// The node, as spans name it.
@@ -326,6 +344,28 @@ impl fmt::Display for Reason {
                  (hint: `tracer start --address {address} --queue {queue} --shared-commands` starts one that runs commands too)",
                 nodes.join(", ")
             ),
+            Reason::ModuleLacking { module, nodes, is_everywhere } => {
+                let nodes = nodes.join(", ");
+                match is_everywhere {
+                    true => write!(f, "every living node that serves the queue lacks the module `{module}`: {nodes}")?,
+                    false => write!(f, "the module `{module}` is lacking on {nodes}, so it is left to other nodes")?,
+                }
+                write!(
+                    f,
+                    "\n(hint: copy `lib{module}.so` into a module folder of each; `tracer doctor` looks for such nodes)"
+                )
+            }
+            Reason::OtherBuild { module, digest, others } => {
+                let short = |digest: &str| digest.chars().take(12).collect::<String>();
+                let others: Vec<_> =
+                    others.iter().map(|(node, digest)| format!("{} on {node}", short(digest))).collect();
+                write!(
+                    f,
+                    "the module `{module}` is another build there than on this node, by SHA-256: {} here, {}",
+                    short(digest),
+                    others.join(", ")
+                )
+            }
             Reason::BehindAlike { tasks: 1 } => f.write_str("1 task that asks for the same is before it in the queue"),
             Reason::BehindAlike { tasks } => {
                 write!(f, "{tasks} tasks that ask for the same are before it in the queue")

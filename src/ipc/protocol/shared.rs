@@ -245,6 +245,10 @@ pub struct AgentNode {
     pub trusted_keys: Vec<String>,
     /// True if it runs commands of these queues too.
     pub shared_commands: bool,
+    /// Folders in which the head's workers look for modules, in their order.
+    pub module_folders: Vec<PathBuf>,
+    /// Names of the modules that are built in.
+    pub built_in_modules: Vec<String>,
 }
 
 impl AgentNode {
@@ -261,6 +265,10 @@ impl AgentNode {
         out.put_u32(self.trusted_keys.len() as u32);
         self.trusted_keys.iter().for_each(|key| out.put_str(key));
         out.put_u8(self.shared_commands.into());
+        out.put_u32(self.module_folders.len() as u32);
+        self.module_folders.iter().for_each(|folder| out.put_bytes(folder.as_os_str().as_bytes()));
+        out.put_u32(self.built_in_modules.len() as u32);
+        self.built_in_modules.iter().for_each(|module| out.put_str(module));
     }
 
     fn take(take: &mut Take<'_>) -> Result<AgentNode, WireError> {
@@ -276,6 +284,10 @@ impl AgentNode {
                 .collect::<Result<_, WireError>>()?,
             trusted_keys: (0..take.u32()?).map(|_| Ok(take.str()?.to_owned())).collect::<Result<_, WireError>>()?,
             shared_commands: flag(take)?,
+            module_folders: (0..take.u32()?)
+                .map(|_| Ok(OsString::from_vec(take.bytes()?.into()).into()))
+                .collect::<Result<_, WireError>>()?,
+            built_in_modules: (0..take.u32()?).map(|_| Ok(take.str()?.to_owned())).collect::<Result<_, WireError>>()?,
         })
     }
 }
@@ -1082,6 +1094,8 @@ mod tests {
                 max_shared_value: 1 << 30,
                 trusted_keys: vec!["U".into()],
                 shared_commands: true,
+                module_folders: vec!["/opt/modules".into()],
+                built_in_modules: vec!["demo".into()],
             })),
             ToAgent::Share {
                 task: TaskId(1),

@@ -33,6 +33,7 @@ fn decode(bytes: &[u8]) -> Result<Envelope<'_>, WireError> {
         policy: if has(HAS_POLICY) { Policy::take(&mut take)? } else { Policy::default() },
         demand: if has(HAS_DEMAND) { Demand::take(&mut take)? } else { Demand::default() },
         module_version: None,
+        module_digest: None,
         spec: TaskSpec::take(&mut take, Take::bytes)?,
         wants_output: has(WANTS_OUTPUT),
         traces_runtime: has(TRACES_RUNTIME),
