@@ -1221,12 +1221,13 @@ impl Agent {
         };
         let is_held = self.held.contains_key(&id);
         // One of which nobody knows that it is short takes a free slot.
-        let is_ahead = self.free_room() == 0 && self.run_times.short_ns(function).is_none();
+        let is_short = self.run_times.short_ns(function).is_some();
+        let is_ahead = self.free_room() == 0 && !is_short;
         if self.is_stopping || (!is_held && (is_ahead || self.room_of(&queue) == 0)) {
             self.is_full_of_singles |= is_ahead;
             return self.say(Request::GiveBack(handle));
         }
-        if !is_held && !self.has_free(&asks_for) {
+        if !is_held && !is_short && !self.has_free(&asks_for) {
             return self.give_back_later(handle);
         }
         let held = self.held.get_or_insert_with(id, || Held::new(&queue, &handle, terms));
