@@ -33,6 +33,7 @@ mod bundles;
 mod demands;
 mod keys;
 mod output;
+mod quiet;
 mod trust;
 
 pub(crate) use bundles::BUNDLE_WAIT_NS;
@@ -469,8 +470,9 @@ pub struct Agent {
     /// Bundles whose messages this node has, by their first tasks. Their tasks are held too.
     bundles: BTreeMap<ClusterTaskId, HeldBundle>,
     bundle_changes: BTreeMap<ClusterTaskId, BundleChange>,
-    /// True if a bundle has come of which it is to be seen soon whether it is as short as was measured.
-    has_new_bundle: bool,
+    /// True if the next tick is to come soon, and was not said to: a bundle has come, of which it is to be seen whether it is as short as was measured, or a
+    /// holder is about to count as silent.
+    is_due_soon: bool,
     /// True if what was taken ahead of free slots was no bundle, or was given back: nothing is until a slot is free.
     is_full_of_singles: bool,
     /// Results of imports that are on their way into the engine.
@@ -514,7 +516,7 @@ impl Agent {
             shared_bundles: BTreeMap::new(),
             bundles: BTreeMap::new(),
             bundle_changes: BTreeMap::new(),
-            has_new_bundle: false,
+            is_due_soon: false,
             is_full_of_singles: false,
             giving: BTreeMap::new(),
             with_values: BTreeSet::new(),
@@ -555,8 +557,8 @@ impl Agent {
 
     /// Returns whether the next tick is to come within [`BUNDLE_WAIT_NS`], although it was not said so; once.
     #[cfg(feature = "nats")]
-    pub(crate) fn take_new_bundle(&mut self) -> bool {
-        std::mem::take(&mut self.has_new_bundle)
+    pub(crate) fn take_due_soon(&mut self) -> bool {
+        std::mem::take(&mut self.is_due_soon)
     }
 
     fn ask(&mut self, asked: Asked, request: Request) {
@@ -1676,9 +1678,9 @@ impl Agent {
                     self.import(id, claim);
                 }
             }
-            (Event::Delivered { .. }, _) => {
+            (Event::Delivered { sight, .. }, _) => {
                 self.ask_holder(id, claim);
-                self.let_go_of(id);
+                self.leave_to_be_delivered(id, *sight);
             }
             (Event::EndedUnbegun { .. }, Refusal::Begun) => {
                 let task = self.task_of(id);
@@ -1888,11 +1890,12 @@ fn sight_of(
     if is_new_life || is_older {
         return Sight::NewLife;
     }
-    let is_silent = suspected_ns.is_some_and(|stamp_ns| {
-        let was_heard = own.is_some_and(|entry| entry.stamp_ns >= stamp_ns.saturating_add(settings.ack_wait_ns));
-        was_heard && of_other.is_none_or(|entry| entry.stamp_ns < stamp_ns)
-    });
-    if is_silent { Sight::Silent } else { Sight::MayLive }
+    let Some(suspected_ns) = suspected_ns else { return Sight::MayLive };
+    if of_other.is_some_and(|entry| entry.stamp_ns >= suspected_ns) {
+        return Sight::MayLive;
+    }
+    let was_heard = own.is_some_and(|entry| entry.stamp_ns >= suspected_ns.saturating_add(settings.ack_wait_ns));
+    if was_heard { Sight::Silent } else { Sight::Quiet }
 }
 
 fn change_of(known: &Known, event: &Event) -> Result<Record, Refusal> {

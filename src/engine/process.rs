@@ -200,7 +200,7 @@ async fn serve(
         if next_ns <= now_ns() {
             next_ns = agent.on_tick(now_ns());
         }
-        if agent.take_new_bundle() {
+        if agent.take_due_soon() {
             next_ns = next_ns.min(now_ns() + BUNDLE_WAIT_NS);
         }
         let mut given_back = Vec::new();

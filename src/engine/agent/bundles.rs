@@ -72,6 +72,8 @@ pub(super) struct HeldBundle {
     is_hurried: bool,
     /// True if the message is for others too when this node is done with it.
     is_to_return: bool,
+    /// True if it is to be delivered again in a moment when this node is done with it: the holder of some of its tasks is quiet.
+    is_quiet: bool,
     /// Time at which it was looked at first, in nanoseconds of the monotonic clock.
     seen_ns: Option<u64>,
 }
@@ -402,7 +404,7 @@ impl Agent {
             .or_insert_with(|| HeldBundle::new(token.queue.clone(), token.handle.clone(), token.terms, count));
         bundle.open.insert(place_of(first, token.id));
         bundle.is_imported = true;
-        self.has_new_bundle = true;
+        self.is_due_soon = true;
     }
 
     /// Hands the tasks of a bundle to the head that this node has claimed.
@@ -441,7 +443,7 @@ impl Agent {
             let import = Import { token, claim, submitted_unix_nano, envelope, problem };
             self.effects.push(Effect::Tell(ToHead::Import(import)));
         }
-        self.has_new_bundle = true;
+        self.is_due_soon = true;
         self.import_waiting(first);
         self.consider_settling(first);
     }
@@ -680,19 +682,30 @@ impl Agent {
         }
     }
 
+    /// Has the message of a bundle delivered again in a moment, when nothing of it is left to be done here.
+    pub(super) fn have_bundle_delivered_soon(&mut self, first: ClusterTaskId) {
+        if let Some(bundle) = self.bundles.get_mut(&first) {
+            bundle.is_quiet = true;
+        }
+    }
+
     /// Lets go of the message of a settled bundle when nothing of it is left to be done here.
     fn finish_bundle(&mut self, first: ClusterTaskId) {
         let is_done = |bundle: &&HeldBundle| bundle.is_settled && bundle.open.is_empty();
         if self.bundles.get(&first).filter(is_done).is_none() {
             return;
         }
-        let Some(HeldBundle { handle, let_go, is_to_return, .. }) = self.bundles.remove(&first) else { return };
+        let Some(HeldBundle { handle, let_go, is_to_return, is_quiet, .. }) = self.bundles.remove(&first) else {
+            return;
+        };
         if self.bundle_changes.get(&first).is_some_and(|change| change.todo.is_empty() && !change.is_asked) {
             self.bundle_changes.remove(&first);
         }
         // What other nodes may have is left to be delivered again.
         if let_go.is_empty() {
             self.say(if is_to_return { Request::GiveBack(handle) } else { Request::Done(handle) });
+        } else if is_quiet {
+            self.have_delivered_soon(handle);
         }
         self.pull();
     }
@@ -870,9 +883,12 @@ impl Agent {
                 }
             }
             (Wish::Deliver(..), _) => {
-                if let Some(claim) = claim {
-                    self.ask_bundle_holder(id, claim);
-                }
+                let Some(claim) = claim else { return };
+                let is_quiet = self.bundle_changes.get(&id).is_some_and(|change| change.sight == Some(Sight::Quiet));
+                let bundle = self.bundles.get(&id).filter(|bundle| is_quiet && !bundle.is_imported);
+                let handle = bundle.map(|bundle| bundle.handle.clone());
+                self.ask_bundle_holder(id, claim);
+                handle.into_iter().for_each(|handle| self.have_delivered_soon(handle));
             }
             (Wish::End(count), Refusal::Begun) => {
                 let Some(claim) = claim else { return };
@@ -983,6 +999,7 @@ impl HeldBundle {
             record: None,
             is_hurried: false,
             is_to_return: false,
+            is_quiet: false,
             seen_ns: None,
         }
     }
