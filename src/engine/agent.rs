@@ -34,6 +34,7 @@ mod demands;
 mod keys;
 mod output;
 mod quiet;
+mod superseded;
 mod trust;
 
 pub(crate) use bundles::BUNDLE_WAIT_NS;
@@ -437,6 +438,8 @@ enum Asked {
     ReadBundle(ClusterTaskId),
     SwapBundle(ClusterTaskId, Box<BundleRecord>),
     BundleSight(ClusterTaskId),
+    /// The record of what the head runs, which may be another node's by now.
+    IsSuperseded(RecordKey),
     Pull(String, Tier, bool),
     /// A large argument of a share, by its place among them.
     PutArgument(TaskId, usize),
@@ -495,6 +498,8 @@ pub struct Agent {
     /// Since when the engine cannot be reached, by the monotonic clock.
     unreachable_since_ns: u64,
     next_beat_ns: u64,
+    /// Time of the last tick, in nanoseconds of the monotonic clock.
+    ticked_ns: u64,
     /// The task at which [`look_again`](Self::look_again) goes on; none to begin anew.
     looked_at_last: Option<TaskId>,
     is_stopping: bool,
@@ -531,6 +536,7 @@ impl Agent {
             is_reachable: false,
             unreachable_since_ns: now_ns,
             next_beat_ns: now_ns,
+            ticked_ns: now_ns,
             looked_at_last: None,
             is_stopping: false,
             unread: BTreeSet::new(),
@@ -592,9 +598,10 @@ impl Agent {
         self.next_beat_ns = now_ns;
         self.pulling.values_mut().for_each(|pulling| pulling.going.clear());
         self.asked.retain(|_, asked| !matches!(asked, Asked::Pull(..)));
-        // What has happened to it meanwhile was told to nobody.
+        // What has happened meanwhile was told to nobody.
         self.shares.values_mut().filter(|share| share.bundle.is_none()).for_each(|share| share.is_old |= share.is_sent);
         self.look_at_bundles();
+        self.look_for_superseded();
         self.on_tick(now_ns);
     }
 
@@ -608,6 +615,11 @@ impl Agent {
 
     /// Does what is due, and returns when to come again, in nanoseconds of the monotonic clock.
     pub fn on_tick(&mut self, now_ns: u64) -> u64 {
+        let since_last_ns = now_ns.saturating_sub(std::mem::replace(&mut self.ticked_ns, now_ns));
+        if self.is_reachable && since_last_ns >= self.settings.ack_wait_ns {
+            // This process was stopped.
+            self.look_for_superseded();
+        }
         if !self.is_reachable {
             let since_ns = self.unreachable_since_ns;
             let limit_ns = self.settings.engine_wait_ns;
@@ -1856,6 +1868,7 @@ impl Agent {
             Asked::SwapBundle(id, next) => self.on_bundle_swapped(id, *next, &answer),
             Asked::BundleSight(id) => self.on_bundle_heartbeats(id, answer),
             Asked::FindInBundle(number, id, place) => self.on_bundle_found(number, id, place, answer),
+            Asked::IsSuperseded(key) => self.on_standing_read(key, answer),
             Asked::PutArgument(task, at) => self.on_argument_put(task, at, answer),
             Asked::GetArgument(id, key) => self.on_argument_got(id, &key, answer),
             Asked::PutResult(id, attempt) => self.on_result_put(id, attempt, answer),

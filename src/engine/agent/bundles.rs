@@ -498,6 +498,12 @@ impl Agent {
         self.bundles.iter().flat_map(of_bundle).collect()
     }
 
+    /// Returns the bundles that the head has the tasks of, and whose records this node has not settled.
+    pub(super) fn whole_bundles(&self) -> impl Iterator<Item = ClusterTaskId> {
+        let is_whole = |bundle: &HeldBundle| bundle.is_imported && !bundle.is_settled;
+        self.bundles.iter().filter(move |(_, bundle)| is_whole(bundle)).map(|(first, _)| *first)
+    }
+
     /// Returns the bundle of a task whose record is that of its bundle.
     pub(super) fn whole_bundle_of(&self, id: ClusterTaskId) -> Option<ClusterTaskId> {
         let first = self.held.get(&id)?.bundle?;
