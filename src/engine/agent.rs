@@ -599,10 +599,20 @@ impl Agent {
         self.pulling.values_mut().for_each(|pulling| pulling.going.clear());
         self.asked.retain(|_, asked| !matches!(asked, Asked::Pull(..)));
         // What has happened meanwhile was told to nobody.
-        self.shares.values_mut().filter(|share| share.bundle.is_none()).for_each(|share| share.is_old |= share.is_sent);
-        self.look_at_bundles();
+        self.look_at_all();
         self.look_for_superseded();
         self.on_tick(now_ns);
+    }
+
+    /// Notes that the engine has lost writes: it may have none of the tasks of this node.
+    pub fn on_lost_writes(&mut self) {
+        self.look_at_all();
+    }
+
+    /// Has every task looked at that may be in the engine.
+    fn look_at_all(&mut self) {
+        self.shares.values_mut().filter(|share| share.bundle.is_none()).for_each(|share| share.is_old |= share.is_sent);
+        self.look_at_bundles();
     }
 
     /// Notes that the engine cannot be reached. Requests that are on the way are answered all the same.

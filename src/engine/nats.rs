@@ -15,7 +15,7 @@
 use std::collections::HashMap;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::time::Duration;
 
 use async_nats::jetstream::ErrorCode;
@@ -59,6 +59,7 @@ mod copies;
 mod dead;
 mod examine;
 mod keys;
+mod lost;
 mod output;
 pub mod roles;
 mod survey;
@@ -120,6 +121,13 @@ pub(crate) enum FromEngine {
     Told(Vec<u8>, Option<OwnedSemaphorePermit>),
     /// The most that tasks of this node's queues may ask for.
     Bounds(Vec<(String, QueueBound)>),
+    /// The engine has lost writes: it had told a sequence of the records, and the next one is this.
+    LostWrites {
+        /// The highest that was told.
+        told: u64,
+        /// The sequence after that.
+        now: u64,
+    },
     /// The answer to a question for the cluster, under its number.
     Surveyed(u64, Result<Survey, String>),
     /// Start of a time in which the engine can be reached, with its name and version.
@@ -218,6 +226,8 @@ pub(crate) struct Nats {
     copies_seen: Mutex<Copies>,
     copied_by: std::sync::Mutex<String>,
     is_copied: AtomicBool,
+    /// Highest sequence of the records that was told.
+    highest_told: AtomicU64,
     /// Folder of the values of this place.
     values: PathBuf,
     /// Permits for copies of values that go on at a time.
@@ -307,6 +317,7 @@ impl Nats {
             copies_seen: Mutex::default(),
             copied_by: std::sync::Mutex::default(),
             is_copied: AtomicBool::new(false),
+            highest_told: AtomicU64::new(0),
             values,
             copies: Semaphore::new(values::COPIES),
             output_room: output::room(),
@@ -426,9 +437,13 @@ impl Nats {
     async fn swap(&self, subject: String, revision: Option<u64>, record: Vec<u8>) -> Answer {
         let publication =
             PublishMessage::build().payload(record.into()).expected_last_subject_sequence(revision.unwrap_or(0));
+        let told = self.told_sequence();
         let Ok(sent) = self.context.send_publish(subject, publication).await else { return Answer::Unreachable };
         match sent.await {
-            Ok(acknowledged) => Answer::Swapped(Some(acknowledged.sequence)),
+            Ok(acknowledged) => {
+                self.note_sequence(told, acknowledged.sequence);
+                Answer::Swapped(Some(acknowledged.sequence))
+            }
             Err(error) if error.kind() == PublishErrorKind::WrongLastSequence => Answer::Swapped(None),
             Err(_) => Answer::Unreachable,
         }

@@ -437,6 +437,10 @@ fn on_engine(agent: &mut Agent, out: &mut Out, event: FromEngine, now_ns: u64) {
             out.put_message(&FromAgent::PutAside { queue, name, reason, problem });
         }
         FromEngine::Bounds(bounds) => agent.on_bounds(bounds),
+        FromEngine::LostWrites { told, now } => {
+            out.put_message(&FromAgent::LostWrites { told, now });
+            agent.on_lost_writes();
+        }
         FromEngine::Surveyed(number, survey) => {
             let cluster = survey.map(|survey| Box::new(survey.report()));
             out.put_message(&FromAgent::Surveyed { number, cluster });

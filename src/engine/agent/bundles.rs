@@ -300,7 +300,7 @@ impl Agent {
         }
     }
 
-    /// Has every bundle that may be in the engine looked at: what has happened meanwhile was told to nobody.
+    /// Has every bundle looked at that may be in the engine.
     pub(super) fn look_at_bundles(&mut self) {
         self.shared_bundles.values_mut().for_each(|bundle| bundle.is_old |= bundle.is_sent);
     }

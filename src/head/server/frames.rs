@@ -329,6 +329,7 @@ impl Server {
             FromAgent::Output { task, place, node_id, output } => {
                 io.show_shared_output(state, task, (place, &node_id), &output);
             }
+            FromAgent::LostWrites { told, now } => io.on_lost_writes(told, now),
             FromAgent::Log(line) => io.log(format!("the agent: {line}")),
         }
     }
