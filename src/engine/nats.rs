@@ -40,6 +40,7 @@ use tracer_core::clock::now_unix_nano;
 use tracer_core::queue::QueueBound;
 use tracer_core::task::TaskId;
 use tracer_core::{ClusterTaskId, PlaceId};
+use tracer_ipc::fault;
 use tracer_ipc::protocol::EngineAccess;
 
 use crate::access::{self, Credentials, EngineError};
@@ -416,7 +417,10 @@ impl Nats {
         let publication = PublishMessage::build().payload(message.into()).expected_last_subject_sequence(0);
         let sent = self.context.send_publish(queue_subject(queue, tier, id), publication).await;
         let acknowledged = match sent {
-            Ok(acknowledged) => acknowledged.await,
+            Ok(acknowledged) => {
+                fault::point("task_published");
+                acknowledged.await
+            }
             Err(error) => Err(error),
         };
         match acknowledged {

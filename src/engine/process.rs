@@ -379,6 +379,7 @@ fn on_head(agent: &mut Agent, nats: &Arc<Nats>, message: ToAgent, now_ns: u64) -
             is_new,
             is_stored,
         } => {
+            fault::point("task_shared");
             let terms = Terms { at_most_once, crash_limit };
             let Prepared { envelope, values, asks_for } = prepare(&envelope, large).map_err(AgentError::Protocol)?;
             let message = TaskMessage { submitted_unix_nano, terms, envelope: &envelope, digests: &[] }.encode();
@@ -423,8 +424,10 @@ fn on_head(agent: &mut Agent, nats: &Arc<Nats>, message: ToAgent, now_ns: u64) -
 fn on_engine(agent: &mut Agent, out: &mut Out, event: FromEngine, now_ns: u64) {
     match event {
         FromEngine::Answer(number, answer) => {
-            if matches!(answer, Answer::Key(_)) {
-                fault::point("key_entered");
+            match answer {
+                Answer::Key(_) => fault::point("key_entered"),
+                Answer::Put(Ok(())) => fault::point("task_acknowledged"),
+                _ => {}
             }
             agent.on_answer(number, answer);
         }

@@ -93,6 +93,7 @@ mod serving_tls;
 mod serving_without_head;
 mod several_hooks;
 mod shared_commands;
+mod shared_deaths;
 mod shared_keys;
 mod shared_values;
 mod soak;
