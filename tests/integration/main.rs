@@ -95,6 +95,7 @@ mod several_hooks;
 mod shared_commands;
 mod shared_deaths;
 mod shared_keys;
+mod shared_storm;
 mod shared_values;
 mod soak;
 mod spans;
