@@ -1527,6 +1527,11 @@ impl Agent {
                 return self.ask(Asked::Read(id), Request::Read(RecordKey::Task(id)));
             };
             let event = match event {
+                // It has come to this node since that was asked, and goes on under the same claim.
+                Event::NotRun { .. } if self.held.contains_key(&id) => {
+                    change.todo.pop_front();
+                    continue;
+                }
                 Event::Delivered { to, mark, terms, .. } => {
                     let standing = known.record.as_ref().and_then(Record::claim).filter(|claim| claim.holder != *to);
                     match (standing, change.sight) {

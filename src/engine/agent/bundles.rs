@@ -767,6 +767,11 @@ impl Agent {
                 }
                 return;
             };
+            // It has come to this node since that was asked, and goes on under the same claim.
+            if matches!(wish, Wish::NotRun) && self.bundles.contains_key(&id) {
+                change.todo.pop_front();
+                continue;
+            }
             let Some(known) = &change.known else {
                 (change.is_asked, change.sight) = (true, None);
                 return self.ask(Asked::ReadBundle(id), Request::Read(RecordKey::Bundle(id)));
