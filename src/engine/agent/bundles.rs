@@ -72,7 +72,7 @@ pub(super) struct HeldBundle {
     is_hurried: bool,
     /// True if the message is for others too when this node is done with it.
     is_to_return: bool,
-    /// True if it is to be delivered again in a moment when this node is done with it: the holder of some of its tasks is quiet.
+    /// True if this delivery has been given back, for a moment: the holder of some of its tasks is quiet.
     is_quiet: bool,
     /// Time at which it was looked at first, in nanoseconds of the monotonic clock.
     seen_ns: Option<u64>,
@@ -371,6 +371,7 @@ impl Agent {
         let bundle = self.bundles.entry(id).or_insert_with(|| HeldBundle::new(queue, handle.clone(), terms, count));
         // The delivery before it is over.
         bundle.handle = handle;
+        bundle.is_quiet = false;
         bundle.run_ns = run_ns;
         bundle.message.get_or_insert(message);
         let mark = Mark { node_id: self.settings.node_id.clone(), unix_nano: now_unix_nano };
@@ -688,11 +689,14 @@ impl Agent {
         }
     }
 
-    /// Has the message of a bundle delivered again in a moment, when nothing of it is left to be done here.
+    /// Has the message of a bundle delivered again in a moment, also if this node goes on with others of its tasks.
     pub(super) fn have_bundle_delivered_soon(&mut self, first: ClusterTaskId) {
-        if let Some(bundle) = self.bundles.get_mut(&first) {
+        let bundle = self.bundles.get_mut(&first).filter(|bundle| !bundle.is_quiet);
+        let handle = bundle.map(|bundle| {
             bundle.is_quiet = true;
-        }
+            bundle.handle.clone()
+        });
+        handle.into_iter().for_each(|handle| self.have_delivered_soon(handle));
     }
 
     /// Lets go of the message of a settled bundle when nothing of it is left to be done here.
@@ -701,17 +705,13 @@ impl Agent {
         if self.bundles.get(&first).filter(is_done).is_none() {
             return;
         }
-        let Some(HeldBundle { handle, let_go, is_to_return, is_quiet, .. }) = self.bundles.remove(&first) else {
-            return;
-        };
+        let Some(HeldBundle { handle, let_go, is_to_return, .. }) = self.bundles.remove(&first) else { return };
         if self.bundle_changes.get(&first).is_some_and(|change| change.todo.is_empty() && !change.is_asked) {
             self.bundle_changes.remove(&first);
         }
         // What other nodes may have is left to be delivered again.
         if let_go.is_empty() {
             self.say(if is_to_return { Request::GiveBack(handle) } else { Request::Done(handle) });
-        } else if is_quiet {
-            self.have_delivered_soon(handle);
         }
         self.pull();
     }
