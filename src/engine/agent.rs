@@ -35,7 +35,9 @@ mod held;
 mod keys;
 mod modules;
 mod output;
+mod quiet;
 mod run_times;
+mod superseded;
 mod trust;
 
 pub(crate) use bundles::BUNDLE_WAIT_NS;
@@ -453,6 +455,8 @@ enum Asked {
     ReadBundle(ClusterTaskId),
     SwapBundle(ClusterTaskId, Box<BundleRecord>),
     BundleSight(ClusterTaskId),
+    /// The record of what the head runs, which may be another node's by now.
+    IsSuperseded(RecordKey),
     Pull(String, Tier, bool),
     /// A large argument of a share, by its place among them.
     PutArgument(TaskId, usize),
@@ -487,8 +491,9 @@ pub struct Agent {
     /// Bundles whose messages this node has, by their first tasks. Their tasks are held too.
     bundles: BTreeMap<ClusterTaskId, HeldBundle>,
     bundle_changes: BTreeMap<ClusterTaskId, BundleChange>,
-    /// True if a bundle or a short task has come of which it is to be seen soon whether it is as short as was measured.
-    has_new_work: bool,
+    /// True if the next tick is to come soon, and was not said to: a bundle or a short task has come, of which it is to be seen whether it is as short as was
+    /// measured, or a holder is about to count as silent.
+    is_due_soon: bool,
     /// True if what was taken ahead of free slots was neither a bundle nor known to be short, or was given back: nothing is until a slot is free.
     is_full_of_singles: bool,
     /// Results of imports that are on their way into the engine.
@@ -512,6 +517,8 @@ pub struct Agent {
     /// Since when the engine cannot be reached, by the monotonic clock.
     unreachable_since_ns: u64,
     next_beat_ns: u64,
+    /// Time of the last tick, in nanoseconds of the monotonic clock.
+    ticked_ns: u64,
     /// The task at which [`look_again`](Self::look_again) goes on; none to begin anew.
     looked_at_last: Option<TaskId>,
     is_stopping: bool,
@@ -534,7 +541,7 @@ impl Agent {
             shared_bundles: BTreeMap::new(),
             bundles: BTreeMap::new(),
             bundle_changes: BTreeMap::new(),
-            has_new_work: false,
+            is_due_soon: false,
             is_full_of_singles: false,
             giving: BTreeMap::new(),
             with_values: BTreeSet::new(),
@@ -550,6 +557,7 @@ impl Agent {
             is_reachable: false,
             unreachable_since_ns: now_ns,
             next_beat_ns: now_ns,
+            ticked_ns: now_ns,
             looked_at_last: None,
             is_stopping: false,
             unread: BTreeSet::new(),
@@ -576,8 +584,8 @@ impl Agent {
 
     /// Returns whether the next tick is to come within [`BUNDLE_WAIT_NS`], although it was not said so; once.
     #[cfg(feature = "nats")]
-    pub(crate) fn take_new_work(&mut self) -> bool {
-        std::mem::take(&mut self.has_new_work)
+    pub(crate) fn take_due_soon(&mut self) -> bool {
+        std::mem::take(&mut self.is_due_soon)
     }
 
     fn ask(&mut self, asked: Asked, request: Request) {
@@ -611,10 +619,21 @@ impl Agent {
         self.next_beat_ns = now_ns;
         self.pulling.values_mut().for_each(|pulling| pulling.going.clear());
         self.asked.retain(|_, asked| !matches!(asked, Asked::Pull(..)));
-        // What has happened to it meanwhile was told to nobody.
+        // What has happened meanwhile was told to nobody.
+        self.look_at_all();
+        self.look_for_superseded();
+        self.on_tick(now_ns);
+    }
+
+    /// Notes that the engine has lost writes: it may have none of the tasks of this node.
+    pub fn on_lost_writes(&mut self) {
+        self.look_at_all();
+    }
+
+    /// Has every task looked at that may be in the engine.
+    fn look_at_all(&mut self) {
         self.shares.values_mut().filter(|share| share.bundle.is_none()).for_each(|share| share.is_old |= share.is_sent);
         self.look_at_bundles();
-        self.on_tick(now_ns);
     }
 
     /// Notes that the engine cannot be reached. Requests that are on the way are answered all the same.
@@ -627,6 +646,11 @@ impl Agent {
 
     /// Does what is due, and returns when to come again, in nanoseconds of the monotonic clock.
     pub fn on_tick(&mut self, now_ns: u64) -> u64 {
+        let since_last_ns = now_ns.saturating_sub(std::mem::replace(&mut self.ticked_ns, now_ns));
+        if self.is_reachable && since_last_ns >= self.settings.ack_wait_ns {
+            // This process was stopped.
+            self.look_for_superseded();
+        }
         if !self.is_reachable {
             let since_ns = self.unreachable_since_ns;
             let limit_ns = self.settings.engine_wait_ns;
@@ -1537,6 +1561,11 @@ impl Agent {
                 return self.ask(Asked::Read(id), Request::Read(RecordKey::Task(id)));
             };
             let event = match event {
+                // It has come to this node since that was asked, and goes on under the same claim.
+                Event::NotRun { .. } if self.held.contains_key(&id) => {
+                    change.todo.pop_front();
+                    continue;
+                }
                 Event::Delivered { to, mark, terms, .. } => {
                     let standing = known.record.as_ref().and_then(Record::claim).filter(|claim| claim.holder != *to);
                     match (standing, change.sight) {
@@ -1711,9 +1740,9 @@ impl Agent {
                     self.import(id, claim);
                 }
             }
-            (Event::Delivered { .. }, _) => {
+            (Event::Delivered { sight, .. }, _) => {
                 self.ask_holder(id, claim);
-                self.let_go_of(id);
+                self.leave_to_be_delivered(id, *sight);
             }
             (Event::EndedUnbegun { .. }, Refusal::Begun) => {
                 let task = self.task_of(id);
@@ -1808,7 +1837,7 @@ impl Agent {
         self.told += 1;
         self.demands.note_told(held.slots);
         held.is_short = self.run_times.short_ns(held.function).is_some();
-        self.has_new_work |= held.is_short;
+        self.is_due_soon |= held.is_short;
         let token = Token { id, queue, handle, terms, bundle: of_bundle };
         self.tell(ToHead::Import(Import { token, claim, submitted_unix_nano, envelope, problem }));
     }
@@ -1891,6 +1920,7 @@ impl Agent {
             Asked::SwapBundle(id, next) => self.on_bundle_swapped(id, *next, &answer),
             Asked::BundleSight(id) => self.on_bundle_heartbeats(id, answer),
             Asked::FindInBundle(number, id, place) => self.on_bundle_found(number, id, place, answer),
+            Asked::IsSuperseded(key) => self.on_standing_read(key, answer),
             Asked::PutArgument(task, at) => self.on_argument_put(task, at, answer),
             Asked::GetArgument(id, key) => self.on_argument_got(id, &key, answer),
             Asked::PutResult(id, attempt) => self.on_result_put(id, attempt, answer),
@@ -1925,11 +1955,12 @@ fn sight_of(
     if is_new_life || is_older {
         return Sight::NewLife;
     }
-    let is_silent = suspected_ns.is_some_and(|stamp_ns| {
-        let was_heard = own.is_some_and(|entry| entry.stamp_ns >= stamp_ns.saturating_add(settings.ack_wait_ns));
-        was_heard && of_other.is_none_or(|entry| entry.stamp_ns < stamp_ns)
-    });
-    if is_silent { Sight::Silent } else { Sight::MayLive }
+    let Some(suspected_ns) = suspected_ns else { return Sight::MayLive };
+    if of_other.is_some_and(|entry| entry.stamp_ns >= suspected_ns) {
+        return Sight::MayLive;
+    }
+    let was_heard = own.is_some_and(|entry| entry.stamp_ns >= suspected_ns.saturating_add(settings.ack_wait_ns));
+    if was_heard { Sight::Silent } else { Sight::Quiet }
 }
 
 fn change_of(known: &Known, event: &Event) -> Result<Record, Refusal> {

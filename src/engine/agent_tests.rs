@@ -191,9 +191,14 @@ impl Engine {
                 }
                 None
             }
-            Request::GiveBack(handle) | Request::GiveBackLater(handle) => {
+            Request::GiveBack(handle) => {
                 let kept = handle.0.parse::<usize>().ok().and_then(|number| self.kept.messages.get_mut(number));
                 kept.into_iter().for_each(|message| message.again_ns = Some(now_ns));
+                None
+            }
+            Request::GiveBackLater(handle) => {
+                let kept = handle.0.parse::<usize>().ok().and_then(|number| self.kept.messages.get_mut(number));
+                kept.into_iter().for_each(|message| message.again_ns = Some(now_ns + SECOND));
                 None
             }
             Request::StopPulling | Request::ReadBounds | Request::ReadNodes => None,
@@ -604,7 +609,7 @@ impl World {
                 self.tell_free(at);
             }
             ToHead::Found(..) => panic!("nobody has asked"),
-            ToHead::Log(line) => panic!("{line}"),
+            ToHead::Log(line) => assert!(line.contains("another node has taken it over"), "{line}"),
         }
     }
 
@@ -1042,6 +1047,60 @@ fn every_accepted_task_ends_for_its_head_once_although_the_engine_loses_writes()
     let mut seen = Seen::default();
     (0..seeds() / 3).for_each(|seed| run(seed, Faults { loses_writes: true }, &mut seen));
     assert!(seen.lost_by_engine > 0, "{seen:?}");
+}
+
+/// Time that passes until another node has what a dead one held, in nanoseconds; none if the origin itself had it.
+fn take_over_ns(seed: u64, submit: fn(&mut World, usize)) -> Option<u64> {
+    const STEP: u64 = SECOND / 4;
+    let mut world = World::new(seed);
+    for at in 0..world.nodes.len() {
+        world.start_agent(at);
+    }
+    submit(&mut world, 0);
+    let go_on = |world: &mut World| {
+        (0..200).for_each(|_| world.arrive(false));
+        world.tick(STEP);
+    };
+    let runs = |world: &World, at: usize| !world.nodes[at].head.runs.is_empty();
+    while !(0..3).any(|at| runs(&world, at)) {
+        go_on(&mut world);
+    }
+    // It dies at any time between two heartbeats.
+    for _ in 0..world.random.below(12) {
+        go_on(&mut world);
+    }
+    let dead = (1..3).find(|at| runs(&world, *at))?;
+    let node = &mut world.nodes[dead];
+    (node.agent, node.generation) = (None, node.generation + 1);
+    let (died_ns, ran) = (world.now_ns, node.head.runs.keys().copied().collect::<Vec<_>>());
+    let is_over = |world: &World| {
+        ran.iter().any(|id| {
+            let accepted = &world.nodes[0].head.accepted[&id.task];
+            let record = world.engine.record_of(*id, accepted.bundle);
+            let holder = record.as_ref().and_then(Record::claim).map(|claim| claim.holder.place);
+            accepted.end.is_some() || holder.is_some_and(|place| place != world.nodes[dead].place)
+        })
+    };
+    while !is_over(&world) {
+        assert!(world.now_ns - died_ns < 4 * ACK_WAIT, "seed {seed}: {}", world.describe());
+        go_on(&mut world);
+    }
+    Some(world.now_ns - died_ns)
+}
+
+#[test]
+fn what_a_dead_node_held_is_taken_over_after_two_intervals_and_a_moment() {
+    let least_and_most = |submit: fn(&mut World, usize)| {
+        let taken: Vec<_> = (0..100).filter_map(|seed| take_over_ns(seed, submit)).collect();
+        assert!(taken.len() > 30, "{taken:?}");
+        (*taken.iter().min().unwrap(), *taken.iter().max().unwrap())
+    };
+    let limit = 2 * ACK_WAIT + 3 * SECOND;
+    let (least, most) = least_and_most(World::submit);
+    assert!(least > ACK_WAIT && most < limit, "{least} to {most} ns");
+    // Of a bundle it may have given back what it had not begun.
+    let (_, most) = least_and_most(World::submit_bundle);
+    assert!(most < limit, "{most} ns");
 }
 
 #[test]

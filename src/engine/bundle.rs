@@ -154,10 +154,13 @@ pub fn change_bundle(record: Option<&BundleRecord>, event: &BundleEvent) -> Resu
             Ok(At::Settled { claim: Some(claim), members: vec![member; *count as usize] })
         }
         // Silence counts from a suspicion on, and there was none.
-        (Some(At::Claimed { claim, count }), On::Delivered { to, sight: Sight::MayLive | Sight::Silent, .. }) => {
-            Ok(At::Suspected { claim: claim.clone(), count: *count, by: *to })
+        (
+            Some(At::Claimed { claim, count }),
+            On::Delivered { to, sight: Sight::MayLive | Sight::Quiet | Sight::Silent, .. },
+        ) => Ok(At::Suspected { claim: claim.clone(), count: *count, by: *to }),
+        (Some(At::Suspected { .. }), On::Delivered { sight: Sight::MayLive | Sight::Quiet, .. }) => {
+            Err(Refusal::TooEarly)
         }
-        (Some(At::Suspected { .. }), On::Delivered { sight: Sight::MayLive, .. }) => Err(Refusal::TooEarly),
         (Some(At::Claimed { .. } | At::Suspected { .. }), On::EndedUnbegun { .. }) => Err(Refusal::Begun),
 
         (Some(At::Claimed { claim, .. } | At::Suspected { claim, .. }), On::Settled { by, members })

@@ -36,11 +36,12 @@ fn delivered(to: Holder, sight: Sight, crash_limit: u32) -> BundleEvent {
 }
 
 /// One of each, in the order of the columns below.
-fn columns() -> [(&'static str, BundleEvent); 11] {
+fn columns() -> [(&'static str, BundleEvent); 12] {
     let members = vec![Member::Ended(1, b"one".to_vec()), Member::Kept, Member::Unbegun];
     let older = Holder { life: 4, ..B };
     [
         ("delivered to C", delivered(C, Sight::MayLive, 2)),
+        ("delivered to C, quiet", delivered(C, Sight::Quiet, 2)),
         ("delivered to C, silent", delivered(C, Sight::Silent, 2)),
         ("delivered to C, new life", delivered(C, Sight::NewLife, 2)),
         ("delivered to C, new life, and no more may be lost", delivered(C, Sight::NewLife, 0)),
@@ -89,9 +90,23 @@ fn every_pair_of_record_and_event_has_its_place_in_the_table() {
     let not = "NotItsHolder";
     // `B1 -0` is claimed by B, at attempt 1 with none lost; `B1 -0?` is that and suspected; `eku: B1 -0` is settled, with the state of each task.
     let table = [
-        ["C1 -0", "C1 -0", "C1 -0", "C1 -0", "B1 -0", "ueu: nobody", not, not, not, not, not],
-        ["B1 -0?", "B1 -0?", "kkk: C2 -1", "lll: B1 -0", "HasIt", "Begun", "eku: B1 -0", not, not, "uuu: nobody", not],
+        ["C1 -0", "C1 -0", "C1 -0", "C1 -0", "C1 -0", "B1 -0", "ueu: nobody", not, not, not, not, not],
         [
+            "B1 -0?",
+            "B1 -0?",
+            "B1 -0?",
+            "kkk: C2 -1",
+            "lll: B1 -0",
+            "HasIt",
+            "Begun",
+            "eku: B1 -0",
+            not,
+            not,
+            "uuu: nobody",
+            not,
+        ],
+        [
+            "TooEarly",
             "TooEarly",
             "kkk: C2 -1",
             "kkk: C2 -1",
@@ -104,7 +119,7 @@ fn every_pair_of_record_and_event_has_its_place_in_the_table() {
             "uuu: nobody",
             not,
         ],
-        ["HasEnded"; 11],
+        ["HasEnded"; 12],
     ];
     for ((row, record), expected) in rows().iter().zip(table) {
         for ((column, event), expected) in columns().iter().zip(expected) {

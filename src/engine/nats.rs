@@ -15,7 +15,7 @@
 use std::collections::HashMap;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::time::Duration;
 
 use async_nats::jetstream::ErrorCode;
@@ -40,6 +40,7 @@ use tracer_core::clock::now_unix_nano;
 use tracer_core::queue::QueueBound;
 use tracer_core::task::TaskId;
 use tracer_core::{ClusterTaskId, PlaceId};
+use tracer_ipc::fault;
 use tracer_ipc::protocol::EngineAccess;
 
 use crate::access::{self, Credentials, EngineError};
@@ -59,6 +60,7 @@ mod copies;
 mod dead;
 mod examine;
 mod keys;
+mod lost;
 mod output;
 pub mod roles;
 mod survey;
@@ -120,6 +122,13 @@ pub(crate) enum FromEngine {
     Told(Vec<u8>, Option<OwnedSemaphorePermit>),
     /// The most that tasks of this node's queues may ask for.
     Bounds(Vec<(String, QueueBound)>),
+    /// The engine has lost writes: it had told a sequence of the records, and the next one is this.
+    LostWrites {
+        /// The highest that was told.
+        told: u64,
+        /// The sequence after that.
+        now: u64,
+    },
     /// The heartbeats of the living nodes.
     Nodes(Vec<(PlaceId, Heartbeat)>),
     /// The answer to a question for the cluster, under its number.
@@ -220,6 +229,8 @@ pub(crate) struct Nats {
     copies_seen: Mutex<Copies>,
     copied_by: std::sync::Mutex<String>,
     is_copied: AtomicBool,
+    /// Highest sequence of the records that was told.
+    highest_told: AtomicU64,
     /// Folder of the values of this place.
     values: PathBuf,
     /// Permits for copies of values that go on at a time.
@@ -309,6 +320,7 @@ impl Nats {
             copies_seen: Mutex::default(),
             copied_by: std::sync::Mutex::default(),
             is_copied: AtomicBool::new(false),
+            highest_told: AtomicU64::new(0),
             values,
             copies: Semaphore::new(values::COPIES),
             output_room: output::room(),
@@ -414,7 +426,10 @@ impl Nats {
         let publication = PublishMessage::build().payload(message.into()).expected_last_subject_sequence(0);
         let sent = self.context.send_publish(queue_subject(queue, tier, id), publication).await;
         let acknowledged = match sent {
-            Ok(acknowledged) => acknowledged.await,
+            Ok(acknowledged) => {
+                fault::point("task_published");
+                acknowledged.await
+            }
             Err(error) => Err(error),
         };
         match acknowledged {
@@ -435,9 +450,13 @@ impl Nats {
     async fn swap(&self, subject: String, revision: Option<u64>, record: Vec<u8>) -> Answer {
         let publication =
             PublishMessage::build().payload(record.into()).expected_last_subject_sequence(revision.unwrap_or(0));
+        let told = self.told_sequence();
         let Ok(sent) = self.context.send_publish(subject, publication).await else { return Answer::Unreachable };
         match sent.await {
-            Ok(acknowledged) => Answer::Swapped(Some(acknowledged.sequence)),
+            Ok(acknowledged) => {
+                self.note_sequence(told, acknowledged.sequence);
+                Answer::Swapped(Some(acknowledged.sequence))
+            }
             Err(error) if error.kind() == PublishErrorKind::WrongLastSequence => Answer::Swapped(None),
             Err(_) => Answer::Unreachable,
         }

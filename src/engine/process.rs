@@ -203,7 +203,7 @@ async fn serve(
             modules.look().into_iter().for_each(|listed| agent.on_modules(listed));
             next_ns = agent.on_tick(now_ns());
         }
-        if agent.take_new_work() {
+        if agent.take_due_soon() {
             next_ns = next_ns.min(now_ns() + BUNDLE_WAIT_NS);
         }
         let mut given_back = Vec::new();
@@ -389,6 +389,7 @@ fn on_head(
             is_new,
             is_stored,
         } => {
+            fault::point("task_shared");
             modules.note_shared(&envelope);
             let terms = Terms { at_most_once, crash_limit };
             let Prepared { envelope, values, asks_for } = prepare(&envelope, large).map_err(AgentError::Protocol)?;
@@ -437,8 +438,10 @@ fn on_head(
 fn on_engine(agent: &mut Agent, modules: &mut Modules, out: &mut Out, event: FromEngine, now_ns: u64) {
     match event {
         FromEngine::Answer(number, answer) => {
-            if matches!(answer, Answer::Key(_)) {
-                fault::point("key_entered");
+            match answer {
+                Answer::Key(_) => fault::point("key_entered"),
+                Answer::Put(Ok(())) => fault::point("task_acknowledged"),
+                _ => {}
             }
             agent.on_answer(number, answer);
         }
@@ -455,6 +458,10 @@ fn on_engine(agent: &mut Agent, modules: &mut Modules, out: &mut Out, event: Fro
             out.put_message(&FromAgent::PutAside { queue, name, reason, problem });
         }
         FromEngine::Bounds(bounds) => agent.on_bounds(bounds),
+        FromEngine::LostWrites { told, now } => {
+            out.put_message(&FromAgent::LostWrites { told, now });
+            agent.on_lost_writes();
+        }
         FromEngine::Surveyed(number, survey) => {
             let cluster = survey.map(|survey| Box::new(survey.report()));
             out.put_message(&FromAgent::Surveyed { number, cluster });

@@ -120,6 +120,8 @@ pub enum Record {
 pub enum Sight {
     /// The holder may live.
     MayLive,
+    /// The holder was not heard since the record was suspected, which is not a whole interval of redelivery ago as far as the receiver was heard.
+    Quiet,
     /// The record has been suspected for a whole interval of redelivery, through which the receiver was heard and the holder was not.
     Silent,
     /// The holder's place has a head that began after the claim.
@@ -297,13 +299,15 @@ pub fn change(record: Option<&Record>, event: &Event) -> Result<Record, Refusal>
             On::Delivered { to, mark, sight: Sight::NewLife, terms },
         ) => Ok(claim.taken_over(*to, mark, *terms)),
         // Silence counts from a suspicion on, and there was none.
-        (Some(At::Claimed(claim)), On::Delivered { to, sight: Sight::MayLive | Sight::Silent, .. }) => {
+        (Some(At::Claimed(claim)), On::Delivered { to, sight: Sight::MayLive | Sight::Quiet | Sight::Silent, .. }) => {
             Ok(At::Suspected { claim: claim.clone(), by: *to })
         }
         (Some(At::Suspected { claim, .. }), On::Delivered { to, mark, sight: Sight::Silent, terms }) => {
             Ok(claim.taken_over(*to, mark, *terms))
         }
-        (Some(At::Suspected { .. }), On::Delivered { sight: Sight::MayLive, .. }) => Err(Refusal::TooEarly),
+        (Some(At::Suspected { .. }), On::Delivered { sight: Sight::MayLive | Sight::Quiet, .. }) => {
+            Err(Refusal::TooEarly)
+        }
         (Some(At::Claimed(_) | At::Suspected { .. }), On::EndedUnbegun { .. } | On::Withdrawn { .. }) => {
             Err(Refusal::Begun)
         }

@@ -34,9 +34,10 @@ fn failed(attempt: u32, is_crash: bool, report: &[u8]) -> Event {
 }
 
 /// One of each, in the order of the columns below.
-fn columns() -> [(&'static str, Event); 15] {
+fn columns() -> [(&'static str, Event); 16] {
     [
         ("delivered to C", delivered(C, Sight::MayLive)),
+        ("delivered to C, quiet", delivered(C, Sight::Quiet)),
         ("delivered to C, silent", delivered(C, Sight::Silent)),
         ("delivered to C, new life", delivered(C, Sight::NewLife)),
         ("delivered to B", delivered(B, Sight::MayLive)),
@@ -80,12 +81,12 @@ fn word(changed: &Result<Record, Refusal>) -> String {
 fn every_pair_of_record_and_event_has_its_place_in_the_table() {
     // `B2 -1` is claimed by B, at attempt 2 with one attempt lost; `B2 -1?` is that and suspected.
     let table = [
-        ["C1 -0", "C1 -0", "C1 -0", "B1 -0", "ended", "A1 -0"],
-        ["B2 -1?", "B2 -1?", "C3 -2", "HasIt", "Begun", "Begun"],
-        ["TooEarly", "C3 -2", "C3 -2", "B2 -1", "Begun", "Begun"],
-        ["C2 -1", "C2 -1", "C2 -1", "B2 -1", "ended", "A2 -1"],
-        ["C3 -2", "C3 -2", "C3 -2", "B3 -2", "ended", "A3 -2"],
-        ["HasEnded"; 6],
+        ["C1 -0", "C1 -0", "C1 -0", "C1 -0", "B1 -0", "ended", "A1 -0"],
+        ["B2 -1?", "B2 -1?", "B2 -1?", "C3 -2", "HasIt", "Begun", "Begun"],
+        ["TooEarly", "TooEarly", "C3 -2", "C3 -2", "B2 -1", "Begun", "Begun"],
+        ["C2 -1", "C2 -1", "C2 -1", "C2 -1", "B2 -1", "ended", "A2 -1"],
+        ["C3 -2", "C3 -2", "C3 -2", "C3 -2", "B3 -2", "ended", "A3 -2"],
+        ["HasEnded"; 7],
     ];
     let of_holder = |spans_written: &'static str| {
         let not = "NotItsHolder";

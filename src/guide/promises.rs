@@ -371,6 +371,23 @@
 //!   `hostile_queues::a_message_of_a_signed_task_that_somebody_replaces_is_put_again_and_runs`,
 //!   `hostile_queues::tasks_that_are_not_signed_are_refused_by_name_and_wrong_keys_are_told`, and the properties of `src/engine/hostile_tests.rs` and `src/engine/signed.rs`.
 //!
+//! **A task of a queue that was accepted ends once.** It is accepted when its origin's journal and the engine have it, and then either may be lost: the origin puts again what the engine has
+//! lost, and what is in the engine runs without its origin. Its record ends once, by compare-and-swap: whoever lost a task to another node and comes back changes nothing by its outcome, and ends
+//! what it still runs of it. What was refused never runs, and what must not be started twice is not.
+//!
+//! - An engine that loses its store says so in `tracer status` once it is back, if an agent lives that had heard of more. What must not be started twice and was there without an outcome is reported lost, begun or not.
+//! - An accepted task is gone with both the engine's disk and its origin's. An ordinary task whose record the engine has lost may run again.
+//! - A node that is killed whole is replaced after two intervals of redelivery, 20 s, and a moment more; its attempts have stand-ins as spans until it is back.
+//! - While the engine is away, a node goes on to count attempts by itself. If it is lost then, the next node counts from the record: two attempts have one number, each with its own span.
+//! - Kept by `shared_deaths::an_origin_whose_head_or_agent_dies_at_any_step_of_a_submission_has_it_run_once`,
+//!   `shared_deaths::a_broker_that_is_killed_after_each_acknowledgement_loses_no_task`,
+//!   `shared_deaths::an_engine_whose_store_is_wiped_is_said_to_have_lost_writes_and_what_waited_runs`,
+//!   `shared_deaths::an_origin_whose_place_is_wiped_has_its_tasks_run_and_any_node_reads_the_outcomes`,
+//!   `shared_deaths::a_queue_that_is_full_refuses_by_name_and_what_it_refused_never_runs`,
+//!   `shared_deaths::a_node_that_was_stopped_for_longer_than_a_take_over_ends_what_it_runs_and_changes_nothing`,
+//!   `shared_storm::of_nodes_and_a_broker_that_are_killed_and_stopped_at_random_each_accepted_task_has_one_end`,
+//!   `engine::a_node_that_is_killed_whole_is_replaced_by_another_one` and the tests of the agent over a simulated engine.
+//!
 //! **An idempotency key with a queue is one task in the whole cluster.** The key is in the engine before its task is published, and names the task under whose id whoever submits it again publishes it: one message, one record, one run,
 //! whoever dies in between, and every submission has its outcome.
 //!

@@ -66,6 +66,8 @@ pub(super) struct AgentLink {
     questions: BTreeMap<u64, (Question, u64, u64)>,
     next_question: u64,
     put_aside: PutAside,
+    /// Number of times that the engine has lost writes under this head, and the last one, for people.
+    lost_writes: (u64, String),
     pub(super) digests: ModuleDigests,
 }
 
@@ -121,6 +123,7 @@ impl AgentLink {
             questions: BTreeMap::new(),
             next_question: 0,
             put_aside: PutAside::default(),
+            lost_writes: (0, String::new()),
             digests: ModuleDigests::default(),
         }
     }
@@ -239,7 +242,9 @@ impl AgentLink {
             let were = if *count == 1 { "was" } else { "were" };
             format!("{} of queues {were} put aside: {last}\n{PUT_ASIDE_HINT}", Count(*count, "message"))
         });
-        end.into_iter().chain(engine).chain(put_aside)
+        let (times, lost) = &self.lost_writes;
+        let lost = (*times > 0).then(|| lost.clone());
+        end.into_iter().chain(engine).chain(lost).chain(put_aside)
     }
 
     /// Ends it once nothing is left to be settled. True when it has ended.
@@ -270,6 +275,9 @@ impl AgentLink {
 
 /// Hint for messages that were put aside.
 const PUT_ASIDE_HINT: &str = "(hint: the stream `TRACER_default_DEAD` of the engine keeps them for seven days, each with its reason in its headers)";
+
+/// Hint for an engine that loses what it has acknowledged.
+const LOST_WRITES_HINT: &str = "(hint: `tracer engine config` writes a configuration with which it syncs what it acknowledges; `tracer doctor` says what is missing)";
 
 /// Returns what is told of a task that was looked for.
 fn shared_report(id: ClusterTaskId, found: Found, engine: &str) -> Result<SharedReport, String> {
@@ -398,6 +406,19 @@ impl HeadIo {
         if is_first {
             self.log(line);
         }
+    }
+
+    /// Notes that the engine has lost writes.
+    pub(super) fn on_lost_writes(&mut self, told: u64, now: u64) {
+        let Some(agent) = &mut self.agent else { return };
+        agent.lost_writes.0 += 1;
+        let (address, times) = (&agent.engine.access.address, Count(agent.lost_writes.0, "time"));
+        let line = format!(
+            "the engine at `{address}` has lost writes, {times} under this head: it had told of record {told}, and the next one was {now}. What this node had put \
+             into queues is put there again, and what must not be started twice and may have begun is reported lost\n{LOST_WRITES_HINT}"
+        );
+        agent.lost_writes.1.clone_from(&line);
+        self.log(line);
     }
 
     /// Tells whoever asked what was found of the engine.

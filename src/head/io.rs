@@ -1097,6 +1097,9 @@ impl Effects for HeadIo {
     }
 
     fn to_agent(&mut self, message: &ToAgent) -> bool {
+        if matches!(message, ToAgent::Share { .. } | ToAgent::ShareBundle { .. }) {
+            fault::point("task_journaled");
+        }
         self.agent.as_mut().is_some_and(|agent| agent.tell(message))
     }
 

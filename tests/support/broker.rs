@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
+use rustix::process::Signal;
 use serde_json::{Value, json};
 
 use super::skip;
@@ -171,11 +172,29 @@ impl Broker {
         }
     }
 
+    /// Sends a signal to it while it runs.
+    pub fn signal(&self, signal: Signal) {
+        super::kill(self.child.as_ref().expect("it runs").id(), signal);
+    }
+
+    /// Has one that was stopped go on, and starts one that was killed again.
+    pub fn come_back(&mut self) {
+        match &self.child {
+            Some(_) => self.signal(Signal::CONT),
+            None => self.run(true),
+        }
+    }
+
     /// Kills it, and starts it again with other lines of configuration.
     pub fn start_again_with(&mut self, configuration: &str) {
         self.kill();
         configuration.clone_into(&mut self.configuration);
         self.run(true);
+    }
+
+    /// Removes all that one has on its disk that was killed.
+    pub fn wipe(&self) {
+        std::fs::remove_dir_all(self.folder.path().join("jetstream")).expect("its folder is ours");
     }
 
     /// Starts it again over what it has on its disk.

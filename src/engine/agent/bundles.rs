@@ -72,6 +72,8 @@ pub(super) struct HeldBundle {
     is_hurried: bool,
     /// True if the message is for others too when this node is done with it.
     is_to_return: bool,
+    /// True if this delivery has been given back, for a moment: the holder of some of its tasks is quiet.
+    is_quiet: bool,
     /// Time at which it was looked at first, in nanoseconds of the monotonic clock.
     seen_ns: Option<u64>,
 }
@@ -298,7 +300,7 @@ impl Agent {
         }
     }
 
-    /// Has every bundle that may be in the engine looked at: what has happened meanwhile was told to nobody.
+    /// Has every bundle looked at that may be in the engine.
     pub(super) fn look_at_bundles(&mut self) {
         self.shared_bundles.values_mut().for_each(|bundle| bundle.is_old |= bundle.is_sent);
     }
@@ -375,6 +377,7 @@ impl Agent {
         let bundle = self.bundles.entry(id).or_insert_with(|| HeldBundle::new(queue, handle.clone(), terms, count));
         // The delivery before it is over.
         bundle.handle = handle.clone();
+        bundle.is_quiet = false;
         bundle.run_ns = run_ns;
         bundle.message.get_or_insert(message);
         let mark = Mark { node_id: self.settings.node_id.clone(), unix_nano: now_unix_nano };
@@ -412,7 +415,7 @@ impl Agent {
             .or_insert_with(|| HeldBundle::new(token.queue.clone(), token.handle.clone(), token.terms, count));
         bundle.open.insert(place_of(first, token.id));
         bundle.is_imported = true;
-        self.has_new_work = true;
+        self.is_due_soon = true;
     }
 
     /// Hands the tasks of a bundle to the head that this node has claimed.
@@ -451,7 +454,7 @@ impl Agent {
             let import = Import { token, claim, submitted_unix_nano, envelope, problem };
             self.effects.push(Effect::Tell(ToHead::Import(import)));
         }
-        self.has_new_work = true;
+        self.is_due_soon = true;
         self.import_waiting(first);
         self.consider_settling(first);
     }
@@ -504,6 +507,12 @@ impl Agent {
             bundle.waiting.iter().map(of_place).collect::<Vec<_>>()
         };
         self.bundles.iter().flat_map(of_bundle).collect()
+    }
+
+    /// Returns the bundles that the head has the tasks of, and whose records this node has not settled.
+    pub(super) fn whole_bundles(&self) -> impl Iterator<Item = ClusterTaskId> {
+        let is_whole = |bundle: &HeldBundle| bundle.is_imported && !bundle.is_settled;
+        self.bundles.iter().filter(move |(_, bundle)| is_whole(bundle)).map(|(first, _)| *first)
     }
 
     /// Returns the bundle of a task whose record is that of its bundle.
@@ -696,6 +705,16 @@ impl Agent {
         (!self.is_stopping && bundle.let_go.is_empty()).then(|| bundle.handle.clone())
     }
 
+    /// Has the message of a bundle delivered again in a moment, also if this node goes on with others of its tasks.
+    pub(super) fn have_bundle_delivered_soon(&mut self, first: ClusterTaskId) {
+        let bundle = self.bundles.get_mut(&first).filter(|bundle| !bundle.is_quiet);
+        let handle = bundle.map(|bundle| {
+            bundle.is_quiet = true;
+            bundle.handle.clone()
+        });
+        handle.into_iter().for_each(|handle| self.have_delivered_soon(handle));
+    }
+
     /// Lets go of the message of a settled bundle when nothing of it is left to be done here.
     fn finish_bundle(&mut self, first: ClusterTaskId) {
         let is_done = |bundle: &&HeldBundle| bundle.is_settled && bundle.open.is_empty();
@@ -775,6 +794,11 @@ impl Agent {
                 }
                 return;
             };
+            // It has come to this node since that was asked, and goes on under the same claim.
+            if matches!(wish, Wish::NotRun) && self.bundles.contains_key(&id) {
+                change.todo.pop_front();
+                continue;
+            }
             let Some(known) = &change.known else {
                 (change.is_asked, change.sight) = (true, None);
                 return self.ask(Asked::ReadBundle(id), Request::Read(RecordKey::Bundle(id)));
@@ -907,9 +931,12 @@ impl Agent {
                 }
             }
             (Wish::Deliver(..), _) => {
-                if let Some(claim) = claim {
-                    self.ask_bundle_holder(id, claim);
-                }
+                let Some(claim) = claim else { return };
+                let is_quiet = self.bundle_changes.get(&id).is_some_and(|change| change.sight == Some(Sight::Quiet));
+                let bundle = self.bundles.get(&id).filter(|bundle| is_quiet && !bundle.is_imported);
+                let handle = bundle.map(|bundle| bundle.handle.clone());
+                self.ask_bundle_holder(id, claim);
+                handle.into_iter().for_each(|handle| self.have_delivered_soon(handle));
             }
             (Wish::End(count), Refusal::Begun) => {
                 let Some(claim) = claim else { return };
@@ -1021,6 +1048,7 @@ impl HeldBundle {
             record: None,
             is_hurried: false,
             is_to_return: false,
+            is_quiet: false,
             seen_ns: None,
         }
     }

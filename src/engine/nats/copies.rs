@@ -71,9 +71,12 @@ impl Nats {
     }
 
     async fn write_beat(&self, beat: &[u8]) {
+        let told = self.told_sequence();
         // The next one comes in some seconds.
-        if let Ok(acknowledged) = self.context.publish(node_subject(self.place), beat.to_vec().into()).await {
-            let _ = acknowledged.await;
+        if let Ok(acknowledged) = self.context.publish(node_subject(self.place), beat.to_vec().into()).await
+            && let Ok(acknowledged) = acknowledged.await
+        {
+            self.note_sequence(told, acknowledged.sequence);
         }
     }
 

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use super::{RINGED, Server};
 use crate::config::otel;
+use crate::fault;
 use crate::head::connection::{Connection, Peer, ReadState};
 use crate::head::reactor::{self, Effects};
 use crate::head::state::{DriverId, Now, WorkerPhase};
@@ -304,7 +305,10 @@ impl Server {
     fn on_told_by_agent(&mut self, told: FromAgent, now: Now) {
         let (state, io) = (&mut self.state, &mut self.io);
         match told {
-            FromAgent::Stored(task) => reactor::on_stored(state, io, task),
+            FromAgent::Stored(task) => {
+                fault::point("task_stored");
+                reactor::on_stored(state, io, task);
+            }
             FromAgent::NotStored(task, refusal) => reactor::on_not_stored(state, io, task, refusal, now),
             FromAgent::Ended(task, end) => {
                 io.end_shared_output(state, task, &end);
@@ -335,6 +339,7 @@ impl Server {
             FromAgent::Output { task, place, node_id, output } => {
                 io.show_shared_output(state, task, (place, &node_id), &output);
             }
+            FromAgent::LostWrites { told, now } => io.on_lost_writes(told, now),
             FromAgent::Log(line) => io.log(format!("the agent: {line}")),
         }
     }

@@ -628,6 +628,13 @@ pub enum FromAgent {
         /// Its name and version, if it was ever reached; or why it cannot be.
         text: String,
     },
+    /// The engine has lost writes.
+    LostWrites {
+        /// Highest sequence of its records that the agent was told.
+        told: u64,
+        /// Sequence of the write after that.
+        now: u64,
+    },
     /// A message of a queue is put aside, where people find it with the reason; or could not be.
     PutAside {
         /// The queue.
@@ -978,6 +985,11 @@ impl FromAgent {
                 [queue, name, reason].into_iter().for_each(|text| out.put_str(text));
                 put_option(out, problem.as_deref());
             }
+            FromAgent::LostWrites { told, now } => {
+                out.put_u8(16);
+                out.put_u64(*told);
+                out.put_u64(*now);
+            }
             FromAgent::BundleClaimed(first, claim) => {
                 out.put_u8(15);
                 out.put_u64(first.0);
@@ -1038,6 +1050,7 @@ impl FromAgent {
                 let claim = if flag(&mut take)? { Some(ClaimedBy::take(&mut take)?) } else { None };
                 FromAgent::BundleClaimed(first, claim)
             }
+            16 => FromAgent::LostWrites { told: take.u64()?, now: take.u64()? },
             14 => {
                 let (task, place, node_id) = (TaskId(take.u64()?), PlaceId(take.u64()?), take.str()?.into());
                 FromAgent::Output { task, place, node_id, output: SharedOutput::take(&mut take)? }
@@ -1170,6 +1183,7 @@ mod tests {
             FromAgent::Settled(ID),
             FromAgent::GiveBack(ID),
             FromAgent::Engine { is_reachable: true, text: "nats-server 2.9.10".into() },
+            FromAgent::LostWrites { told: 9, now: 1 },
             FromAgent::Log("line".into()),
             FromAgent::PutAside {
                 queue: "q".into(),
