@@ -23,6 +23,7 @@ use tracer_core::{ClusterTaskId, PlaceId, Stored};
 use tracer_ipc::protocol::{ClaimedBy, Digest, Found, SharedEnd, SharedOutput, Stop};
 
 use crate::bundle::BundleRecord;
+use crate::clock::ClockOffset;
 use crate::interface::{
     Answer, Dead, Delivery, Entry, Handle, Key, PutError, RecordKey, Request, Tier, ValueError, ValueKey, ValueSource,
 };
@@ -493,6 +494,8 @@ pub struct Agent {
     /// Since when the engine cannot be reached, by the monotonic clock.
     unreachable_since_ns: u64,
     next_beat_ns: u64,
+    /// Offset of this node's clock, once it is measured.
+    clock: Option<ClockOffset>,
     /// The task at which [`look_again`](Self::look_again) goes on; none to begin anew.
     looked_at_last: Option<TaskId>,
     is_stopping: bool,
@@ -529,11 +532,17 @@ impl Agent {
             is_reachable: false,
             unreachable_since_ns: now_ns,
             next_beat_ns: now_ns,
+            clock: None,
             looked_at_last: None,
             is_stopping: false,
             unread: BTreeSet::new(),
             effects: Vec::new(),
         }
+    }
+
+    /// Notes the offset of this node's clock, which the next heartbeat says.
+    pub fn on_clock(&mut self, clock: ClockOffset) {
+        self.clock = Some(clock);
     }
 
     /// Takes the effects of what was told since the last time, in their order.
@@ -635,6 +644,7 @@ impl Agent {
                 slots: u32::try_from(self.slots).unwrap_or(u32::MAX),
                 queues: self.queues_that_fit(),
                 shared_commands: self.settings.shared_commands,
+                clock: self.clock,
             };
             self.say(Request::Beat(beat.encode()));
             self.read_bounds_now_and_then();

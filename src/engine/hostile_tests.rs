@@ -76,6 +76,7 @@ fn seeds() -> Vec<Vec<u8>> {
         slots: 2,
         queues: vec![QUEUE.into()],
         shared_commands: true,
+        clock: Some(ClockOffset { offset_ns: i64::MIN, error_ns: u64::MAX }),
     };
     let id = ClusterTaskId { place: OWN.place, task: TaskId(10) };
     let told =

@@ -10,6 +10,7 @@
 //! | [`message`], [`output`] | bytes that other nodes read: messages of queues and between nodes, heartbeats |
 //! | [`interface`] | what is asked of an engine |
 //! | [`agent`] | what the agent decides |
+//! | [`clock`] | how far the clocks of nodes are apart, and what follows from it |
 //! | [`survey`] | what an engine tells of a cluster: nodes, queues, and who serves them |
 //! | `signed` | what submitters sign, and what nodes trust |
 //! | `access` | which ways to an engine are taken, and the files that they need |
@@ -26,6 +27,7 @@
 pub mod access;
 pub mod agent;
 pub mod bundle;
+pub mod clock;
 #[cfg(feature = "nats")]
 pub mod doctor;
 pub mod interface;

@@ -7,6 +7,7 @@ use tracer_core::{ClusterTaskId, PlaceId, Stored};
 use tracer_ipc::protocol::{Digest, SharedEnd, Stop};
 
 use crate::bundle::check_count;
+use crate::clock::ClockOffset;
 use crate::interface::{ValueKey, ValueSource};
 use crate::record::Terms;
 
@@ -312,6 +313,8 @@ pub struct Heartbeat {
     pub queues: Vec<String>,
     /// True if it runs commands of these queues too.
     pub shared_commands: bool,
+    /// Offset of its clock; none while it has not measured any, and of nodes that measure none.
+    pub clock: Option<ClockOffset>,
 }
 
 impl Heartbeat {
@@ -326,6 +329,10 @@ impl Heartbeat {
         out.put_u32(self.queues.len() as u32);
         self.queues.iter().for_each(|queue| out.put_str(queue));
         out.put_u8(self.shared_commands.into());
+        if let Some(ClockOffset { offset_ns, error_ns }) = self.clock {
+            out.put_exact(&offset_ns.to_le_bytes());
+            out.put_u64(error_ns);
+        }
         out
     }
 
@@ -336,8 +343,12 @@ impl Heartbeat {
         let (free, slots) = (take.u32()?, take.u32()?);
         let queues = (0..take.u32()?).map(|_| take_name(&mut take)).collect::<Result<_, WireError>>()?;
         let shared_commands = take_flag(&mut take)?;
+        let clock = match take.is_empty() {
+            true => None,
+            false => Some(ClockOffset { offset_ns: i64::from_le_bytes(take.array()?), error_ns: take.u64()? }),
+        };
         take.finish()?;
-        Ok(Heartbeat { life, node_id, version, free, slots, queues, shared_commands })
+        Ok(Heartbeat { life, node_id, version, free, slots, queues, shared_commands, clock })
     }
 }
 
@@ -461,8 +472,17 @@ mod tests {
         }
         let queues = vec!["default".into(), "gpu".into()];
         let (node_id, version) = ("a".into(), "0.1.0".into());
-        let beat = Heartbeat { life: 7, node_id, version, free: 1, slots: 2, queues, shared_commands: true };
+        let beat =
+            Heartbeat { life: 7, node_id, version, free: 1, slots: 2, queues, shared_commands: true, clock: None };
         assert_eq!(Heartbeat::decode(&beat.encode()), Ok(beat.clone()));
+        let clock = Some(ClockOffset { offset_ns: -5, error_ns: u64::MAX });
+        let measured = Heartbeat { clock, ..beat.clone() };
+        assert_eq!(Heartbeat::decode(&measured.encode()), Ok(measured.clone()));
+        assert!(measured.encode().starts_with(&beat.encode()), "those of nodes that measure none are read");
+        for cut in 1..16 {
+            assert!(Heartbeat::decode(&measured.encode()[..measured.encode().len() - cut]).is_err(), "{cut}");
+        }
+        assert!(Heartbeat::decode(&[&measured.encode()[..], b"x"].concat()).is_err());
         for node_id in ["\x1b[2J".to_owned(), "a".repeat(NAME_LIMIT + 1)] {
             assert!(Heartbeat::decode(&Heartbeat { node_id, ..beat.clone() }.encode()).is_err());
         }

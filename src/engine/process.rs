@@ -210,6 +210,7 @@ async fn serve(
                     given_back.push(nats.carry_out(number, request));
                 }
                 Effect::Ask(number, request) => drop(nats.carry_out(number, request)),
+                Effect::Tell(ToHead::Import(import)) => out.put(ToHead::Import(nats.clocks().on_own_clock(import))),
                 Effect::Tell(told) => out.put(told),
                 // What is left goes with the head.
                 Effect::SendOutput(place, message) => nats.send_output(place, message),
@@ -437,6 +438,7 @@ fn on_engine(agent: &mut Agent, out: &mut Out, event: FromEngine, now_ns: u64) {
             out.put_message(&FromAgent::PutAside { queue, name, reason, problem });
         }
         FromEngine::Bounds(bounds) => agent.on_bounds(bounds),
+        FromEngine::Clock(clock) => agent.on_clock(clock),
         FromEngine::Surveyed(number, survey) => {
             let cluster = survey.map(|survey| Box::new(survey.report()));
             out.put_message(&FromAgent::Surveyed { number, cluster });

@@ -167,6 +167,8 @@ impl Survey {
                 slots: beat.heartbeat.slots,
                 free: beat.heartbeat.free,
                 shared_commands: beat.heartbeat.shared_commands,
+                clock_offset_ns: beat.heartbeat.clock.map(|clock| clock.offset_ns),
+                clock_error_ns: beat.heartbeat.clock.map(|clock| clock.error_ns),
             })
             .collect();
         nodes.sort_by(|a, b| (!a.is_alive, &a.node_id, &a.place_id).cmp(&(!b.is_alive, &b.node_id, &b.place_id)));
@@ -191,7 +193,8 @@ pub(crate) mod tests {
         let queues = queues.iter().map(|queue| (*queue).to_owned()).collect();
         let version = "0.1.0".into();
         let node_id = node_id.into();
-        let heartbeat = Heartbeat { life: 1, node_id, version, free: 1, slots: 2, queues, shared_commands: false };
+        let heartbeat =
+            Heartbeat { life: 1, node_id, version, free: 1, slots: 2, queues, shared_commands: false, clock: None };
         Beat { place: PlaceId(place), stamp_ns, heartbeat }
     }
 

@@ -3,6 +3,9 @@
 
 use std::sync::atomic::Ordering;
 
+use tracer_core::clock::now_unix_nano;
+
+use super::clock::Sent;
 use super::{FromEngine, Nats, node_subject, record_stream};
 use crate::interface::Entry;
 use crate::message::Heartbeat;
@@ -44,8 +47,14 @@ impl Nats {
             return self.tell_copied();
         }
         let mut copies = self.copies_seen.lock().await;
-        let other = copies.note(life, self.own_entry().await.as_ref());
+        let entry = self.own_entry().await;
+        let other = copies.note(life, entry.as_ref());
+        self.note_stamp(entry.as_ref());
         self.write_beat(&beat).await;
+        if self.clocks().own_ns().is_none() {
+            self.note_stamp(self.own_entry().await.as_ref());
+        }
+        self.note_tried();
         let Some(other) = other else { return };
         self.is_copied.store(true, Ordering::Relaxed);
         *self.copied_by.lock().expect("nobody panics with it") = other.node_id;
@@ -71,10 +80,16 @@ impl Nats {
     }
 
     async fn write_beat(&self, beat: &[u8]) {
+        let sent_unix_nano = now_unix_nano();
         // The next one comes in some seconds.
-        if let Ok(acknowledged) = self.context.publish(node_subject(self.place), beat.to_vec().into()).await {
-            let _ = acknowledged.await;
-        }
+        let published = self.context.publish(node_subject(self.place), beat.to_vec().into()).await;
+        let Ok(acknowledgement) = published else { return };
+        let sent = acknowledgement.await.ok().map(|acknowledged| Sent {
+            revision: acknowledged.sequence,
+            sent_unix_nano,
+            acknowledged_unix_nano: now_unix_nano(),
+        });
+        self.note_beat(sent);
     }
 
     fn tell_copied(&self) {
@@ -94,7 +109,8 @@ mod tests {
 
     fn entry(life: u64) -> Entry {
         let (node_id, version, queues) = ("node".into(), String::new(), Vec::new());
-        let value = Heartbeat { life, node_id, version, free: 0, slots: 0, queues, shared_commands: false }.encode();
+        let beat = Heartbeat { life, node_id, version, free: 0, slots: 0, queues, shared_commands: false, clock: None };
+        let value = beat.encode();
         Entry { revision: 1, stamp_ns: 0, value }
     }
 

@@ -46,6 +46,10 @@ pub struct NodeReport {
     pub free: u32,
     /// True if it runs commands of its queues too.
     pub shared_commands: bool,
+    /// Time that its clock is ahead of the engine's, in nanoseconds, negative if it is behind; none while it has not said so.
+    pub clock_offset_ns: Option<i64>,
+    /// The most by which that is wrong, in nanoseconds.
+    pub clock_error_ns: Option<u64>,
 }
 
 /// A queue, as the engine has it.
