@@ -525,7 +525,7 @@ impl Nats {
                 Err(error) => Err(format!("its subject has no id of a task: {error}")),
             };
             if let Ok((id, _)) = &opened {
-                self.note_clock_of(id.place, message.headers.as_ref());
+                self.note_clock_of(id.place, message.headers.as_ref()).await;
             }
             let queue = queue.to_owned();
             let event = match opened {

@@ -406,7 +406,7 @@
 //! **A wrong clock of a node decides nothing, and is told.** Who is silent is seen by the stamps of the engine, and limits are durations of one machine: no task is taken over early or late for it.
 //! `tracer.queued_ns` of a task of a queue is right within the errors of two measured offsets, and never below 0; offsets of more than a millisecond are on the CONSUMER span, and `tracer trace show` has its spans on one clock. Stored times are never changed.
 //!
-//! - A task that is submitted while its node starts waits for the first measurement, for 100 ms at most, and is not corrected if there is none. An offset counts as it was when the task came, for all attempts of that node.
+//! - The first messages of a node that starts wait 100 ms at most until its clock is measured, and their tasks are not corrected if it is not. An offset counts as it was when the task came, for all attempts of that node.
 //! - The span that stands in for an attempt which was lost with its node has the times of two clocks, and is not shifted. Spans below an attempt that were made on further machines are shifted with it.
 //! - The offset of an origin travels beside the signed message. Whoever may write to a queue can make it wrong, by a day at most, and with it the times that are shown.
 //! - `queued` in `tracer get` at the node that submitted is from the times of two clocks.

@@ -100,7 +100,9 @@ fn a_node_at(time: &str, seconds: i64) {
     let Some(broker) = Broker::start() else { return };
     let Some(wrong) = FakeTime::start(time) else { return };
     let (b, a) = (wrong.holder(&broker), origin(&broker));
-    agent_pid(&b);
+    for node in [&b, &a] {
+        agent_pid(node);
+    }
     assert!(is_near(offset_of(&a, &b), seconds * SECOND_NS));
     assert!(is_near(offset_of(&a, &a), 0));
     a.tracer(&["list", "nodes"]).success().stdout_contains(&format!("{seconds:+} s ± "));

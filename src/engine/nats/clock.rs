@@ -16,7 +16,7 @@ use crate::interface::Entry;
 
 /// Header of a message of a queue: the offset of the clock of its origin, in nanoseconds.
 pub(super) const HEADER: &str = "Tracer-Clock-Offset-Ns";
-/// Time that a message waits for the first measurement, which takes three round trips, before it goes without the header.
+/// Time that messages wait for the first measurement, which takes three round trips, before they go and come without.
 const FIRST_LIMIT: Duration = Duration::from_millis(100);
 
 /// Measurement of this node's clock.
@@ -26,7 +26,7 @@ pub(super) struct Measuring {
     /// The last heartbeat that was acknowledged and whose stamp is not known.
     unstamped: Mutex<Option<Sent>>,
     clocks: Mutex<Clocks>,
-    /// True once a heartbeat was measured, or could not be.
+    /// True once a heartbeat was measured, or could not be in time.
     is_tried: watch::Sender<bool>,
 }
 
@@ -88,19 +88,20 @@ impl Nats {
         self.measuring.is_tried.send_replace(true);
     }
 
-    /// Returns the offset of this node's clock, as a header says it. Waits a moment for the first measurement, without which the tasks that are
-    /// submitted while a node starts would go without, and all of `tracer submit --address`.
+    /// Returns the offset of this node's clock. Messages that go or come while a node starts wait a moment for the first measurement, at most once.
     pub(super) async fn own_offset_ns(&self) -> Option<i64> {
         let is_tried = *self.measuring.is_tried.borrow();
         if !is_tried {
             let mut tried = self.measuring.is_tried.subscribe();
             let _ = tokio::time::timeout(FIRST_LIMIT, tried.wait_for(|is_tried| *is_tried)).await;
+            self.note_tried();
         }
         self.clocks().own_ns()
     }
 
-    /// Notes what a message says of the clock of its origin.
-    pub(super) fn note_clock_of(&self, origin: PlaceId, headers: Option<&HeaderMap>) {
+    /// Notes what a message says of the clock of its origin, once this node's own is known as well as it can be.
+    pub(super) async fn note_clock_of(&self, origin: PlaceId, headers: Option<&HeaderMap>) {
+        self.own_offset_ns().await;
         let said = headers.and_then(|headers| headers.get(HEADER)?.as_str().parse().ok());
         if let Some(offset_ns) = said {
             self.clocks().note_origin(origin, offset_ns);
