@@ -168,7 +168,7 @@ mod tests {
         let id = ClusterTaskId { place, task: TaskId(7) };
         let terms = Terms { at_most_once: false, crash_limit: 3 };
         Import {
-            token: Token { id, queue: "q".into(), handle: Handle(String::new()), terms, bundle: None },
+            token: Token { id, queue: "q".into(), handle: Handle(Default::default()), terms, bundle: None },
             claim: Claim::first(Holder { place: OWN, life: 1 }, Mark { node_id: "n".into(), unix_nano: 1 }),
             submitted_unix_nano,
             envelope,
