@@ -4,6 +4,8 @@
 //! choosing a trace ([`Loaded::find`]), listing ([`Loaded::list`]), the tree of parents and children ([`Tree`]) and the text
 //! for people ([`render`]). Reports for programs are values that serialise.
 //!
+//! Spans of several nodes are shown on one clock ([`Trace::on_one_clock`]), if the attempts among them say how far their clocks were apart.
+//!
 //! It reads the format that the default hook writes, one object of the OpenTelemetry Python console format per line, and that
 //! format's other layouts: pretty-printed objects one after another, and the older one of SDK 1.1. It reads OTLP in JSON as well, as the hook
 //! `otlp_file` and the collector's file exporter write it. It writes no span file.
@@ -11,6 +13,7 @@
 //! What runs is in no file yet: [`Live`] reads it from the spools of a session's living processes, and [`Loaded::add`] puts both together.
 
 pub mod check;
+mod clocks;
 mod diff;
 mod differences;
 pub mod export;
@@ -40,6 +43,7 @@ mod tree;
 use std::collections::{HashMap, HashSet};
 use std::path::{Path, PathBuf};
 
+pub use clocks::ClockShift;
 pub use diff::{Diff, DiffRow, Side, align};
 pub use differences::{Difference, Differences};
 pub use index::{Among, Changed, INDEX_BYTES, Index, Listed, Older, Reach, Sample};

@@ -2,13 +2,13 @@
 
 use super::report;
 use crate::count::{Count, Elapsed};
-use crate::protocol::{ClusterReport, QueueReport};
+use crate::protocol::{ClusterReport, NodeReport, QueueReport};
 use tracer_core::queue::QueueBound;
 
 /// Renders all of it: the nodes, the queues, and the engine itself.
 pub(super) fn render(cluster: &ClusterReport) -> String {
     let mut text = report::table(
-        ["NODE", "STATE", "HEARD", "QUEUES", "FREE", "VERSION", "PLACE"],
+        ["NODE", "STATE", "HEARD", "QUEUES", "FREE", "CLOCK", "VERSION", "PLACE"],
         cluster.nodes.iter().map(|node| {
             [
                 node.node_id.clone(),
@@ -19,6 +19,7 @@ pub(super) fn render(cluster: &ClusterReport) -> String {
                     false => node.queues.join(", "),
                 },
                 format!("{} of {}", node.free, node.slots),
+                clock(node),
                 node.version.clone(),
                 node.place_id.clone(),
             ]
@@ -43,6 +44,18 @@ pub(super) fn render(cluster: &ClusterReport) -> String {
     }
     text.push_str(&format!("\n{}\n", engine_line(cluster)));
     text
+}
+
+/// Returns how far the clock of a node is ahead of the engine's, with the most by which that is wrong.
+fn clock(node: &NodeReport) -> String {
+    match (node.clock_offset_ns, node.clock_error_ns) {
+        (Some(offset_ns), Some(error_ns)) => {
+            let sign = if offset_ns < 0 { '-' } else { '+' };
+            let [offset, error] = [offset_ns.unsigned_abs(), error_ns].map(Elapsed::from_nanos);
+            format!("{sign}{offset} ± {error}")
+        }
+        _ => "-".to_owned(),
+    }
 }
 
 fn engine_line(cluster: &ClusterReport) -> String {
@@ -102,7 +115,6 @@ pub(super) fn status_lines(cluster: &ClusterReport) -> [(&'static str, String); 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::protocol::NodeReport;
 
     fn cluster() -> ClusterReport {
         let node = |node_id: &str, is_alive: bool| NodeReport {
@@ -117,6 +129,8 @@ mod tests {
             shared_commands: node_id == "a",
             modules: Vec::new(),
             modules_left_out: 0,
+            clock_offset_ns: is_alive.then_some(-5_000_000_000),
+            clock_error_ns: is_alive.then_some(80_000),
         };
         let queue = |name: &str, served_by: Vec<String>| QueueReport {
             name: name.into(),
@@ -150,9 +164,9 @@ mod tests {
         assert_eq!(
             lines,
             [
-                "NODE STATE HEARD QUEUES FREE VERSION PLACE",
-                "a alive 2 s ago default (commands too) 1 of 2 0.1.0 k3f9a2m4q7cxw",
-                "b silent 2 s ago default 1 of 2 0.1.0 k3f9a2m4q7cxw",
+                "NODE STATE HEARD QUEUES FREE CLOCK VERSION PLACE",
+                "a alive 2 s ago default (commands too) 1 of 2 -5 s ± 80 µs 0.1.0 k3f9a2m4q7cxw",
+                "b silent 2 s ago default 1 of 2 - 0.1.0 k3f9a2m4q7cxw",
                 "and 1 node of another version, whose heartbeats cannot be read here",
                 "",
                 "QUEUE WAITING RUNNING A TASK MAY ASK FOR SERVED BY",

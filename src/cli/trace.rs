@@ -344,8 +344,9 @@ pub(super) fn run(args: &Args) -> CommandResult {
                 return Ok(exit::OK);
             }
             let loaded = source.load_with_running()?;
-            let trace = loaded.find(trace)?;
-            let records = if *logs { Some(log_records(source, &loaded, trace)?) } else { None };
+            let stored = loaded.find(trace)?;
+            let records = if *logs { Some(log_records(source, &loaded, stored)?) } else { None };
+            let trace = &*stored.on_one_clock();
             let details = Details { logs: records.as_deref(), ..details };
             let render = || render::show(trace, &details, report::width(), report::colours_on_stdout());
             match format.format {

@@ -84,8 +84,14 @@ pub const ATTEMPT: &str = "tracer.attempt";
 /// String: the context of an attempt's span, as `traceparent` has it; an attribute of the resource of what a command sends by OTLP, where the
 /// head receives it. Traces that begin in the command are read as parts of the attempt's trace.
 pub const TRACEPARENT: &str = "tracer.traceparent";
-/// Integer, nanoseconds: from the submission's acceptance to the beginning of the attempt.
+/// Integer, nanoseconds: from the submission's acceptance to the beginning of the attempt. Of a task of a queue that another node accepted, the offsets of both
+/// clocks are taken off.
 pub const QUEUED_NS: &str = "tracer.queued_ns";
+/// Integer, nanoseconds: what the clock of the node that ran the attempt was ahead of the engine's when it got the task; negative if it was behind. On attempts at
+/// tasks of queues only, and only if one of the two nodes has more than a millisecond. The times of the span, and of those below it, are by that clock.
+pub const CLOCK_OFFSET_NS: &str = "tracer.clock_offset_ns";
+/// Integer, nanoseconds: the same of the clock of the node that the task was submitted on.
+pub const ORIGIN_CLOCK_OFFSET_NS: &str = "tracer.origin_clock_offset_ns";
 /// Integer: the slots that the attempt took, if it was submitted with `--num-cpus`.
 pub const NUM_CPUS: &str = "tracer.num_cpus";
 /// String: the named resources that the attempt took, as `gpu=1,license=2`, if it asked for any.

@@ -18,7 +18,8 @@ pub use attempt::{AttemptReport, PastAttempts, SpanLink};
 pub use demand::Demand;
 pub use envelope::module_stem;
 pub use envelope::{
-    ActorOptions, ActorRole, CommandSpec, Envelope, EnvelopeHead, FunctionSpec, Input, InputSource, TaskSpec, TraceLink,
+    ActorOptions, ActorRole, ClockOffsets, CommandSpec, Envelope, EnvelopeHead, FunctionSpec, Input, InputSource,
+    TaskSpec, TraceLink,
 };
 pub use id::{JobId, TaskId, WorkerId};
 pub use module_version::ModuleVersion;

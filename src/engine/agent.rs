@@ -23,6 +23,7 @@ use tracer_core::{ClusterTaskId, PlaceId, Stored};
 use tracer_ipc::protocol::{ClaimedBy, Digest, Found, SharedEnd, SharedOutput, Stop};
 
 use crate::bundle::BundleRecord;
+use crate::clock::ClockOffset;
 use crate::interface::{
     Answer, Dead, Delivery, Entry, Handle, Key, PutError, RecordKey, Request, Tier, ValueError, ValueKey, ValueSource,
 };
@@ -519,6 +520,8 @@ pub struct Agent {
     next_beat_ns: u64,
     /// Time of the last tick, in nanoseconds of the monotonic clock.
     ticked_ns: u64,
+    /// Offset of this node's clock, once it is measured.
+    clock: Option<ClockOffset>,
     /// The task at which [`look_again`](Self::look_again) goes on; none to begin anew.
     looked_at_last: Option<TaskId>,
     is_stopping: bool,
@@ -558,11 +561,17 @@ impl Agent {
             unreachable_since_ns: now_ns,
             next_beat_ns: now_ns,
             ticked_ns: now_ns,
+            clock: None,
             looked_at_last: None,
             is_stopping: false,
             unread: BTreeSet::new(),
             effects: Vec::new(),
         }
+    }
+
+    /// Notes the offset of this node's clock, which the next heartbeat says.
+    pub fn on_clock(&mut self, clock: ClockOffset) {
+        self.clock = Some(clock);
     }
 
     /// Takes the effects of what was told since the last time, in their order.
@@ -683,6 +692,7 @@ impl Agent {
                 too_large: self.queues_too_large(),
                 resources: self.demands.amounts(),
                 modules: self.modules.own().clone(),
+                clock: self.clock,
             };
             if self.modules.beat() {
                 self.pull();

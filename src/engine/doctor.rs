@@ -2,14 +2,15 @@
 
 use std::collections::BTreeSet;
 
-use tracer_core::count::{Count, Size};
+use tracer_core::count::{Count, Elapsed, Size};
 use tracer_core::queue::QueueBound;
 use tracer_ipc::protocol::EngineAccess;
 
 use crate::access::{self, EngineError};
+use crate::clock::ClockOffset;
 use crate::message::Heartbeat;
 use crate::server_version::ServerVersion;
-use crate::survey::Survey;
+use crate::survey::{Beat, Survey};
 
 mod modules;
 
@@ -17,6 +18,8 @@ mod modules;
 const LARGEST_MESSAGE: usize = 640 << 10;
 /// Part of a limit from which on it is told, in percent.
 const NEARLY_FULL: u64 = 80;
+/// Offset of a node's clock above which it is told, in nanoseconds.
+const CLOCK_LIMIT_NS: u64 = 1_000_000_000;
 
 /// Weight of a finding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -313,6 +316,7 @@ fn of_nodes(survey: &Survey) -> Vec<Finding> {
             ));
         }
     }
+    findings.extend(survey.living().filter_map(of_clock));
     if survey.unread_beats > 0 {
         let nodes = Count(survey.unread_beats, "node");
         findings.push(Finding::new(
@@ -356,6 +360,25 @@ fn of_bounds(survey: &Survey) -> Vec<Finding> {
         }
     }
     findings
+}
+
+fn of_clock(beat: &Beat) -> Option<Finding> {
+    let ClockOffset { offset_ns, error_ns } = beat.heartbeat.clock?;
+    let offset = offset_ns.unsigned_abs();
+    if offset.saturating_sub(error_ns) <= CLOCK_LIMIT_NS {
+        return None;
+    }
+    let side = if offset_ns < 0 { "behind" } else { "ahead of" };
+    Some(Finding::new(
+        Severity::Warning,
+        "clock",
+        format!(
+            "the clock of the node `{}` is {} {side} the engine's: the times of its spans are that far from those of others",
+            beat.heartbeat.node_id,
+            Elapsed::from_nanos(offset)
+        ),
+        "keep its machine's clock by NTP (`timedatectl set-ntp true`, or chrony); if all nodes are off alike, that of the engine's machine",
+    ))
 }
 
 #[cfg(test)]
@@ -433,6 +456,18 @@ mod tests {
         };
         assert_eq!(of(&runs_it, &seen()), [""; 0]);
         assert_eq!(of(&|survey| survey.beats.push(beat(2, "host-a", NOW_NS, &[])), &seen()), ["name_taken"]);
+        let clock = |offset_ns, error_ns| {
+            move |survey: &mut Survey| survey.beats[0].heartbeat.clock = Some(ClockOffset { offset_ns, error_ns })
+        };
+        for (offset_ns, error_ns, is_found) in [
+            (-1_100_000_000, 5, true),
+            (i64::MAX, 5, true),
+            (1_100_000_000, 200_000_000, false),
+            (i64::MIN, u64::MAX, false),
+        ] {
+            let found = of(&clock(offset_ns, error_ns), &seen());
+            assert_eq!(found, if is_found { vec!["clock"] } else { Vec::new() }, "{offset_ns} ± {error_ns}");
+        }
         let silent = |survey: &mut Survey| survey.beats.push(beat(2, "host-a", 0, &[]));
         assert_eq!(of(&silent, &seen()), [""; 0], "the other one is gone");
         let dead = |messages| StreamSeen { name: "DEAD".into(), is_dead: true, messages, ..StreamSeen::default() };

@@ -79,6 +79,7 @@ fn seeds() -> Vec<Vec<u8>> {
         too_large: vec![QUEUE.into()],
         resources: vec![("gpu".into(), 1)],
         modules: ListedModules { modules: [("m".into(), None), ("n".into(), Some([7; 32]))].into(), left_out: 1 },
+        clock: Some(ClockOffset { offset_ns: i64::MIN, error_ns: u64::MAX }),
     };
     let id = ClusterTaskId { place: OWN.place, task: TaskId(10) };
     let told =

@@ -11,6 +11,7 @@
 //! | [`interface`] | what is asked of an engine |
 //! | [`digest`], `modules` | libraries of modules, by which nodes tell whether they run the same |
 //! | [`agent`] | what the agent decides |
+//! | [`clock`] | how far the clocks of nodes are apart, and what follows from it |
 //! | [`survey`] | what an engine tells of a cluster: nodes, queues, and who serves them |
 //! | `signed` | what submitters sign, and what nodes trust |
 //! | `access` | which ways to an engine are taken, and the files that they need |
@@ -27,6 +28,7 @@
 pub mod access;
 pub mod agent;
 pub mod bundle;
+pub mod clock;
 pub mod digest;
 #[cfg(feature = "nats")]
 pub mod doctor;

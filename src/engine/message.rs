@@ -9,6 +9,7 @@ use tracer_core::{ClusterTaskId, PlaceId, Stored};
 use tracer_ipc::protocol::{Digest, SharedEnd, Stop};
 
 use crate::bundle::check_count;
+use crate::clock::ClockOffset;
 use crate::interface::{ValueKey, ValueSource};
 use crate::record::Terms;
 
@@ -381,6 +382,8 @@ pub struct Heartbeat {
     pub resources: Vec<(String, u64)>,
     /// Modules that it has.
     pub modules: ListedModules,
+    /// Offset of its clock; none while it has not measured any, and of nodes that measure none.
+    pub clock: Option<ClockOffset>,
 }
 
 impl Heartbeat {
@@ -403,6 +406,10 @@ impl Heartbeat {
             out.put_u64(*amount);
         }
         self.modules.put(&mut out);
+        if let Some(ClockOffset { offset_ns, error_ns }) = self.clock {
+            out.put_exact(&offset_ns.to_le_bytes());
+            out.put_u64(error_ns);
+        }
         out
     }
 
@@ -418,8 +425,24 @@ impl Heartbeat {
         let resource = |_| Ok((take_name(&mut take)?, take.u64()?));
         let resources = (0..count).map(resource).collect::<Result<_, WireError>>()?;
         let modules = ListedModules::take(&mut take)?;
+        let clock = match take.is_empty() {
+            true => None,
+            false => Some(ClockOffset { offset_ns: i64::from_le_bytes(take.array()?), error_ns: take.u64()? }),
+        };
         take.finish()?;
-        Ok(Heartbeat { life, node_id, version, free, slots, queues, shared_commands, too_large, resources, modules })
+        Ok(Heartbeat {
+            life,
+            node_id,
+            version,
+            free,
+            slots,
+            queues,
+            shared_commands,
+            too_large,
+            resources,
+            modules,
+            clock,
+        })
     }
 }
 
@@ -565,8 +588,17 @@ mod tests {
             too_large,
             resources,
             modules,
+            clock: None,
         };
         assert_eq!(Heartbeat::decode(&beat.encode()), Ok(beat.clone()));
+        let clock = Some(ClockOffset { offset_ns: -5, error_ns: u64::MAX });
+        let measured = Heartbeat { clock, ..beat.clone() };
+        assert_eq!(Heartbeat::decode(&measured.encode()), Ok(measured.clone()));
+        assert!(measured.encode().starts_with(&beat.encode()), "those of nodes that measure none are read");
+        for cut in 1..16 {
+            assert!(Heartbeat::decode(&measured.encode()[..measured.encode().len() - cut]).is_err(), "{cut}");
+        }
+        assert!(Heartbeat::decode(&[&measured.encode()[..], b"x"].concat()).is_err());
         for node_id in ["\x1b[2J".to_owned(), "a".repeat(NAME_LIMIT + 1)] {
             assert!(Heartbeat::decode(&Heartbeat { node_id, ..beat.clone() }.encode()).is_err());
         }

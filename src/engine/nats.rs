@@ -45,6 +45,7 @@ use tracer_ipc::protocol::EngineAccess;
 
 use crate::access::{self, Credentials, EngineError};
 use crate::bundle::BUNDLE_LIMIT;
+use crate::clock::ClockOffset;
 use crate::doctor::{self, Finding};
 use crate::interface::{Answer, Dead, Delivery, Entry, Handle, PutError, Queues, RecordKey, Request, Tier};
 use crate::message::{BundleMessage, Heartbeat, Told};
@@ -55,6 +56,7 @@ use output::Turn;
 use roles::Role;
 
 mod bounds;
+mod clock;
 pub mod config;
 mod copies;
 mod dead;
@@ -131,6 +133,8 @@ pub(crate) enum FromEngine {
     },
     /// The heartbeats of the living nodes.
     Nodes(Vec<(PlaceId, Heartbeat)>),
+    /// The offset of this node's clock, measured anew.
+    Clock(ClockOffset),
     /// The answer to a question for the cluster, under its number.
     Surveyed(u64, Result<Survey, String>),
     /// Start of a time in which the engine can be reached, with its name and version.
@@ -231,6 +235,7 @@ pub(crate) struct Nats {
     is_copied: AtomicBool,
     /// Highest sequence of the records that was told.
     highest_told: AtomicU64,
+    measuring: clock::Measuring,
     /// Folder of the values of this place.
     values: PathBuf,
     /// Permits for copies of values that go on at a time.
@@ -321,6 +326,7 @@ impl Nats {
             copied_by: std::sync::Mutex::default(),
             is_copied: AtomicBool::new(false),
             highest_told: AtomicU64::new(0),
+            measuring: clock::Measuring::new(place),
             values,
             copies: Semaphore::new(values::COPIES),
             output_room: output::room(),
@@ -423,7 +429,10 @@ impl Nats {
             None => message,
             Some(signer) => signer.sign(Address { cluster: CLUSTER, queue, id }, &message),
         };
-        let publication = PublishMessage::build().payload(message.into()).expected_last_subject_sequence(0);
+        let mut publication = PublishMessage::build().payload(message.into()).expected_last_subject_sequence(0);
+        if let Some(offset_ns) = self.own_offset_ns().await {
+            publication = publication.header(clock::HEADER, offset_ns.to_string());
+        }
         let sent = self.context.send_publish(queue_subject(queue, tier, id), publication).await;
         let acknowledged = match sent {
             Ok(acknowledged) => {
@@ -543,6 +552,9 @@ impl Nats {
                 Ok(id) => self.open(queue, id, &message.payload).await.map(|message| (id, message.to_vec())),
                 Err(error) => Err(format!("its subject has no id of a task: {error}")),
             };
+            if let Ok((id, _)) = &opened {
+                self.note_clock_of(id.place, message.headers.as_ref()).await;
+            }
             let queue = queue.to_owned();
             let event = match opened {
                 Ok((id, message)) => FromEngine::Delivered(Delivery { queue, handle, id, message, is_again }),

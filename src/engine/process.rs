@@ -213,6 +213,7 @@ async fn serve(
                     given_back.push(nats.carry_out(number, request));
                 }
                 Effect::Ask(number, request) => drop(nats.carry_out(number, request)),
+                Effect::Tell(ToHead::Import(import)) => out.put(ToHead::Import(nats.clocks().on_own_clock(import))),
                 Effect::Tell(told) => out.put(told),
                 // What is left goes with the head.
                 Effect::SendOutput(place, message) => nats.send_output(place, message),
@@ -462,6 +463,7 @@ fn on_engine(agent: &mut Agent, modules: &mut Modules, out: &mut Out, event: Fro
             out.put_message(&FromAgent::LostWrites { told, now });
             agent.on_lost_writes();
         }
+        FromEngine::Clock(clock) => agent.on_clock(clock),
         FromEngine::Surveyed(number, survey) => {
             let cluster = survey.map(|survey| Box::new(survey.report()));
             out.put_message(&FromAgent::Surveyed { number, cluster });

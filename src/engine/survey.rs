@@ -176,6 +176,8 @@ impl Survey {
                     .map(|(name, digest)| ModuleReport { name: name.clone(), digest: digest.as_ref().map(hex) })
                     .collect(),
                 modules_left_out: beat.heartbeat.modules.left_out,
+                clock_offset_ns: beat.heartbeat.clock.map(|clock| clock.offset_ns),
+                clock_error_ns: beat.heartbeat.clock.map(|clock| clock.error_ns),
             })
             .collect();
         nodes.sort_by(|a, b| (!a.is_alive, &a.node_id, &a.place_id).cmp(&(!b.is_alive, &b.node_id, &b.place_id)));

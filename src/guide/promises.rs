@@ -430,6 +430,17 @@
 //!   `queue_bounds::a_queue_whose_tasks_may_ask_for_more_than_a_node_has_is_left_to_others` and
 //!   `resources::a_driver_asks_for_what_its_tasks_need_and_never_more_runs_than_there_is`.
 //!
+//! **A wrong clock of a node decides nothing, and is told.** Who is silent is seen by the stamps of the engine, and limits are durations of one machine: no task is taken over early or late for it.
+//! `tracer.queued_ns` of a task of a queue is right within the errors of two measured offsets, and never below 0; offsets of more than a millisecond are on the CONSUMER span, and `tracer trace show` has its spans on one clock. Stored times are never changed.
+//!
+//! - The first messages of a node that starts wait 100 ms at most until its clock is measured, and their tasks are not corrected if it is not. An offset counts as it was when the task came, for all attempts of that node.
+//! - The span that stands in for an attempt which was lost with its node has the times of two clocks, and is not shifted. Spans below an attempt that were made on further machines are shifted with it.
+//! - The offset of an origin travels beside the signed message. Whoever may write to a queue can make it wrong, by a day at most, and with it the times that are shown.
+//! - `queued` in `tracer get` at the node that submitted is from the times of two clocks.
+//! - Kept by `clocks::the_spans_of_a_node_whose_clock_is_five_seconds_ahead_are_right_and_are_shown_on_one_clock`,
+//!   `clocks::the_spans_of_a_node_whose_clock_is_five_seconds_behind_are_right_and_are_shown_on_one_clock`,
+//!   `clocks::wrong_clocks_make_no_take_over_come_early_or_late`, and `the_true_offset_is_within_the_error` and its neighbours in `src/engine/clock.rs`.
+//!
 //! **No process outlives its owner.** Kill head, worker or submission, any of them together, and what tasks have started ends too, daemons included.
 //!
 //! - Replicas and proxies of services outlive a head that is killed, for 10 s at most without another one; they are the guard's children, and end with it.

@@ -60,7 +60,7 @@ impl AttemptSpan<'_> {
         let actor = actor_of(self.task, &self.envelope.spec);
         // Most tasks have no name of their own, ask for nothing, and have to do with no actor.
         let extra = self.envelope.policy.extra;
-        let origin = self.envelope.origin;
+        let (origin, clocks) = (self.envelope.origin, self.envelope.clocks);
         let is_plain = name.is_empty() && *demand == Demand::default() && actor.is_none() && origin.is_none();
         if is_plain && extra == ExtraOptions::NONE {
             return work(&own);
@@ -75,6 +75,8 @@ impl AttemptSpan<'_> {
             actor.map(|actor| (names::ACTOR_ID, actor.0.into())),
             id.as_deref().map(|id| (names::CLUSTER_TASK_ID, Attribute::Str(id))),
             id.is_some().then_some((names::QUEUE, Attribute::Str(self.envelope.policy.queue))),
+            clocks.map(|clocks| (names::CLOCK_OFFSET_NS, clocks.holder_ns.into())),
+            clocks.map(|clocks| (names::ORIGIN_CLOCK_OFFSET_NS, clocks.origin_ns.into())),
         ];
         let extra = extra.said().map(|said| (said.attribute, said.value.into()));
         work(&own.into_iter().chain(said.into_iter().flatten()).chain(extra).collect::<Vec<_>>())

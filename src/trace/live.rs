@@ -138,6 +138,7 @@ fn spans(
             start_unix_nano: record.start_time_unix_nano,
             end_unix_nano: story.has_ended.then_some(record.end_time_unix_nano),
             running_unix_nano: (!story.has_ended).then_some(now_unix_nano),
+            clock_shift_ns: 0,
             status: match record.status {
                 tracer_abi::SPAN_STATUS_OK => Status::Ok,
                 tracer_abi::SPAN_STATUS_ERROR => Status::Error,

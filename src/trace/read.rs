@@ -327,6 +327,7 @@ impl Header<'_> {
             start_unix_nano: start.unwrap_or(0),
             end_unix_nano,
             running_unix_nano: None,
+            clock_shift_ns: 0,
             status: self
                 .status
                 .and_then(|status| status.status_code)

@@ -8,7 +8,10 @@ use super::path::{CriticalPath, Stretch, StretchKind};
 use super::{LogRecord, Span, Trace, Tree};
 
 /// A trace with the objects of its spans as they were written. It serialises as an object: the figures of [`Row`], then
-/// `processes`, `running`, `duplicates`, `missing_parents`, `queued_ns`, `critical_path` and `spans`, whose number is `spans.len()`.
+/// `processes`, `running`, `duplicates`, `missing_parents`, `clock_shifts`, `queued_ns`, `critical_path` and `spans`, whose number is `spans.len()`.
+///
+/// `clock_shifts` has an object for each attempt whose node's clock was not that of the root, with what is below it: `span_id`, `node_id`, `shift_ns`, by which
+/// it is later in the figures than in its object in `spans`, which has the stored times, and the number of `spans`.
 ///
 /// `critical_path` has the stretches of the [`CriticalPath`] from the start of the trace to its end, without a gap. Each has `kind`, which is `span`,
 /// `queued` or `between`, the `span_id` of the span, or of the attempt that was queued, and `start_ns`, since the start of the trace, and
@@ -44,7 +47,7 @@ impl Serialize for Report<'_> {
         let missing: Vec<String> = tree.missing().map(|span_id| span_id.to_string()).collect();
         let path = CriticalPath::new(self.trace, &tree);
         let stretches: Vec<_> = path.stretches.iter().map(|stretch| PathPart::new(self.trace, stretch)).collect();
-        let mut object = serializer.serialize_struct("Report", 13 + usize::from(self.logs.is_some()))?;
+        let mut object = serializer.serialize_struct("Report", 14 + usize::from(self.logs.is_some()))?;
         object.serialize_field("trace_id", &row.trace_id)?;
         object.serialize_field("root", &row.root)?;
         object.serialize_field("start_time", &super::time::format(row.start_unix_nano))?;
@@ -55,6 +58,7 @@ impl Serialize for Report<'_> {
         object.serialize_field("running", &self.trace.running_count())?;
         object.serialize_field("duplicates", &self.trace.duplicates)?;
         object.serialize_field("missing_parents", &missing)?;
+        object.serialize_field("clock_shifts", &self.trace.clock_shifts())?;
         object.serialize_field("queued_ns", &path.queued_ns())?;
         object.serialize_field("critical_path", &stretches)?;
         object.serialize_field("spans", &RawSpans(&self.trace.spans))?;
@@ -124,7 +128,7 @@ mod tests {
         assert_eq!(
             serde_json::to_string(&loaded.traces[0].report()).expect("spans are JSON"),
             format!(
-                r#"{{"trace_id":"4bf92f3577b34da6a3ce929d0e0e4736","root":"job","start_time":"2026-11-05T12:00:00.000000Z","end_time":"2026-11-05T12:00:00.000040Z","duration_ns":40000,"errors":1,"processes":1,"running":0,"duplicates":1,"missing_parents":["0000000000000009"],"queued_ns":0,"critical_path":[{{"kind":"span","span_id":"0x0000000000000001","start_ns":0,"duration_ns":5000}},{{"kind":"span","span_id":"0x0000000000000002","start_ns":5000,"duration_ns":35000}}],"spans":[{spans}]}}"#
+                r#"{{"trace_id":"4bf92f3577b34da6a3ce929d0e0e4736","root":"job","start_time":"2026-11-05T12:00:00.000000Z","end_time":"2026-11-05T12:00:00.000040Z","duration_ns":40000,"errors":1,"processes":1,"running":0,"duplicates":1,"missing_parents":["0000000000000009"],"clock_shifts":[],"queued_ns":0,"critical_path":[{{"kind":"span","span_id":"0x0000000000000001","start_ns":0,"duration_ns":5000}},{{"kind":"span","span_id":"0x0000000000000002","start_ns":5000,"duration_ns":35000}}],"spans":[{spans}]}}"#
             )
         );
     }

@@ -179,6 +179,8 @@ pub struct Span {
     pub end_unix_nano: Option<u64>,
     /// Time at which it was seen running; `None` for a span that was read from a file.
     pub running_unix_nano: Option<u64>,
+    /// Time by which these three are later than they are stored, in nanoseconds; see [`Trace::on_one_clock`](super::Trace::on_one_clock).
+    pub clock_shift_ns: i64,
     /// Its status.
     pub status: Status,
     pub(super) file: Arc<SpanFile>,
@@ -360,6 +362,12 @@ impl Span {
     pub fn attribute(&self, key: &str) -> Option<Value> {
         let attributes = self.attributes();
         attributes.get(key).cloned()
+    }
+
+    /// Returns whether the span as it was written has this name in it, in whatever place.
+    pub(super) fn mentions(&self, name: &str) -> bool {
+        let (SpanLocation::Console(range) | SpanLocation::Otlp(OtlpPlace { span: range, .. })) = &self.place;
+        String::from_utf8_lossy(&self.file.bytes[range.clone()]).contains(name)
     }
 
     /// Returns its events, in order.

@@ -15,7 +15,7 @@ use crate::names;
 pub(super) fn remove_needless(trace: &mut Trace) {
     let is_stand_in = |span: &&Span| {
         // Nearly no trace has any, so the attributes of the others are not read.
-        span.kind == Kind::Consumer && span.status == Status::Error && span.text().contains(names::STAND_IN)
+        span.kind == Kind::Consumer && span.status == Status::Error && span.mentions(names::STAND_IN)
     };
     let stand_ins: HashSet<SpanId> = trace.spans.iter().filter(is_stand_in).map(|span| span.span_id).collect();
     if stand_ins.is_empty() {

@@ -18,6 +18,7 @@ mod backends;
 mod batching;
 mod bundles;
 mod cancelling;
+mod clocks;
 mod collectors;
 mod commands;
 mod composition;

@@ -131,7 +131,7 @@ impl Output {
     fn show(&mut self, trace: &Trace, details: &Details<'_>) {
         match self {
             Output::Tree(screen) => {
-                screen.draw(&render::show(trace, details, report::width(), report::colours_on_stdout()))
+                screen.draw(&render::show(&trace.on_one_clock(), details, report::width(), report::colours_on_stdout()))
             }
             Output::Lines { format, printed } => {
                 let is_new = |span: &&Span| !span.is_running() && printed.insert(span.span_id);
@@ -154,7 +154,7 @@ impl Output {
 
     fn finish(self, trace: &Trace, details: &Details<'_>) {
         if let Output::Tree(screen) = self {
-            screen.finish(&render::show(trace, details, report::width(), report::colours_on_stdout()));
+            screen.finish(&render::show(&trace.on_one_clock(), details, report::width(), report::colours_on_stdout()));
         }
     }
 }

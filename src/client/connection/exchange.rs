@@ -199,6 +199,7 @@ impl Exchange {
             submitter: origin.task.map(|task| task.id),
             inputs,
             origin: None,
+            clocks: None,
         };
         let tag = match self.outbox.push(&envelope) {
             Ok(tag) => tag,

@@ -41,6 +41,17 @@ pub struct Envelope<'a> {
     pub inputs: Vec<Input>,
     /// Its id in the cluster, if it has come over a queue.
     pub origin: Option<ClusterTaskId>,
+    /// Offsets of the clocks of its two nodes, if it has come over a queue and one of them is worth saying. The agent of the node that runs it says so.
+    pub clocks: Option<ClockOffsets>,
+}
+
+/// Offsets of the clocks that the times of a shared task are from, in nanoseconds: what each clock is ahead of the engine's.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ClockOffsets {
+    /// Offset of the clock of its origin.
+    pub origin_ns: i64,
+    /// Offset of the clock of its holder.
+    pub holder_ns: i64,
 }
 
 /// The beginning of an envelope.
@@ -253,13 +264,14 @@ const CALL: u8 = 3;
 /// A command with input or with an environment of its own.
 const COMMAND_AS_SUBMITTED: u8 = 4;
 
-// What the flags say, which are the first two bytes. Those of the first byte are where they always were.
+// What the flags say, which are the first two bytes. Those of the first byte are where they always were. Each bit has a meaning: one more flag needs a further byte.
 const WANTS_OUTPUT: u16 = 1;
 const HAS_TRACE: u16 = 2;
 const HAS_SUBMITTER: u16 = 4;
 const HAS_INPUTS: u16 = 8;
 const HAS_POLICY: u16 = 16;
 const HAS_DEMAND: u16 = 32;
+const HAS_CLOCKS: u16 = 64;
 const TRACES_RUNTIME: u16 = 128;
 const HAS_NAME: u16 = 256;
 const HAS_TRACE_STATE: u16 = 512;
@@ -269,23 +281,6 @@ const HAS_MODULE_VERSION: u16 = 4096;
 const HAS_EXTRA: u16 = 8192;
 const HAS_QUEUE: u16 = 16384;
 const HAS_ORIGIN: u16 = 32768;
-/// Flags that there are.
-const KNOWN: u16 = WANTS_OUTPUT
-    | HAS_TRACE
-    | HAS_SUBMITTER
-    | HAS_INPUTS
-    | HAS_POLICY
-    | HAS_DEMAND
-    | TRACES_RUNTIME
-    | HAS_NAME
-    | HAS_TRACE_STATE
-    | HAS_BAGGAGE
-    | HAS_RUN_LIMIT
-    | HAS_MODULE_VERSION
-    | HAS_EXTRA
-    | HAS_QUEUE
-    | HAS_ORIGIN;
-
 impl<'a> Envelope<'a> {
     /// Returns the description of a task of which nothing is said but what it runs.
     pub fn of(spec: TaskSpec<'a>) -> Envelope<'a> {
@@ -304,6 +299,7 @@ impl<'a> Envelope<'a> {
             submitter: None,
             inputs: Vec::new(),
             origin: None,
+            clocks: None,
         }
     }
 
@@ -321,6 +317,7 @@ impl<'a> Envelope<'a> {
             (HAS_INPUTS, !self.inputs.is_empty()),
             (HAS_POLICY, has_policy),
             (HAS_DEMAND, has_demand),
+            (HAS_CLOCKS, self.clocks.is_some()),
             (TRACES_RUNTIME, self.traces_runtime),
             (HAS_NAME, !self.name.is_empty()),
             (HAS_TRACE_STATE, !trace_state.is_empty()),
@@ -379,6 +376,10 @@ impl<'a> Envelope<'a> {
             out.put_u8(self.module_digest.is_some().into());
             self.module_digest.iter().for_each(|digest| out.put_exact(digest));
         }
+        if let Some(ClockOffsets { origin_ns, holder_ns }) = self.clocks {
+            out.put_exact(&origin_ns.to_le_bytes());
+            out.put_exact(&holder_ns.to_le_bytes());
+        }
         self.spec.encode(out, Put::put_short);
     }
 
@@ -386,9 +387,6 @@ impl<'a> Envelope<'a> {
     pub fn decode(bytes: &'a [u8]) -> Result<Envelope<'a>, WireError> {
         let mut take = Take::new(bytes);
         let flags = u16::from_le_bytes(take.array()?);
-        if flags & !KNOWN != 0 {
-            return Err(WireError::UnknownValue("flags"));
-        }
         let has = |flag| flags & flag != 0;
         let text_if = |flag, take: &mut Take<'a>| if has(flag) { take.short_str() } else { Ok("") };
         let name = text_if(HAS_NAME, &mut take)?;
@@ -413,6 +411,9 @@ impl<'a> Envelope<'a> {
                 _ => return Err(WireError::UnknownValue("digest of a module")),
             };
         }
+        let mut offset = || take.array().map(i64::from_le_bytes);
+        let clocks =
+            if has(HAS_CLOCKS) { Some(ClockOffsets { origin_ns: offset()?, holder_ns: offset()? }) } else { None };
         let spec = TaskSpec::take(&mut take, Take::short)?;
         take.finish()?;
         let (wants_output, traces_runtime) = (has(WANTS_OUTPUT), has(TRACES_RUNTIME));
@@ -431,6 +432,7 @@ impl<'a> Envelope<'a> {
             submitter,
             inputs,
             origin,
+            clocks,
         })
     }
 
@@ -454,6 +456,11 @@ impl<'a> Envelope<'a> {
         let name = if flags & HAS_NAME != 0 { take.short_str().ok()? } else { "" };
         let trace_id = if flags & HAS_TRACE != 0 { take.array().ok()? } else { [0; 16] };
         Some(EnvelopeHead { name, trace_id })
+    }
+
+    /// Returns whether an encoded envelope has [`clocks`](Self::clocks).
+    pub fn has_clocks(bytes: &[u8]) -> bool {
+        bytes.first().is_some_and(|&flags| u16::from(flags) & HAS_CLOCKS != 0)
     }
 
     /// [`traces_runtime`](Self::traces_runtime) of an encoded envelope.
@@ -744,11 +751,13 @@ mod tests {
                     Err(file) => InputSource::Stored(Stored { name: format!("{file}-1"), bytes: file.into() }),
                 } }).collect(),
                 origin: limit.map(|number| ClusterTaskId { place: PlaceId(!number), task: TaskId(number) }),
+                clocks: limit.map(|number| ClockOffsets { origin_ns: number as i64, holder_ns: !number as i64 }),
             };
             let mut bytes = Vec::new();
             envelope.encode(&mut bytes);
             prop_assert_eq!(Envelope::trace_of(&bytes), envelope.trace);
             prop_assert_eq!(Envelope::traces_runtime_of(&bytes), traces_runtime);
+            prop_assert_eq!(Envelope::has_clocks(&bytes), envelope.clocks.is_some());
             let trace_id = envelope.trace.map_or([0; 16], |trace| trace.trace_id);
             prop_assert_eq!(Envelope::head_of(&bytes), Some(EnvelopeHead { name: &name, trace_id }));
             prop_assert_eq!(Envelope::decode(&bytes).unwrap(), envelope);

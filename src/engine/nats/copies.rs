@@ -3,6 +3,9 @@
 
 use std::sync::atomic::Ordering;
 
+use tracer_core::clock::now_unix_nano;
+
+use super::clock::Sent;
 use super::{FromEngine, Nats, node_subject, record_stream};
 use crate::interface::Entry;
 use crate::message::Heartbeat;
@@ -44,8 +47,14 @@ impl Nats {
             return self.tell_copied();
         }
         let mut copies = self.copies_seen.lock().await;
-        let other = copies.note(life, self.own_entry().await.as_ref());
+        let entry = self.own_entry().await;
+        let other = copies.note(life, entry.as_ref());
+        self.note_stamp(entry.as_ref());
         self.write_beat(&beat).await;
+        if self.clocks().own_ns().is_none() {
+            self.note_stamp(self.own_entry().await.as_ref());
+        }
+        self.note_tried();
         let Some(other) = other else { return };
         self.is_copied.store(true, Ordering::Relaxed);
         *self.copied_by.lock().expect("nobody panics with it") = other.node_id;
@@ -71,13 +80,16 @@ impl Nats {
     }
 
     async fn write_beat(&self, beat: &[u8]) {
-        let told = self.told_sequence();
+        let (told, sent_unix_nano) = (self.told_sequence(), now_unix_nano());
         // The next one comes in some seconds.
-        if let Ok(acknowledged) = self.context.publish(node_subject(self.place), beat.to_vec().into()).await
-            && let Ok(acknowledged) = acknowledged.await
-        {
-            self.note_sequence(told, acknowledged.sequence);
+        let published = self.context.publish(node_subject(self.place), beat.to_vec().into()).await;
+        let Ok(acknowledgement) = published else { return };
+        let acknowledged = acknowledgement.await.ok().map(|acknowledged| acknowledged.sequence);
+        if let Some(revision) = acknowledged {
+            self.note_sequence(told, revision);
         }
+        let acknowledged_unix_nano = now_unix_nano();
+        self.note_beat(acknowledged.map(|revision| Sent { revision, sent_unix_nano, acknowledged_unix_nano }));
     }
 
     fn tell_copied(&self) {

@@ -50,6 +50,10 @@ pub struct NodeReport {
     pub modules: Vec<ModuleReport>,
     /// Number of modules that do not.
     pub modules_left_out: u32,
+    /// Time that its clock is ahead of the engine's, in nanoseconds, negative if it is behind; none while it has not said so.
+    pub clock_offset_ns: Option<i64>,
+    /// The most by which that is wrong, in nanoseconds.
+    pub clock_error_ns: Option<u64>,
 }
 
 /// A module of a node.

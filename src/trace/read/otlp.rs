@@ -114,7 +114,8 @@ const STATUS_CODES: [&str; 3] = ["STATUS_CODE_UNSET", "STATUS_CODE_OK", "STATUS_
 /// Ranges of the parts of a span in a file's bytes.
 #[derive(Clone, Debug)]
 pub(in super::super) struct OtlpPlace {
-    span: Range<usize>,
+    /// The object of the span.
+    pub(in super::super) span: Range<usize>,
     /// The object `resource`; empty for none.
     resource: Range<usize>,
     /// The text `schemaUrl` of the resource, with its quotes; empty for none.
@@ -201,6 +202,7 @@ impl Header<'_> {
             // The default of protobuf is that it is not known.
             end_unix_nano: (end > 0).then_some(end),
             running_unix_nano: None,
+            clock_shift_ns: 0,
             status: match status {
                 Some(1) => Status::Ok,
                 Some(2) => Status::Error,
@@ -334,6 +336,8 @@ impl OtlpPlace {
             let context = context(trace_id, span_id, &link.trace_state);
             Some(json!({"context": context, "attributes": object(link.attributes)}))
         });
+        let stored =
+            |unix_nano: u64| time::format(unix_nano.saturating_add_signed(span.clock_shift_ns.saturating_neg()));
         let resource: ResourcePart = serde_json::from_slice(&bytes[self.resource.clone()]).unwrap_or_default();
         let schema_url: String = serde_json::from_slice(&bytes[self.schema_url.clone()]).unwrap_or_default();
         json!({
@@ -341,8 +345,8 @@ impl OtlpPlace {
             "context": context(span.trace_id, span.span_id, &parts.trace_state),
             "kind": kind,
             "parent_id": span.parent_id.map(|id| format!("0x{id}")),
-            "start_time": time::format(span.start_unix_nano),
-            "end_time": span.end_unix_nano.map(time::format),
+            "start_time": stored(span.start_unix_nano),
+            "end_time": span.end_unix_nano.map(stored),
             "status": status,
             "attributes": object(parts.attributes),
             "events": events.collect::<Vec<_>>(),

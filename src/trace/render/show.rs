@@ -4,7 +4,7 @@
 //! takes one column, which has the same sign in every line, and a line in the tree says how long it was. All other columns
 //! stand for the same time.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet};
 
 use unicode_width::UnicodeWidthStr;
 
@@ -604,6 +604,22 @@ fn failure(span: &Span, trace: &Trace, width: usize, colour: bool) -> String {
     text
 }
 
+/// Says for each node by how much its spans are shifted.
+fn clock_remarks(trace: &Trace) -> impl Iterator<Item = String> {
+    let mut by_node: BTreeMap<(Option<String>, bool), (usize, u64)> = BTreeMap::new();
+    for shift in trace.clock_shifts() {
+        let (spans, most_ns) = by_node.entry((shift.node_id, shift.shift_ns < 0)).or_default();
+        *spans += shift.spans;
+        *most_ns = (*most_ns).max(shift.shift_ns.unsigned_abs());
+    }
+    by_node.into_iter().map(|((node, is_ahead), (spans, most_ns))| {
+        let node = node.map_or("another node".to_owned(), |node| format!("node {}", clean(&node)));
+        let (spans, by) = (Count(spans, "span"), Elapsed::from_nanos(most_ns));
+        let (moved, clock) = if is_ahead { ("earlier", "ahead") } else { ("later", "behind") };
+        format!("Shown {by} {moved} than stored: {spans} of {node}, whose clock was {clock}.")
+    })
+}
+
 fn remarks(trace: &Trace, tree: &Tree, path: Option<&CriticalPath>, is_folded: bool) -> Vec<String> {
     let mut remarks = Vec::new();
     if let Some(path) = path {
@@ -620,6 +636,7 @@ fn remarks(trace: &Trace, tree: &Tree, path: Option<&CriticalPath>, is_folded: b
     if is_folded {
         remarks.push("N × stands for N spans of one name; --no-fold shows each.".to_string());
     }
+    remarks.extend(clock_remarks(trace));
     if tree.missing().next().is_some() {
         remarks.push(
             "A parent that is not found has not ended yet, was not recorded, or is in another folder.".to_string(),

@@ -38,6 +38,7 @@ fn decode(bytes: &[u8]) -> Result<Envelope<'_>, WireError> {
         wants_output: has(WANTS_OUTPUT),
         traces_runtime: has(TRACES_RUNTIME),
         origin: None,
+        clocks: None,
     };
     take.finish()?;
     Ok(envelope)

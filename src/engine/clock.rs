@@ -1,0 +1,282 @@
+//! Clocks of nodes, by that of the engine: how far this node's is ahead, and what that makes of the times of other nodes.
+//!
+//! A node writes its heartbeat, and its engine stamps the entry at some time between the sending and the acknowledgement. If the stamp is from the middle of the
+//! two, the node's clock is ahead of the engine's by the middle less the stamp; it is wrong by at most half the time between them. Of the last samples the
+//! one with the least error counts, and it is less sure the older it is, because clocks run at different speeds. A sample that cannot be true
+//! together with an older one says that the clock was set since, and the older one is dropped.
+//!
+//! With several servers the stamps are from the one that leads the stream of records.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use tracer_core::PlaceId;
+use tracer_core::task::{ClockOffsets, Envelope};
+
+use crate::agent::Import;
+
+/// Samples that the best one is chosen of: those of the last 24 seconds.
+const SAMPLES: usize = 8;
+/// Difference in speed that two clocks may have, in nanoseconds a second.
+const DRIFT_NS: u64 = 50_000;
+/// Offset of one of the two nodes above which both are on the spans of attempts, in nanoseconds.
+const SAID_ABOVE_NS: u64 = 1_000_000;
+/// The largest offset of another node that is believed, in nanoseconds: a day.
+const BELIEVED_NS: u64 = 24 * 3600 * 1_000_000_000;
+/// The most places of which an offset is remembered.
+const PLACES: usize = 10_000;
+
+/// Offset of a node's clock.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ClockOffset {
+    /// Time by which it is ahead of the engine's clock, in nanoseconds; negative if it is behind.
+    pub offset_ns: i64,
+    /// The most by which that is wrong, in nanoseconds.
+    pub error_ns: u64,
+}
+
+impl ClockOffset {
+    /// Returns the offset by one stamp of the engine and this node's times around it, all in nanoseconds since the Unix epoch; none if the node's clock was set
+    /// back in between.
+    pub fn of_stamp(sent_unix_nano: u64, stamp_ns: u64, acknowledged_unix_nano: u64) -> Option<ClockOffset> {
+        let error_ns = acknowledged_unix_nano.checked_sub(sent_unix_nano)? / 2;
+        Some(ClockOffset { offset_ns: difference(sent_unix_nano.saturating_add(error_ns), stamp_ns), error_ns })
+    }
+}
+
+fn difference(a: u64, b: u64) -> i64 {
+    i64::try_from(i128::from(a) - i128::from(b)).unwrap_or(if a > b { i64::MAX } else { i64::MIN })
+}
+
+/// The last samples of this node's clock.
+#[derive(Debug, Default)]
+pub struct Samples {
+    /// Each with its time by the monotonic clock, in nanoseconds; the last one is the newest.
+    samples: VecDeque<(u64, ClockOffset)>,
+}
+
+impl Samples {
+    /// Takes a sample, and returns the offset by the best one there is.
+    pub fn take(&mut self, sample: ClockOffset, now_ns: u64) -> ClockOffset {
+        self.samples.retain(|(at_ns, older)| {
+            let older = aged(*older, now_ns.saturating_sub(*at_ns));
+            older.offset_ns.abs_diff(sample.offset_ns) <= older.error_ns.saturating_add(sample.error_ns)
+        });
+        if self.samples.len() == SAMPLES {
+            self.samples.pop_front();
+        }
+        self.samples.push_back((now_ns, sample));
+        let aged = self.samples.iter().map(|(at_ns, sample)| aged(*sample, now_ns.saturating_sub(*at_ns)));
+        aged.min_by_key(|sample| sample.error_ns).unwrap_or(sample)
+    }
+}
+
+/// Returns what is left of a sample after so many nanoseconds.
+fn aged(sample: ClockOffset, age_ns: u64) -> ClockOffset {
+    let drift_ns = u64::try_from(u128::from(age_ns) * u128::from(DRIFT_NS) / 1_000_000_000).unwrap_or(u64::MAX);
+    ClockOffset { error_ns: sample.error_ns.saturating_add(drift_ns), ..sample }
+}
+
+/// Offsets of the clocks of this node and of those whose tasks it has got.
+#[derive(Debug)]
+pub struct Clocks {
+    place: PlaceId,
+    own_ns: Option<i64>,
+    of_origins: BTreeMap<PlaceId, i64>,
+}
+
+impl Clocks {
+    /// Makes those of a node of which nothing is known.
+    pub fn new(place: PlaceId) -> Clocks {
+        Clocks { place, own_ns: None, of_origins: BTreeMap::new() }
+    }
+
+    /// Notes the offset of this node's clock.
+    pub fn set_own(&mut self, offset_ns: i64) {
+        self.own_ns = Some(offset_ns);
+    }
+
+    /// Returns the offset of this node's clock, once it is measured.
+    pub fn own_ns(&self) -> Option<i64> {
+        self.own_ns
+    }
+
+    /// Notes what the message of a task says of the clock of its origin. Anybody who may write to the queue may have said it.
+    pub fn note_origin(&mut self, place: PlaceId, offset_ns: i64) {
+        if offset_ns.unsigned_abs() > BELIEVED_NS {
+            return;
+        }
+        if self.of_origins.len() >= PLACES && !self.of_origins.contains_key(&place) {
+            self.of_origins.clear();
+        }
+        self.of_origins.insert(place, offset_ns);
+    }
+
+    /// Returns the offsets of the clocks of a task from this place that runs here, if both are known.
+    fn of_task_from(&self, place: PlaceId) -> Option<ClockOffsets> {
+        let holder_ns = self.own_ns?;
+        // It is one clock, at whatever time it was measured.
+        let origin_ns = if place == self.place { holder_ns } else { *self.of_origins.get(&place)? };
+        Some(ClockOffsets { origin_ns, holder_ns })
+    }
+
+    /// Returns a task as this node's head is to see it: with the time of its acceptance by this node's clock, and in its envelope the offsets that its spans are
+    /// to have, and never those that its message had.
+    pub fn on_own_clock(&self, import: Import) -> Import {
+        let clocks = self.of_task_from(import.token.id.place);
+        let submitted_unix_nano = clocks.map_or(import.submitted_unix_nano, |clocks| {
+            let ahead_ns = i128::from(clocks.holder_ns) - i128::from(clocks.origin_ns);
+            let submitted = i128::from(import.submitted_unix_nano) + ahead_ns;
+            u64::try_from(submitted.max(0)).unwrap_or(u64::MAX)
+        });
+        let said = clocks.filter(|clocks| is_said(clocks.origin_ns) || is_said(clocks.holder_ns));
+        let mut envelope = import.envelope;
+        if (said.is_some() || Envelope::has_clocks(&envelope))
+            && let Ok(read) = Envelope::decode(&envelope)
+        {
+            let mut with_clocks = Vec::with_capacity(envelope.len() + size_of::<ClockOffsets>());
+            Envelope { clocks: said, ..read }.encode(&mut with_clocks);
+            envelope = with_clocks;
+        }
+        Import { submitted_unix_nano, envelope, ..import }
+    }
+}
+
+/// Returns whether an offset has to be said on spans.
+fn is_said(offset_ns: i64) -> bool {
+    offset_ns.unsigned_abs() > SAID_ABOVE_NS
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+    use tracer_core::ClusterTaskId;
+    use tracer_core::task::{FunctionSpec, TaskId, TaskSpec};
+
+    use super::*;
+    use crate::agent::Token;
+    use crate::interface::Handle;
+    use crate::record::{Claim, Holder, Mark, Terms};
+
+    const SECOND: u64 = 1_000_000_000;
+    const OWN: PlaceId = PlaceId(1);
+    const OTHER: PlaceId = PlaceId(2);
+
+    fn import(place: PlaceId, submitted_unix_nano: u64, clocks: Option<ClockOffsets>) -> Import {
+        let spec = TaskSpec::Function(FunctionSpec::of_task("m", "f", &[0x90]));
+        let mut envelope = Vec::new();
+        Envelope { clocks, ..Envelope::of(spec) }.encode(&mut envelope);
+        let id = ClusterTaskId { place, task: TaskId(7) };
+        let terms = Terms { at_most_once: false, crash_limit: 3 };
+        Import {
+            token: Token { id, queue: "q".into(), handle: Handle(Default::default()), terms, bundle: None },
+            claim: Claim::first(Holder { place: OWN, life: 1 }, Mark { node_id: "n".into(), unix_nano: 1 }),
+            submitted_unix_nano,
+            envelope,
+            problem: None,
+        }
+    }
+
+    fn clocks(own_ns: i64, origin_ns: i64) -> Clocks {
+        let mut clocks = Clocks::new(OWN);
+        clocks.set_own(own_ns);
+        clocks.note_origin(OTHER, origin_ns);
+        clocks
+    }
+
+    fn on_spans(import: &Import) -> Option<ClockOffsets> {
+        Envelope::decode(&import.envelope).expect("it was encoded here").clocks
+    }
+
+    #[test]
+    fn the_best_of_the_last_samples_counts_until_the_clock_is_set() {
+        let sample = |offset_ns, error_ns| ClockOffset { offset_ns, error_ns };
+        let mut samples = Samples::default();
+        assert_eq!(samples.take(sample(900, 500), 0), sample(900, 500));
+        assert_eq!(samples.take(sample(700, 300), 0), sample(700, 300));
+        assert_eq!(samples.take(sample(1000, 900), 0), sample(700, 300), "it is less sure");
+        // Half a second later the two clocks may have come apart by 25 microseconds.
+        assert_eq!(samples.take(sample(2000, 30_000), SECOND / 2), sample(700, 25_300));
+        assert_eq!(samples.take(sample(2000, 20_000), SECOND / 2), sample(2000, 20_000));
+        let set = sample(-5_000_000_000, 50_000);
+        assert_eq!(samples.take(set, SECOND), set, "what was measured before is not true any more");
+        assert_eq!(samples.samples.len(), 1);
+        for at in 0..100 {
+            samples.take(set, SECOND + at);
+        }
+        assert_eq!(samples.samples.len(), SAMPLES);
+    }
+
+    #[test]
+    fn a_clock_that_was_set_back_within_a_sample_gives_none() {
+        assert_eq!(ClockOffset::of_stamp(10, 5, 9), None);
+        let sample = ClockOffset::of_stamp(10, 5, 20);
+        assert_eq!(sample, Some(ClockOffset { offset_ns: 10, error_ns: 5 }));
+        assert!(ClockOffset::of_stamp(0, u64::MAX, u64::MAX).is_some_and(|sample| sample.offset_ns == i64::MIN));
+    }
+
+    #[test]
+    fn a_task_is_accepted_by_the_clock_of_the_node_that_runs_it() {
+        // Its origin is five seconds ahead, and this node two seconds behind.
+        let far = clocks(-2_000_000_000, 5_000_000_000);
+        let told = far.on_own_clock(import(OTHER, 100 * SECOND, None));
+        assert_eq!(told.submitted_unix_nano, 93 * SECOND);
+        let offsets = ClockOffsets { origin_ns: 5_000_000_000, holder_ns: -2_000_000_000 };
+        assert_eq!(on_spans(&told), Some(offsets));
+        let own = far.on_own_clock(import(OWN, 100 * SECOND, None));
+        assert_eq!(own.submitted_unix_nano, 100 * SECOND, "it is one clock");
+        assert_eq!(on_spans(&own), Some(ClockOffsets { origin_ns: -2_000_000_000, ..offsets }));
+        let unknown = far.on_own_clock(import(PlaceId(3), 100 * SECOND, None));
+        assert_eq!((unknown.submitted_unix_nano, on_spans(&unknown)), (100 * SECOND, None));
+
+        let near = clocks(1_000_000, -400_000).on_own_clock(import(OTHER, 100 * SECOND, None));
+        assert_eq!(
+            (near.submitted_unix_nano, on_spans(&near)),
+            (100 * SECOND + 1_400_000, None),
+            "a millisecond is not said"
+        );
+    }
+
+    #[test]
+    fn what_a_message_says_of_the_clocks_of_others_counts_for_nothing() {
+        let lie = Some(ClockOffsets { origin_ns: 9 * SECOND as i64, holder_ns: -9 * SECOND as i64 });
+        for clocks in [Clocks::new(OWN), clocks(0, 0)] {
+            let told = clocks.on_own_clock(import(OTHER, SECOND, lie));
+            assert_eq!((told.submitted_unix_nano, on_spans(&told)), (SECOND, None));
+        }
+        let mut clocks = clocks(0, 5);
+        (0..2 * PLACES as u64).for_each(|place| clocks.note_origin(PlaceId(place), 1));
+        assert!(clocks.of_origins.len() <= PLACES);
+        clocks.note_origin(OTHER, -5);
+        let known = clocks.of_task_from(OTHER);
+        assert_eq!(known, Some(ClockOffsets { origin_ns: -5, holder_ns: 0 }));
+        for beyond_a_day in [BELIEVED_NS as i64 + 1, -(BELIEVED_NS as i64) - 1, i64::MIN, i64::MAX] {
+            clocks.note_origin(OTHER, beyond_a_day);
+            assert_eq!(clocks.of_task_from(OTHER), known);
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn the_true_offset_is_within_the_error(
+            ahead_ns in -(3600 * SECOND as i64)..3600 * SECOND as i64,
+            trips in proptest::collection::vec((0..SECOND, 0..SECOND), 1..20),
+        ) {
+            let mut samples = Samples::default();
+            let mut now_ns = 7200 * SECOND;
+            for (there_ns, back_ns) in trips {
+                let stamp_ns = now_ns + there_ns;
+                let on_node = |at: u64| at.saturating_add_signed(ahead_ns);
+                let sample = ClockOffset::of_stamp(on_node(now_ns), stamp_ns, on_node(stamp_ns + back_ns));
+                let best = samples.take(sample.expect("nobody has set the clock"), stamp_ns + back_ns);
+                // Half a nanosecond is lost at each halving.
+                prop_assert!(best.offset_ns.abs_diff(ahead_ns) <= best.error_ns + 1, "{best:?}");
+                now_ns = stamp_ns + back_ns + 3 * SECOND;
+            }
+        }
+
+        #[test]
+        fn no_offset_is_too_large(own: i64, origin: i64, submitted: u64) {
+            clocks(own, origin).on_own_clock(import(OTHER, submitted, None));
+        }
+    }
+}
