@@ -29,7 +29,7 @@ const USED_LIMIT: usize = 256;
 pub(crate) struct Modules {
     folders: Vec<PathBuf>,
     built_in: BTreeSet<String>,
-    /// Those that tasks of queues have named, each with when its library was seen last.
+    /// Modules that tasks of queues have named, each with when its library was seen last.
     used: BTreeMap<String, Option<Instant>>,
     /// Digests of libraries as they were when they were read.
     digests: BTreeMap<PathBuf, (State, Option<Digest>)>,

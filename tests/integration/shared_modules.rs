@@ -80,8 +80,11 @@ fn a_task_whose_module_a_node_lacks_is_left_to_the_node_that_has_it() {
     let why = origin.tracer(&["explain", &id.to_string()]).success().stdout_text();
     let folder = lacks.file("built");
     for said in [
-        format!("node `{lacks_name}` lacks the module `version`: there is no `libversion.so` in {}", folder.display()),
-        "put it into such a folder of each node that serves the queue `default`".into(),
+        format!(
+            "node `{lacks_name}`: module `version` was not found: there is no `libversion.so` in `{}`",
+            folder.display()
+        ),
+        "a node that serves the queue `default` needs it in such a folder".into(),
     ] {
         assert!(why.contains(&said), "{said} is not in {why}");
     }

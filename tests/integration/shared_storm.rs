@@ -51,7 +51,7 @@ enum Expected {
     Once(PathBuf),
 }
 
-/// What is known of tasks that were submitted one after the other.
+/// State of tasks that were submitted one after the other.
 #[derive(Default)]
 struct Wave {
     accepted: Vec<(u64, Expected)>,

@@ -12,7 +12,7 @@ use super::Held;
 #[derive(Debug, Default)]
 pub(super) struct HeldTasks {
     all: BTreeMap<ClusterTaskId, Box<Held>>,
-    /// Those that came in no bundle.
+    /// Tasks that came in no bundle.
     alone: BTreeSet<ClusterTaskId>,
 }
 

@@ -54,10 +54,9 @@ impl Attempts {
         let (Some(id), ActorRole::None) = (envelope.origin, function.actor) else { return outcome };
         let module = function.module;
         if let Outcome::Failed(Failure::Module { .. }) = &outcome
-            && let Err(ModuleError::NotFound { searched, .. }) = self.search.locate(module)
+            && let Err(error @ ModuleError::NotFound { .. }) = self.search.locate(module)
         {
-            let folders: Vec<_> = searched.iter().map(|folder| folder.display().to_string()).collect();
-            let message = lacks(self.node_id, module, &folders, envelope.policy.queue);
+            let message = lacks(self.node_id, &error, envelope.policy.queue);
             return Outcome::Failed(Failure::Module { message });
         }
         let Some(at_origin) = envelope.module_digest else { return outcome };
@@ -96,10 +95,9 @@ impl Attempts {
 }
 
 /// Returns the text of a failure because a node lacks a module.
-fn lacks(node_id: &str, module: &str, folders: &[String], queue: &str) -> String {
+fn lacks(node_id: &str, error: &ModuleError, queue: &str) -> String {
     format!(
-        "node `{node_id}` lacks the module `{module}`: there is no `lib{module}.so` in {}\n\
-         (hint: put it into such a folder of each node that serves the queue `{queue}`, or start them with its folder in --module-path)",
-        folders.join(", ")
+        "node `{node_id}`: {error}\n\
+         (hint: a node that serves the queue `{queue}` needs it in such a folder, or is started with its folder in --module-path)"
     )
 }
