@@ -913,8 +913,8 @@ impl Agent {
 
     fn go_on_taking_back(&mut self, task: TaskId) {
         let id = self.id(task);
-        let is_wanted = |share: &&Box<Share>| share.taken_back.is_some() && share.ending.is_none() && !self.is_stopping;
-        let Some(share) = self.shares.get(&task).filter(is_wanted) else { return };
+        let is_wanted = |share: &&Share| share.taken_back.is_some() && share.ending.is_none() && !self.is_stopping;
+        let Some(share) = self.shares.get(&task).map(|share| &**share).filter(is_wanted) else { return };
         match share.bundle {
             // It goes on by itself once its bundle is settled, unless somebody has begun that.
             Some(first) if !share.is_apart => return self.withdraw_from_bundle(first),
@@ -1405,8 +1405,8 @@ impl Agent {
         self.is_stopping = true;
         self.say(Request::StopPulling);
         // What the head was not told of yet is for others.
-        let fetching = |(id, held): (&ClusterTaskId, &Box<Held>)| Some((*id, held.fetch.as_ref()?.claim.attempt));
-        let fetching: Vec<_> = self.held.iter().filter_map(fetching).collect();
+        let fetching = self.held.iter().filter_map(|(id, held)| Some((*id, held.fetch.as_ref()?.claim.attempt)));
+        let fetching: Vec<_> = fetching.collect();
         for (id, attempt) in fetching.into_iter().chain(self.waiting_in_bundles()) {
             self.on_import_given_back(id, attempt, false);
         }

@@ -37,8 +37,9 @@ impl Agent {
             worker: None,
             written: None,
         };
-        let of_bundle = |(_, share): &(&TaskId, &Box<super::Share>)| share.bundle == Some(first) && !share.is_apart;
-        let mut tasks: Vec<_> = self.shares.range(first..).take_while(of_bundle).map(|(task, _)| *task).collect();
+        let shares = self.shares.range(first..);
+        let of_bundle = shares.take_while(|(_, share)| share.bundle == Some(first) && !share.is_apart);
+        let mut tasks: Vec<_> = of_bundle.map(|(task, _)| *task).collect();
         if tasks.is_empty() {
             tasks.push(first);
         }

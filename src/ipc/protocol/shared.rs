@@ -116,7 +116,9 @@ impl SharedEnd {
         let mut take = Take::new(bytes);
         let mut skip = || {
             Times::take(&mut take)?;
-            (take.str()?, take.u64()?, take.u32()?);
+            take.str()?;
+            take.u64()?;
+            take.u32()?;
             Outcome::is_stored(&mut take)
         };
         skip().unwrap_or(false)
