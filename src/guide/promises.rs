@@ -398,6 +398,8 @@
 //! **Short tasks of a queue that travel together end one by one.** A bundle is in its origin's journal before anybody hears of it, so it is the same one for every agent and every later head. Each
 //! of its tasks ends in exactly one record, has its own attempts and spans, and can be looked up and cancelled by itself. A single task waits for no bundles: it is in another part of the queue.
 //!
+//! What waits in it behind a task that takes longer than was expected is given back after a quarter of a second, for a node with a free slot.
+//!
 //! - A node that is lost takes with it what had ended in its bundle within the last quarter of a second, or with all of it, and was not recorded yet: that runs again.
 //! - Kept by `bundles::short_tasks_of_a_map_travel_together_and_each_has_its_result_and_its_spans`,
 //!   `bundles::a_single_task_does_not_wait_for_a_map_of_20_000_in_the_same_queue`,
@@ -405,6 +407,7 @@
 //!   `bundles::killed_agents_and_a_killed_worker_in_the_middle_of_a_bundle_cost_nothing_but_an_attempt`,
 //!   `bundles::an_origin_and_a_broker_that_are_killed_lose_no_task_of_a_bundle`,
 //!   `bundles::a_node_that_stops_in_the_middle_of_a_bundle_gives_back_what_has_not_ended`,
+//!   `bundles::what_waits_behind_slow_tasks_of_a_bundle_is_run_by_a_node_with_free_slots`,
 //!   `bundles::a_node_that_is_killed_whole_in_the_middle_of_a_bundle_is_replaced_and_each_attempt_has_its_span`, the table of `src/engine/bundle.rs` and the tests of the agent over a
 //!   simulated engine.
 //!
