@@ -504,7 +504,8 @@ async fn refuse_handshake(thread: &ProxyThread, why: Failed, stream: Option<Clie
 async fn leave(thread: &ProxyThread, stream: ClientStream) {
     match stream {
         ClientStream::Plain(stream) => thread.hand_over(stream),
-        mut stream @ ClientStream::Tls(_) => drop(tokio::time::timeout(limits::LINGER, stream.shutdown()).await),
+        // One whose head has begun is not handed over.
+        mut stream => drop(tokio::time::timeout(limits::LINGER, stream.shutdown()).await),
     }
 }
 

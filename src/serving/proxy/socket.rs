@@ -111,7 +111,10 @@ impl Socket {
             self.small_pieces = 0;
         }
         self.small_pieces += u32::from(came.len() < SMALL);
-        self.connection.set_slow(stage == Stage::Head && self.small_pieces > SMALL_PIECES);
+        let is_slow = stage == Stage::Head && self.small_pieces > SMALL_PIECES;
+        self.connection.set_slow(is_slow);
+        // Its rounds read it.
+        self.stream.set_watched(!is_slow)?;
         let is_whole = taken.is_ok() && stage != Stage::Head;
         let passed = if is_whole { came.len() } else { scanner.passed() };
         let is_in_head = scanner.is_in_head();

@@ -366,6 +366,19 @@ impl<'a> Cluster<'a> {
         Ok(driver)
     }
 
+    /// Returns the head and its agent as they are now.
+    pub(crate) fn head_and_agent(&self) -> Result<[ProcessFigures; 2], Failure> {
+        let head_pid = Driver::connect(&temp_dir(self.place.folder.path()))?.welcome().head_pid;
+        let children = std::fs::read_to_string(format!("/proc/{head_pid}/task/{head_pid}/children"))?;
+        let is_agent = |pid: &u32| {
+            let line = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+            line.split(|byte| *byte == 0).nth(1) == Some(b"agent")
+        };
+        let agent = children.split_whitespace().filter_map(|pid| pid.parse().ok()).find(is_agent);
+        let agent = agent.ok_or("the head has no agent")?;
+        Ok([ProcessFigures::of("head".into(), head_pid)?, ProcessFigures::of("agent".into(), agent)?])
+    }
+
     /// Returns the head and each worker as they are now.
     pub(crate) fn processes(&self) -> Result<Vec<ProcessFigures>, Failure> {
         let mut driver = Driver::connect(&temp_dir(self.place.folder.path()))?;

@@ -50,6 +50,7 @@ pub(crate) fn run_role(arguments: &[String]) -> Result<(), Failure> {
         "round_trips" => serde_json::to_string(&round_trips(&cluster, count)?)?,
         "shared_throughput" => serde_json::to_string(&shared_throughput(&cluster, count)?)?,
         "shared_round_trips" => serde_json::to_string(&shared_round_trips(&cluster, count)?)?,
+        "shared_large" => serde_json::to_string(&shared_large(&cluster, count)?)?,
         "shared_once" => serde_json::to_string(&shared_once(&cluster, count)?)?,
         "sparse" => serde_json::to_string(&sparse(&cluster, count)?)?,
         "calls" => serde_json::to_string(&calls(&cluster, count)?)?,
@@ -133,6 +134,26 @@ fn shared_once(cluster: &Cluster, count: usize) -> Result<f64, Failure> {
     }
     open.into_iter().try_for_each(expect_one)?;
     Ok(begun.elapsed().as_secs_f64())
+}
+
+/// Nanoseconds of each: tasks of a queue with so many bytes in and out, several of them.
+fn shared_large(cluster: &Cluster, bytes: usize) -> Result<Vec<f64>, Failure> {
+    const TASKS: usize = 3;
+    let text = "x".repeat(bytes);
+    let mut times = Vec::with_capacity(TASKS);
+    // The first one loads the module.
+    for number in 0..=TASKS {
+        let begun = Instant::now();
+        let task = cluster.remote("nested_tasks:echo").queue(QUEUE).arg(&text).submit()?;
+        let value = task.get_value()?;
+        if value.decode::<&str>()?.len() != bytes {
+            return Err("another text came back".into());
+        }
+        if number > 0 {
+            times.push(nanos(begun.elapsed()));
+        }
+    }
+    Ok(times)
 }
 
 fn times_of(count: usize, submit: impl Fn() -> Result<TaskHandle, Failure>) -> Result<Vec<f64>, Failure> {

@@ -2,6 +2,7 @@
 //! takes by the same client for the least that they need of it. Without `nats-server` nothing is measured.
 
 mod engine_alone;
+mod node;
 
 use std::net::{TcpListener, TcpStream};
 use std::process::{Child, Command, Stdio};
@@ -52,6 +53,14 @@ impl Broker {
         }
         Ok(Some(broker))
     }
+
+    fn address(&self) -> &str {
+        &self.address
+    }
+
+    fn pid(&self) -> u32 {
+        self.child.id()
+    }
 }
 
 impl Drop for Broker {
@@ -98,13 +107,17 @@ pub(crate) fn measure(run: &mut Run) -> Result<(), Failure> {
             )
         });
     }
+    node::idle(run, &broker, &holder)?;
+    node::large(run, &broker, &origin)?;
     say(&format!("{tasks} shared tasks"));
+    let held = node::Held::begin(&holder)?;
     let before = place[1].span_lines()?;
     let many: driver::Throughput = origin.drive(&["shared_throughput".into(), tasks.to_string()])?;
     run.report.add(Figure {
         floor: Some(("the slower of the engine alone in bundles and the holder", bundled.min(own))),
         ..Figure::rate(&format!("{tasks} shared no-op tasks"), Variant::Traced, tasks as f64 / many.seconds)
     });
+    held.end(run)?;
     say(&format!("{trips} shared tasks that are not started twice, {ONCE_AT_A_TIME} at a time"));
     let once: f64 = origin.drive(&["shared_once".into(), trips.to_string()])?;
     run.report.add(Figure {

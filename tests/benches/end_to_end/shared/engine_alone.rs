@@ -17,6 +17,9 @@ use super::{OUTCOME_BYTES, TASK_BYTES};
 
 const QUEUE: &str = "BENCH_QUEUE";
 const RECORDS: &str = "BENCH_RECORDS";
+const VALUES: &str = "BENCH_VALUES";
+/// Bytes of a piece of a large value, as in the object store.
+const PIECE: usize = 128 << 10;
 const PULL: Duration = Duration::from_secs(20);
 /// First byte of a record that has ended.
 const ENDED: u8 = b'e';
@@ -119,6 +122,40 @@ async fn submit(address: &str, alone: &Alone) -> Result<Found, Failure> {
         }
     }
     Ok(Found { seconds: begun.elapsed().as_secs_f64(), times })
+}
+
+/// Returns the nanoseconds that a large value takes into the engine and out of it, twice: in pieces as large as those of its object store, each acknowledged
+/// before the next, and out by a consumer that acknowledges nothing.
+pub(super) fn values(address: &str, bytes: usize) -> Result<f64, Failure> {
+    runtime()?.block_on(async {
+        let client = async_nats::connect(address).await?;
+        let context = jetstream::new(client.clone());
+        let mut nanoseconds = 0.0;
+        for _ in 0..2 {
+            let _ = context.delete_stream(VALUES).await;
+            let subjects = vec!["bench.value".into()];
+            let values = Config { name: VALUES.into(), subjects, ..Config::default() };
+            let stream = context.create_stream(values).await?;
+            let piece: Vec<u8> = vec![7; PIECE];
+            let begun = Instant::now();
+            for _ in 0..bytes.div_ceil(PIECE) {
+                context.publish("bench.value", piece.clone().into()).await?.await?;
+            }
+            let config = push::Config {
+                deliver_subject: client.new_inbox(),
+                ack_policy: AckPolicy::None,
+                ..push::Config::default()
+            };
+            let consumer: PushConsumer = stream.create_consumer(config).await?;
+            let mut pieces = consumer.messages().await?;
+            for _ in 0..bytes.div_ceil(PIECE) {
+                pieces.next().await.ok_or("the consumer has ended")??;
+            }
+            nanoseconds += nanos(begun.elapsed());
+        }
+        context.delete_stream(VALUES).await?;
+        Ok(nanoseconds)
+    })
 }
 
 /// Claims and ends what is delivered.
