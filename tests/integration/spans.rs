@@ -282,8 +282,7 @@ fn every_name_that_the_product_documents_is_on_some_span() {
         .filter(|(constant, _)| !constant.ends_with("_SUFFIX") && !constant.ends_with("_SPAN"))
         // That of a command's resource, which `otlp_in` has tests of, is on what the command sends.
         .filter(|(constant, _)| !constant.starts_with("ARGUMENT") && *constant != "TRACEPARENT")
-        // Those of tasks of queues, which `engine` has tests of.
-        .filter(|(constant, _)| !["CLUSTER_TASK_ID", "QUEUE", "STAND_IN"].contains(constant))
+        .filter(|(constant, _)| !OF_QUEUES.contains(constant))
         .filter_map(|(_, rest)| rest.strip_suffix("\";"))
         .filter(|value| value.contains('.'))
         .map(String::from)
@@ -292,6 +291,17 @@ fn every_name_that_the_product_documents_is_on_some_span() {
     let seen: BTreeSet<_> = seen.into_iter().filter(|key| key != "large").collect();
     assert_eq!(seen, documented);
 }
+
+/// Names on spans of tasks of queues, which `engine`, `shared_modules` and `clocks` have tests of.
+const OF_QUEUES: [&str; 7] = [
+    "CLUSTER_TASK_ID",
+    "QUEUE",
+    "STAND_IN",
+    "MODULE_DIGEST",
+    "MODULE_ORIGIN_DIGEST",
+    "CLOCK_OFFSET_NS",
+    "ORIGIN_CLOCK_OFFSET_NS",
+];
 
 /// Attributes of the kernel's counts for an attempt.
 const USAGE: [&str; 6] = [

@@ -167,7 +167,8 @@ impl Broker {
     /// Kills it with SIGKILL, and waits until it is gone.
     pub fn kill(&mut self) {
         if let Some(mut child) = self.child.take() {
-            child.kill().expect("it runs");
+            // It may have ended by itself.
+            let _ = child.kill();
             child.wait().expect("it is ours");
         }
     }
@@ -190,6 +191,15 @@ impl Broker {
         self.kill();
         configuration.clone_into(&mut self.configuration);
         self.run(true);
+    }
+
+    /// Starts it again if it has ended by itself, as whoever supervises it would: 2.9.10 dereferences a null pointer when it is asked for a message of a stream
+    /// that is just being made.
+    pub fn supervise(&mut self) {
+        if self.child.as_mut().is_some_and(|child| !matches!(child.try_wait(), Ok(None))) {
+            self.kill();
+            self.run(true);
+        }
     }
 
     /// Removes all that one has on its disk that was killed.
