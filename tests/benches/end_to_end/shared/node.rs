@@ -22,8 +22,8 @@ pub(super) fn idle(run: &mut Run, broker: &Broker, holder: &Cluster<'_>) -> Resu
     let [head, agent] = [0, 1].map(|at| after.0[at].cpu_ns - before.0[at].cpu_ns);
     let of_second = |cpu_ns: u64| cpu_ns as f64 / IDLE.as_secs_f64();
     for (name, cpu_ns) in [("the head", head), ("the agent", agent), ("the server", after.1 - before.1)] {
-        let name = format!("an idle node that has joined, {name}, a second");
-        run.report.add(Figure::cpu(&name, Variant::Traced, of_second(cpu_ns)));
+        let name = format!("cpu time of an idle node that has joined, {name}, a second");
+        run.report.add(Figure::time(&name, Variant::Traced, of_second(cpu_ns)));
     }
     let bytes = process::memory(after.0[1].pid)?.0 as f64;
     run.report.add(Figure::bytes("memory of an idle agent (RSS)", Variant::Traced, bytes));
