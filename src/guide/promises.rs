@@ -398,7 +398,7 @@
 //! **Short tasks of a queue that travel together end one by one.** A bundle is in its origin's journal before anybody hears of it, so it is the same one for every agent and every later head. Each
 //! of its tasks ends in exactly one record, has its own attempts and spans, and can be looked up and cancelled by itself. A single task waits for no bundles: it is in another part of the queue.
 //!
-//! What waits in it behind a task that takes longer than was expected is given back after a quarter of a second, for a node with a free slot.
+//! Tasks that wait in it behind one that takes longer than was expected are given back after a quarter of a second, for a node with a free slot.
 //!
 //! - A node that is lost takes with it what had ended in its bundle within the last quarter of a second, or with all of it, and was not recorded yet: that runs again.
 //! - Kept by `bundles::short_tasks_of_a_map_travel_together_and_each_has_its_result_and_its_spans`,

@@ -79,7 +79,8 @@ pub trait Effects {
     fn kill(&mut self, worker: WorkerId);
     /// Gives up the file of a value that nobody needs any more, once the journal has what was noted before.
     fn give_up_value(&mut self, name: String);
-    /// Answers a submission of which it was said that it is answered later, by the driver and its own number for it.
+    /// Answers submissions of a driver of which it was said that they are answered later: several that are accepted, or the driver's own number for one that is
+    /// not, and why.
     fn answer_later(&mut self, to: DriverId, answer: Result<Accepted, (u64, Refusal)>);
     /// Returns the size of the output of an import that was followed, as far as it was read, and forgets it.
     fn take_written(&mut self, import: TaskId) -> OutputSize;

@@ -46,7 +46,7 @@ struct Accepted {
 enum Expected {
     Value,
     Error,
-    /// It fails once.
+    /// A task that fails once.
     Retried(PathBuf),
     Once(PathBuf),
 }

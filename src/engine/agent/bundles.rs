@@ -382,8 +382,8 @@ impl Agent {
         bundle.message.get_or_insert(message);
         let mark = Mark { node_id: self.settings.node_id.clone(), unix_nano: now_unix_nano };
         if bundle.is_settled {
-            if self.is_full_of_singles {
-                // Others may have room for what this node has given back.
+            if self.is_full_of_singles && !bundle.let_go.is_empty() {
+                // Others may have room for what this node has let go of.
                 return self.say(Request::GiveBack(handle));
             }
             if let Some(record) = bundle.record.clone() {
