@@ -47,7 +47,7 @@ use demands::Demands;
 use held::HeldTasks;
 use keys::SharedKey;
 use modules::ModulesKnown;
-use run_times::{Function, RunTimes};
+use run_times::{Function, RunTimes, Window};
 
 /// Intervals of redelivery after which a task that nothing was heard of is looked at.
 const LOOK_AGAIN: u64 = 4;
@@ -486,6 +486,7 @@ pub struct Agent {
     followed: BTreeMap<ClusterTaskId, TaskId>,
     held: HeldTasks,
     run_times: RunTimes,
+    ahead: Window,
     changes: BTreeMap<ClusterTaskId, Box<Change>>,
     /// Bundles of this node that have tasks that have not ended, by their first tasks.
     shared_bundles: BTreeMap<TaskId, SharedBundle>,
@@ -540,6 +541,7 @@ impl Agent {
             followed: BTreeMap::new(),
             held: HeldTasks::default(),
             run_times: RunTimes::default(),
+            ahead: Window::default(),
             changes: BTreeMap::new(),
             shared_bundles: BTreeMap::new(),
             bundles: BTreeMap::new(),
@@ -1237,6 +1239,11 @@ impl Agent {
         self.settings.queues.iter().find(|(name, _)| name == queue).map_or(0, |(_, slots)| *slots)
     }
 
+    /// Returns whether a queue may have all slots of this node, and its tasks ask for one each.
+    fn is_unlimited(&self, queue: &str) -> bool {
+        self.most_of(queue) >= self.slots && self.room_by_bound(queue) == usize::MAX
+    }
+
     /// Returns the number of tasks of a queue that this node has, that came by themselves, and that take slots.
     fn alone(&self, queue: &str) -> usize {
         let is_of_queue = |held: &&Held| !held.is_taken_back && held.queue == queue;
@@ -1257,9 +1264,15 @@ impl Agent {
         // One of which nobody knows that it is short takes a free slot.
         let is_short = self.run_times.short_ns(function).is_some();
         let is_ahead = self.free_room() == 0 && !is_short;
-        if self.is_stopping || (!is_held && (is_ahead || self.room_of(&queue) == 0)) {
+        // Parts of a queue are asked side by side: of what is short a little too much may come, and giving it back would only change the order.
+        let has_room = self.room_of(&queue) > 0 || (is_short && self.is_unlimited(&queue));
+        if self.is_stopping || (!is_held && (is_ahead || !has_room)) {
             self.is_full_of_singles |= is_ahead;
+            self.ahead.narrow();
             return self.say(Request::GiveBack(handle));
+        }
+        if is_short {
+            self.ahead.widen();
         }
         if !is_held && !is_short && !self.has_free(&asks_for) {
             return self.give_back_later(handle);

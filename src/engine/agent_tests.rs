@@ -1611,6 +1611,86 @@ fn delivery_of(task: u64, num_cpus: u32) -> Delivery {
     Delivery { queue: QUEUE.into(), handle: Handle(task.to_string().into()), id, message, is_again: false }
 }
 
+/// Returns the end of a task that ran for so long.
+fn end_after(run_ns: u64) -> Vec<u8> {
+    SharedEnd {
+        attempt: 1,
+        outcome: Outcome::Returned(vec![1]),
+        digest: None,
+        started_unix_nano: Some(1000),
+        ended_unix_nano: 1000 + run_ns,
+        past: Vec::new(),
+        node_id: "n".into(),
+        worker: None,
+        written: None,
+    }
+    .encode()
+}
+
+/// Delivers a task, and returns whether it is taken; one that is, is claimed and handed to the head.
+fn takes(agent: &mut Agent, delivery: Delivery) -> bool {
+    agent.on_delivered(delivery, 0);
+    let claim = agent.take_effects().into_iter().find_map(|effect| match effect {
+        Effect::Ask(number, Request::Swap { .. }) => Some(number),
+        _ => None,
+    });
+    if let Some(number) = claim {
+        agent.on_answer(number, Answer::Swapped(Some(1)));
+        agent.take_effects();
+    }
+    claim.is_some()
+}
+
+#[test]
+fn short_tasks_are_taken_ahead_of_free_slots_and_others_are_not() {
+    let mut agent = agent();
+    agent.on_free(1, 1, 0);
+    assert!(takes(&mut agent, delivery_of(1, 1)), "a slot is free");
+    agent.on_free(1, 0, 1);
+    assert!(!takes(&mut agent, delivery_of(2, 1)), "nobody knows how long it runs");
+    let id = |task| ClusterTaskId { place: PlaceId(2), task: TaskId(task) };
+    agent.on_import_ended(id(1), 1, end_after(10_000));
+    agent.take_effects();
+    agent.on_free(1, 1, 1);
+    assert!(takes(&mut agent, delivery_of(3, 1)));
+    agent.on_free(1, 0, 2);
+    assert!((4..20).all(|task| takes(&mut agent, delivery_of(task, 1))), "each is known to be short");
+    assert!(!takes(&mut agent, delivery_of(20, 2)), "it asks for more than a slot");
+    // The head is asked for what has not begun, and by and by for that again.
+    agent.on_tick(SECOND);
+    agent.take_effects();
+    agent.on_tick(SECOND + BUNDLE_WAIT_NS);
+    let asked = agent.take_effects().into_iter().filter(|effect| matches!(effect, Effect::Tell(ToHead::GiveBack(_))));
+    assert_eq!(asked.count(), 17);
+    // Once it is known to be long, it waits for a slot like others.
+    agent.on_import_ended(id(3), 1, end_after(1_000_000_000));
+    agent.take_effects();
+    assert!(!takes(&mut agent, delivery_of(21, 1)));
+}
+
+#[test]
+fn few_messages_are_asked_for_ahead_until_it_is_seen_that_they_are_short() {
+    let mut agent = agent();
+    agent.on_free(1, 1, 0);
+    assert!(takes(&mut agent, delivery_of(1, 1)));
+    let id = |task| ClusterTaskId { place: PlaceId(2), task: TaskId(task) };
+    agent.on_import_ended(id(1), 1, end_after(10_000));
+    agent.take_effects();
+    agent.on_free(1, 1, 1);
+    let sizes: Vec<_> = (2..9)
+        .map(|task| {
+            assert!(takes(&mut agent, delivery_of(task, 1)));
+            agent.on_free(1, 0, task);
+            agent.room_ahead()
+        })
+        .collect();
+    assert_eq!(sizes, [2, 4, 8, 16, 26, 25, 24], "32 in all, with the one whose end is not recorded yet");
+    assert!(!takes(&mut agent, delivery_of(9, 2)));
+    agent.on_free(1, 1, 9);
+    agent.on_free(1, 0, 9);
+    assert_eq!(agent.room_ahead(), 1);
+}
+
 #[test]
 fn a_task_that_may_ask_for_more_is_taken_when_that_much_is_free_and_one_after_another() {
     let mut agent = agent_of_large_tasks(&[("gpu", 2, 0)]);

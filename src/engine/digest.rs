@@ -9,6 +9,7 @@ use std::{
 
 #[cfg(feature = "nats")]
 use ring::digest::{Context, SHA256};
+use tracer_core::hex::hex;
 use tracer_ipc::protocol::Digest;
 
 /// Digits of a digest that people are shown.
@@ -39,12 +40,7 @@ fn read(path: &Path, mut each: impl FnMut(&[u8])) -> io::Result<()> {
     }
 }
 
-/// Returns its 64 hexadecimal digits.
-pub fn hex(digest: &Digest) -> String {
-    digest.iter().map(|byte| format!("{byte:02x}")).collect()
-}
-
-/// Returns its first digits.
+/// Returns the first digits of a digest.
 pub fn short(digest: &Digest) -> String {
     let mut digits = hex(digest);
     digits.truncate(SHORT);

@@ -3,10 +3,10 @@
 use std::collections::BTreeMap;
 
 use tracer_core::PlaceId;
+use tracer_core::hex::hex;
 use tracer_core::queue::QueueBound;
 use tracer_ipc::protocol::{ClusterReport, ModuleReport, NodeReport, QueueReport};
 
-use crate::digest::hex;
 use crate::message::Heartbeat;
 
 /// Time without a heartbeat after which a node is not counted among the living, in nanoseconds: more than three of its intervals.
@@ -173,7 +173,10 @@ impl Survey {
                     .modules
                     .modules
                     .iter()
-                    .map(|(name, digest)| ModuleReport { name: name.clone(), digest: digest.as_ref().map(hex) })
+                    .map(|(name, digest)| ModuleReport {
+                        name: name.clone(),
+                        digest: digest.map(|digest| hex(&digest)),
+                    })
                     .collect(),
                 modules_left_out: beat.heartbeat.modules.left_out,
                 clock_offset_ns: beat.heartbeat.clock.map(|clock| clock.offset_ns),

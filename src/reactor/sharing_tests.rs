@@ -881,3 +881,25 @@ fn what_waits_for_a_process_that_none_will_give_is_given_back_to_its_queue() {
     story.schedule();
     assert_eq!(given_back(&story), 2);
 }
+
+#[test]
+fn an_import_that_waits_for_a_slot_is_given_back_when_its_agent_asks_and_one_that_has_begun_is_not() {
+    let mut story = joined(1);
+    let of_other = import(&of_queue(NEVER_AGAIN));
+    on_import(&mut story.state, &mut story.effects, of_other.clone(), story.now);
+    let [(1, lease, ..)] = story.schedule()[..] else { panic!("it runs here") };
+    story.claim(1, lease);
+    let waiting = Import { id: ClusterTaskId { task: TaskId(2), ..ID }, ..of_other.clone() };
+    on_import(&mut story.state, &mut story.effects, waiting.clone(), story.now);
+    let unknown = ClusterTaskId { task: TaskId(3), ..ID };
+    for id in [of_other.id, waiting.id, waiting.id, unknown] {
+        on_give_back(&mut story.state, &mut story.effects, id, story.now);
+    }
+    let given_back = |message: &ToAgent| match message {
+        ToAgent::GivenBack { id, attempt, has_begun } => Some((*id, *attempt, *has_begun)),
+        _ => None,
+    };
+    let given_back: Vec<_> = story.effects.to_agent.iter().filter_map(given_back).collect();
+    assert_eq!(given_back, [(waiting.id, 1, false)]);
+    story.check();
+}

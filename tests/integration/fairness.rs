@@ -35,9 +35,6 @@ fn a_job_of_one_task_does_not_wait_for_thousands_of_another() {
         let before = tasks.iter().filter(|task| task["job_id"] != one["job_id"] && begun(task) < begun(one)).count();
         assert_eq!(before, 2, "the one that was running, and one in its turn");
     }
-    if differs!() {
-        return;
-    }
     // Within the job the order is that of submission.
     let mut of_many: Vec<_> = tasks.iter().filter(|task| task["target"] == "demo.my_function").collect();
     of_many.sort_by_key(|task| begun(task));

@@ -23,7 +23,7 @@ const OUTCOMES_BYTES: usize = 512 << 10;
 /// Limit on the work that a node takes ahead of its free slots, for each slot, in expected nanoseconds.
 const AHEAD_NS: u64 = 20_000_000;
 /// The most bundles and short tasks that a node has while it takes some ahead.
-const AHEAD: usize = 32;
+pub(super) const AHEAD: usize = 32;
 
 /// A bundle that this node's head has accepted the tasks of.
 #[derive(Debug)]
@@ -351,7 +351,7 @@ impl Agent {
         }
         let each_ns = (work_ns / count as u64).max(1);
         let fitting = usize::try_from((limit_ns - work_ns) / each_ns + 1).unwrap_or(usize::MAX);
-        AHEAD.saturating_sub(count).min(fitting)
+        AHEAD.saturating_sub(count).min(fitting).min(self.ahead.size())
     }
 
     /// Returns the number of bundles whose claim is on the way.
@@ -375,6 +375,7 @@ impl Agent {
             return self.say(Request::GiveBack(handle));
         }
         let bundle = self.bundles.entry(id).or_insert_with(|| HeldBundle::new(queue, handle.clone(), terms, count));
+        self.ahead.widen();
         // The delivery before it is over.
         bundle.handle = handle.clone();
         bundle.is_quiet = false;

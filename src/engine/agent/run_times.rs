@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 use tracer_core::queue::QueueBound;
 use tracer_core::task::{Envelope, FunctionSpec, TaskSpec};
 
+use super::bundles::AHEAD;
 use super::{Agent, BUNDLE_WAIT_NS, ToHead};
 use crate::message::TaskMessage;
 
@@ -56,6 +57,33 @@ impl RunTimes {
     /// Returns the time that a task of a function is expected to run, in nanoseconds, if that is short.
     pub(super) fn short_ns(&self, function: Option<Function>) -> Option<u64> {
         self.expected.get(function?.0).copied().flatten().filter(|expected_ns| *expected_ns <= SHORT_NS)
+    }
+}
+
+/// Number of messages that are asked for at a time ahead of free slots: few while it is not known that what is in the queues is short, because what is not goes
+/// back, and more with each that is.
+#[derive(Debug)]
+pub(super) struct Window(usize);
+
+impl Default for Window {
+    fn default() -> Window {
+        Window(1)
+    }
+}
+
+impl Window {
+    pub(super) fn size(&self) -> usize {
+        self.0
+    }
+
+    /// Notes that a message has come that may be taken ahead of a free slot.
+    pub(super) fn widen(&mut self) {
+        self.0 = (2 * self.0).min(AHEAD);
+    }
+
+    /// Notes that one had to be given back.
+    pub(super) fn narrow(&mut self) {
+        *self = Window::default();
     }
 }
 

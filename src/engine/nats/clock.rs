@@ -3,11 +3,12 @@
 //! The entry of the heartbeat before is read at each heartbeat anyway, and has its stamp; only the first is read at once. The offset goes in a header beside the
 //! message, a bundle's too, unsigned: nothing but times on spans depends on it.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
 use async_nats::HeaderMap;
-use tokio::sync::watch;
+use tokio::sync::Notify;
 use tracer_core::PlaceId;
 
 use super::{FromEngine, Nats};
@@ -27,7 +28,9 @@ pub(super) struct Measuring {
     unstamped: Mutex<Option<Sent>>,
     clocks: Mutex<Clocks>,
     /// True once a heartbeat was measured, or could not be in time.
-    is_tried: watch::Sender<bool>,
+    is_tried: AtomicBool,
+    /// Wakes those that wait for that, in the order in which they came: messages keep theirs.
+    tried: Notify,
 }
 
 /// A heartbeat that the server has.
@@ -48,7 +51,8 @@ impl Measuring {
             samples: Mutex::default(),
             unstamped: Mutex::default(),
             clocks: Mutex::new(Clocks::new(place)),
-            is_tried: watch::Sender::new(false),
+            is_tried: AtomicBool::new(false),
+            tried: Notify::new(),
         }
     }
 }
@@ -85,15 +89,14 @@ impl Nats {
 
     /// Notes that a heartbeat was measured, or could not be.
     pub(super) fn note_tried(&self) {
-        self.measuring.is_tried.send_replace(true);
+        self.measuring.is_tried.store(true, Ordering::Relaxed);
+        self.measuring.tried.notify_waiters();
     }
 
     /// Returns the offset of this node's clock. Messages that go or come while a node starts wait a moment for the first measurement, at most once.
     pub(super) async fn own_offset_ns(&self) -> Option<i64> {
-        let is_tried = *self.measuring.is_tried.borrow();
-        if !is_tried {
-            let mut tried = self.measuring.is_tried.subscribe();
-            let _ = tokio::time::timeout(FIRST_LIMIT, tried.wait_for(|is_tried| *is_tried)).await;
+        if !self.measuring.is_tried.load(Ordering::Relaxed) {
+            let _ = tokio::time::timeout(FIRST_LIMIT, self.measuring.tried.notified()).await;
             self.note_tried();
         }
         self.clocks().own_ns()

@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
+use tracer_core::hex::hex;
 use tracer_core::lock::lock;
 use tracer_core::names;
 use tracer_engine::digest;
@@ -63,8 +64,8 @@ impl Attempts {
         let Some(here) = self.digest_of(module, lease.job).filter(|here| *here != at_origin) else { return outcome };
         if let Some(span) = span.filter(|span| span.is_recording()) {
             span.set_attributes(&[
-                (names::MODULE_DIGEST, Attribute::Str(&digest::hex(&here))),
-                (names::MODULE_ORIGIN_DIGEST, Attribute::Str(&digest::hex(&at_origin))),
+                (names::MODULE_DIGEST, Attribute::Str(&hex(&here))),
+                (names::MODULE_ORIGIN_DIGEST, Attribute::Str(&hex(&at_origin))),
             ]);
         }
         let other = || {
