@@ -43,6 +43,16 @@ fn submit_counted(origin: &Cluster, flags: &[&str], path: &Path) -> Option<u64> 
     run.output.status.success().then(|| run.stdout_text().trim().parse().expect("an id"))
 }
 
+/// Starts a holder and an origin, and keeps both slots of the holder busy, so that what comes behind waits: each task with the files that it has written, and
+/// waits for.
+fn with_busy_slots(broker: &Broker, flags: &[&str]) -> (Cluster, Cluster, [(u64, [String; 2]); 2]) {
+    let (b, a) = (holder(broker), origin(broker));
+    agent_pid(&b);
+    let running = ["one", "two"].map(|name| submit_blocked(&a, flags, name));
+    running.iter().for_each(|(_, [started, _])| b.wait_for_file(started.as_ref()));
+    (b, a, running)
+}
+
 #[test]
 fn an_origin_whose_head_or_agent_dies_at_any_step_of_a_submission_has_it_run_once() {
     let Some(broker) = Broker::start() else { return };
@@ -117,11 +127,7 @@ fn a_broker_that_is_killed_after_each_acknowledgement_loses_no_task() {
 #[test]
 fn an_engine_whose_store_is_wiped_is_said_to_have_lost_writes_and_what_waited_runs() {
     let Some(mut broker) = Broker::start() else { return };
-    let (b, a) = (holder(&broker), origin(&broker));
-    agent_pid(&b);
-    // Both slots are busy, so what comes behind waits.
-    let running = ["one", "two"].map(|name| submit_blocked(&a, &["--at-most-once"], name));
-    running.iter().for_each(|(_, [started, _])| b.wait_for_file(started.as_ref()));
+    let (b, a, running) = with_busy_slots(&broker, &["--at-most-once"]);
     let (plain, once) = (a.file("plain"), a.file("once"));
     let waiting = [submit_counted(&a, &[], &plain), submit_counted(&a, &["--at-most-once"], &once)].map(Option::unwrap);
     // What a node was told of comes from its heartbeats at the latest.
@@ -155,10 +161,7 @@ fn an_engine_whose_store_is_wiped_is_said_to_have_lost_writes_and_what_waited_ru
 #[test]
 fn an_origin_whose_place_is_wiped_has_its_tasks_run_and_any_node_reads_the_outcomes() {
     let Some(broker) = Broker::start() else { return };
-    let (b, a) = (holder(&broker), origin(&broker));
-    agent_pid(&b);
-    let running = ["one", "two"].map(|name| submit_blocked(&a, &[], name));
-    running.iter().for_each(|(_, [started, _])| b.wait_for_file(started.as_ref()));
+    let (b, a, running) = with_busy_slots(&broker, &[]);
     let path = a.file("counted");
     let waiting = submit_counted(&a, &[], &path).expect("it is accepted");
     let place = place_of(&a);
@@ -182,10 +185,7 @@ fn an_origin_whose_place_is_wiped_has_its_tasks_run_and_any_node_reads_the_outco
 #[test]
 fn a_queue_that_is_full_refuses_by_name_and_what_it_refused_never_runs() {
     let Some(broker) = Broker::start() else { return };
-    let (b, a) = (holder(&broker), origin(&broker));
-    agent_pid(&b);
-    let running = ["one", "two"].map(|name| submit_blocked(&a, &[], name));
-    running.iter().for_each(|(_, [started, _])| b.wait_for_file(started.as_ref()));
+    let (_b, a, running) = with_busy_slots(&broker, &[]);
     let stream = "TRACER_default_Q_default";
     let mut config = broker.jetstream(&format!("STREAM.INFO.{stream}"), &Value::Null)["config"].clone();
     config["max_msgs"] = json!(3);
