@@ -19,6 +19,7 @@
 //! | [`pattern`], [`suggestion`] | names as people type them |
 //! | [`exit`] | the exit codes of the program |
 //! | [`hex`], [`http_field`] | bytes as hexadecimal digits; names and values of HTTP |
+//! | [`paged_map`] | a map by ids that come in runs |
 //! | [`lock`] | locks of data that stays whole when a thread panics |
 //! | [`causes`] | errors with their causes, as people are told them |
 //! | [`escape`] | control characters of others, shown escaped |
@@ -41,6 +42,7 @@ pub mod logs;
 pub mod metric_names;
 pub mod module_name;
 pub mod names;
+pub mod paged_map;
 pub mod pattern;
 mod place_id;
 pub mod propagation;

@@ -12,15 +12,16 @@
 //! Nothing in here has to outlive the process. An agent that was started again is told by its head which tasks are open both ways, and goes on: a
 //! [token](Import::token) says all that is needed of an import.
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
-use std::ops::Bound;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use tracer_core::codec::{Put, Take, WireError};
 use tracer_core::count::Size;
+use tracer_core::paged_map::PagedMap;
 use tracer_core::queue::QueueBound;
 use tracer_core::task::{Outcome, TaskId};
 use tracer_core::{ClusterTaskId, PlaceId, Stored};
-use tracer_ipc::protocol::{ClaimedBy, Digest, Found, SharedEnd, SharedOutput, Stop};
+use tracer_ipc::protocol::{ClaimedBy, Digest, Found, OpenTasks, SharedEnd, SharedOutput, Stop};
 
 use crate::bundle::BundleRecord;
 use crate::clock::ClockOffset;
@@ -36,9 +37,11 @@ mod held;
 mod keys;
 mod modules;
 mod output;
+mod places;
 mod quiet;
 mod run_times;
 mod superseded;
+mod todo;
 mod trust;
 
 pub(crate) use bundles::BUNDLE_WAIT_NS;
@@ -48,6 +51,7 @@ use held::HeldTasks;
 use keys::SharedKey;
 use modules::ModulesKnown;
 use run_times::{Function, RunTimes, Window};
+use todo::Todo;
 
 /// Intervals of redelivery after which a task that nothing was heard of is looked at.
 const LOOK_AGAIN: u64 = 4;
@@ -117,8 +121,8 @@ pub struct SharingBundle {
     pub count: u32,
     /// Time that one of them is expected to run, in nanoseconds.
     pub run_ns: u64,
-    /// The tasks that have not ended: each with the time of its acceptance in nanoseconds since the Unix epoch, and its envelope.
-    pub tasks: BTreeMap<TaskId, (u64, Vec<u8>)>,
+    /// The tasks that have not ended.
+    pub tasks: OpenTasks,
     /// True if no agent before this one was told of it.
     pub is_new: bool,
     /// True if an agent has said that the engine has it.
@@ -130,8 +134,8 @@ pub struct SharingBundle {
 pub struct Import {
     /// Everything that an agent has to know to bring its end about. The head gives it back as it is.
     pub token: Token,
-    /// The claim: the attempt that is to begin, and what was before it.
-    pub claim: Claim,
+    /// The claim: the attempt that is to begin, and what was before it. That of a bundle is of all its tasks.
+    pub claim: Arc<Claim>,
     /// Time at which its origin accepted it, by that machine's clock.
     pub submitted_unix_nano: u64,
     /// Its envelope, with the names of the files that its large arguments are in.
@@ -146,7 +150,7 @@ pub struct Token {
     /// The task.
     pub id: ClusterTaskId,
     /// The queue that it came from.
-    pub queue: String,
+    pub queue: Arc<str>,
     /// The delivery that is acknowledged at its end; empty for a task that this node has taken back.
     pub handle: Handle,
     /// See [`Terms`].
@@ -158,7 +162,7 @@ pub struct Token {
 impl Token {
     /// Encodes it.
     pub fn encode(&self) -> Vec<u8> {
-        let mut out = Vec::new();
+        let mut out = Vec::with_capacity(64 + self.queue.len() + self.handle.0.len());
         out.put_u64(self.id.place.0);
         out.put_u64(self.id.task.0);
         out.put_str(&self.queue);
@@ -174,7 +178,7 @@ impl Token {
     pub fn decode(bytes: &[u8]) -> Result<Token, WireError> {
         let mut take = Take::new(bytes);
         let id = ClusterTaskId { place: PlaceId(take.u64()?), task: TaskId(take.u64()?) };
-        let (queue, handle) = (take.str()?.to_owned(), Handle(take.str()?.into()));
+        let (queue, handle) = (take.str()?.into(), Handle(take.str()?.into()));
         let terms = Terms::take(&mut take)?;
         let bundle = Some((TaskId(take.u64()?), take.u32()?)).filter(|(_, count)| *count > 0);
         take.finish()?;
@@ -251,15 +255,15 @@ pub enum NotStored {
 /// A task that this node's head has accepted for a queue.
 #[derive(Debug)]
 struct Share {
-    queue: String,
+    queue: Arc<str>,
     tier: Tier,
     message: Vec<u8>,
     terms: Terms,
     /// Its large arguments, each with its digest once the engine has it.
     values: Vec<(ValueSource, Option<Digest>)>,
-    asks_for: Option<QueueBound>,
+    asks_for: Option<Box<QueueBound>>,
     /// Its end, while the result is on the way.
-    ending: Option<Ending>,
+    ending: Option<Box<Ending>>,
     /// Time at which it came, in nanoseconds of the monotonic clock.
     since_ns: u64,
     /// True once a request to put it may have reached the engine.
@@ -278,16 +282,16 @@ struct Share {
     withdrawn: Option<(Vec<u8>, Option<Stop>)>,
     /// Set while the head wants to run it itself if nobody has begun it: since when, in nanoseconds since the Unix epoch.
     taken_back: Option<u64>,
-    key: Option<SharedKey>,
+    key: Option<Box<SharedKey>>,
     /// The first task of the bundle that it is in; none if it goes by itself.
     bundle: Option<TaskId>,
     /// True once the record of its bundle is settled, and what that says of it: it goes on by itself.
     is_apart: bool,
-    base: Option<Record>,
+    base: Option<Box<Record>>,
 }
 
 impl Share {
-    fn new(queue: String, tier: Tier, terms: Terms, now_ns: u64) -> Share {
+    fn new(queue: Arc<str>, tier: Tier, terms: Terms, now_ns: u64) -> Share {
         Share {
             queue,
             tier,
@@ -346,7 +350,7 @@ struct Giving {
 /// A message that this node has, whose task it claims or runs.
 #[derive(Debug)]
 struct Held {
-    queue: String,
+    queue: Arc<str>,
     handle: Handle,
     terms: Terms,
     /// Its message, until the head has it.
@@ -362,21 +366,21 @@ struct Held {
     /// Time at which that was looked at last, in nanoseconds of the monotonic clock.
     seen_ns: Option<u64>,
     /// The claim, while its arguments are on the way.
-    fetch: Option<Fetch>,
+    fetch: Option<Box<Fetch>>,
     /// True if it is one of this node that was taken back: it runs in a worker that waits for it, and takes no slot of its queue.
     is_taken_back: bool,
     /// The bundle that it came in, by its first task.
     bundle: Option<ClusterTaskId>,
     /// State of it as its bundle says, as long as there is no record of its own.
-    base: Option<Record>,
+    base: Option<Box<Record>>,
     /// True once its origin has said that nobody follows its output.
     is_not_followed: bool,
 }
 
 impl Held {
-    fn new(queue: &str, handle: &Handle, terms: Terms) -> Held {
+    fn new(queue: &Arc<str>, handle: &Handle, terms: Terms) -> Held {
         Held {
-            queue: queue.into(),
+            queue: queue.clone(),
             handle: handle.clone(),
             terms,
             message: None,
@@ -398,7 +402,7 @@ impl Held {
 /// A record, and what is to be brought about in it.
 #[derive(Debug, Default)]
 struct Change {
-    todo: VecDeque<Event>,
+    todo: Todo<Event>,
     /// The record as it was read or written last, with its revision and its stamp; none if it is not known.
     known: Option<Known>,
     /// True while a request is on the way.
@@ -432,8 +436,8 @@ fn claimed_by(claim: Claim) -> ClaimedBy {
 }
 
 /// Returns the queue of a share.
-fn share_queue(shares: &BTreeMap<TaskId, Box<Share>>, task: TaskId) -> String {
-    shares.get(&task).map(|share| share.queue.clone()).unwrap_or_default()
+fn share_queue(shares: &PagedMap<TaskId, Box<Share>>, task: TaskId) -> String {
+    shares.get(&task).map(|share| share.queue.to_string()).unwrap_or_default()
 }
 
 /// Purpose of a request.
@@ -480,14 +484,14 @@ enum Asked {
 #[derive(Debug)]
 pub struct Agent {
     settings: Settings,
-    shares: BTreeMap<TaskId, Box<Share>>,
+    shares: PagedMap<TaskId, Box<Share>>,
     /// Tasks of this node that are others, by their idempotency keys; and the other way round.
     follows: BTreeMap<TaskId, ClusterTaskId>,
     followed: BTreeMap<ClusterTaskId, TaskId>,
     held: HeldTasks,
     run_times: RunTimes,
     ahead: Window,
-    changes: BTreeMap<ClusterTaskId, Box<Change>>,
+    changes: PagedMap<ClusterTaskId, Box<Change>>,
     /// Bundles of this node that have tasks that have not ended, by their first tasks.
     shared_bundles: BTreeMap<TaskId, SharedBundle>,
     /// Bundles whose messages this node has, by their first tasks. Their tasks are held too.
@@ -536,13 +540,13 @@ impl Agent {
     pub fn new(settings: Settings, now_ns: u64) -> Agent {
         Agent {
             settings,
-            shares: BTreeMap::new(),
+            shares: PagedMap::default(),
             follows: BTreeMap::new(),
             followed: BTreeMap::new(),
             held: HeldTasks::default(),
             run_times: RunTimes::default(),
             ahead: Window::default(),
-            changes: BTreeMap::new(),
+            changes: PagedMap::default(),
             shared_bundles: BTreeMap::new(),
             bundles: BTreeMap::new(),
             bundle_changes: BTreeMap::new(),
@@ -669,7 +673,7 @@ impl Agent {
                 let waited_ns = now_ns.saturating_sub(since_ns.max(share.since_ns));
                 share.bundle.is_none() && !share.is_sent && waited_ns >= limit_ns
             };
-            let over: Vec<_> = self.shares.iter().filter(|(_, share)| is_over(share)).map(|(task, _)| *task).collect();
+            let over: Vec<_> = self.shares.iter().filter(|(_, share)| is_over(share)).map(|(task, _)| task).collect();
             for task in over {
                 self.remove_share(task);
                 self.drop_values(task);
@@ -707,7 +711,7 @@ impl Agent {
             for first in self.shared_bundles.keys().copied().collect::<Vec<_>>() {
                 self.go_on_sharing_bundle(first);
             }
-            for task in self.shares.keys().copied().collect::<Vec<_>>() {
+            for task in self.shares.keys().collect::<Vec<_>>() {
                 self.go_on_sharing(task);
                 self.go_on_withdrawing(task);
                 self.go_on_taking_back(task);
@@ -716,10 +720,10 @@ impl Agent {
             for id in self.giving.keys().copied().collect::<Vec<_>>() {
                 self.go_on_giving(id);
             }
-            for id in self.held.keys().copied().collect::<Vec<_>>() {
+            for id in self.held.keys().collect::<Vec<_>>() {
                 self.go_on_fetching(id);
             }
-            for id in self.changes.keys().copied().collect::<Vec<_>>() {
+            for id in self.changes.keys().collect::<Vec<_>>() {
                 self.go_on_changing(id);
             }
             for id in self.bundle_changes.keys().copied().collect::<Vec<_>>() {
@@ -743,13 +747,13 @@ impl Agent {
         let share = Share {
             message,
             values: values.into_iter().map(|value| (value, None)).collect(),
-            asks_for,
+            asks_for: asks_for.map(Box::new),
             is_sent: !is_new,
             is_stored,
             is_old: !is_new,
             was_tried: !is_new,
-            key: key.map(SharedKey::from),
-            ..Share::new(queue, tier, terms, now_ns)
+            key: key.map(|key| Box::new(SharedKey::from(key))),
+            ..Share::new(queue.into(), tier, terms, now_ns)
         };
         let has_values = !share.values.is_empty();
         self.shares.insert(task, Box::new(share));
@@ -784,8 +788,8 @@ impl Agent {
     /// acknowledgement of one for that of another.
     fn look_again(&mut self, now_ns: u64) {
         let interval_ns = LOOK_AGAIN * self.settings.ack_wait_ns;
-        let after = self.looked_at_last.map_or(Bound::Unbounded, Bound::Excluded);
-        let due: Vec<_> = self.shares.range((after, Bound::Unbounded)).map(|(task, _)| *task).take(LOOKS).collect();
+        let next = self.looked_at_last.map_or(TaskId(0), |last| TaskId(last.0.saturating_add(1)));
+        let due: Vec<_> = self.shares.range_from(next).map(|(task, _)| task).take(LOOKS).collect();
         self.looked_at_last = due.last().copied();
         for task in due {
             let Some(share) = self.shares.get_mut(&task) else { continue };
@@ -827,9 +831,9 @@ impl Agent {
         let digests: Vec<u8> = share.values.iter().flat_map(|(_, digest)| digest.unwrap_or_default()).collect();
         // Nothing stands behind the envelope yet.
         let message = [&share.message[..], &digests].concat();
-        let (queue, tier) = (share.queue.clone(), share.tier);
+        let (queue, tier) = (share.queue.to_string(), share.tier);
         // What was accepted stays so.
-        let asks_for = share.asks_for.clone().filter(|_| !share.was_tried && !share.is_stored);
+        let asks_for = share.asks_for.as_deref().filter(|_| !share.was_tried && !share.is_stored).cloned();
         self.ask(Asked::Put(task), Request::Put { queue, tier, id, message, asks_for });
     }
 
@@ -895,7 +899,7 @@ impl Agent {
             return self.withdraw_from_bundle(first);
         }
         let Some((outcome, _)) = share.withdrawn.clone() else { return };
-        let change = self.changes.entry(id).or_default();
+        let change = self.changes.get_or_default(id);
         if !change.todo.iter().any(|event| matches!(event, Event::EndedUnbegun { .. })) {
             change.todo.push_back(Event::EndedUnbegun { outcome });
             change.known = change.known.take().filter(|_| change.is_asked);
@@ -927,7 +931,7 @@ impl Agent {
         // Its message is known once the engine has its arguments.
         let has_message = share.values.iter().all(|(_, digest)| digest.is_some());
         let Some(unix_nano) = share.taken_back.filter(|_| has_message) else { return };
-        let change = self.changes.entry(id).or_default();
+        let change = self.changes.get_or_default(id);
         if !change.todo.iter().any(|event| matches!(event, Event::Withdrawn { .. })) {
             let mark = Mark { node_id: self.settings.node_id.clone(), unix_nano };
             change.todo.push_back(Event::Withdrawn { by: self.settings.own, mark, terms });
@@ -998,7 +1002,7 @@ impl Agent {
                 Some(_) if stored.bytes > max => Some(too_large("the result", stored.bytes, max)),
                 Some(digest) => {
                     let key = ValueKey { id, attempt: *attempt, digest, bytes: stored.bytes };
-                    share.ending = Some(Ending { end, shared, key, tries: 0, is_asked: false });
+                    share.ending = Some(Box::new(Ending { end, shared, key, tries: 0, is_asked: false }));
                     self.note_values(task);
                     return self.go_on_ending(task);
                 }
@@ -1228,7 +1232,7 @@ impl Agent {
             return self.room();
         }
         // The tasks of one bundle take as many slots as the queue may.
-        match self.bundles.values().any(|bundle| bundle.queue == queue) {
+        match self.bundles.values().any(|bundle| *bundle.queue == *queue) {
             true => 0,
             false => self.room().min(most.saturating_sub(self.alone(queue))),
         }
@@ -1246,7 +1250,7 @@ impl Agent {
 
     /// Returns the number of tasks of a queue that this node has, that came by themselves, and that take slots.
     fn alone(&self, queue: &str) -> usize {
-        let is_of_queue = |held: &&Held| !held.is_taken_back && held.queue == queue;
+        let is_of_queue = |held: &&Held| !held.is_taken_back && *held.queue == *queue;
         self.held.alone().filter(is_of_queue).count()
     }
 
@@ -1277,7 +1281,7 @@ impl Agent {
         if !is_held && !is_short && !self.has_free(&asks_for) {
             return self.give_back_later(handle);
         }
-        let held = self.held.get_or_insert_with(id, || Held::new(&queue, &handle, terms));
+        let held = self.held.get_or_insert_with(id, || Held::new(&queue.into(), &handle, terms));
         // The delivery before it is over.
         held.handle = handle;
         held.slots = (asks_for.num_cpus as usize).max(1);
@@ -1286,7 +1290,7 @@ impl Agent {
             held.message = Some(message);
         }
         let to = self.settings.own;
-        let change = self.changes.entry(id).or_default();
+        let change = self.changes.get_or_default(id);
         if change.todo.iter().any(|event| matches!(event, Event::Delivered { .. })) {
             return;
         }
@@ -1418,7 +1422,7 @@ impl Agent {
         self.is_stopping = true;
         self.say(Request::StopPulling);
         // What the head was not told of yet is for others.
-        let fetching = self.held.iter().filter_map(|(id, held)| Some((*id, held.fetch.as_ref()?.claim.attempt)));
+        let fetching = self.held.iter().filter_map(|(id, held)| Some((id, held.fetch.as_ref()?.claim.attempt)));
         let fetching: Vec<_> = fetching.collect();
         for (id, attempt) in fetching.into_iter().chain(self.waiting_in_bundles()) {
             self.on_import_given_back(id, attempt, false);
@@ -1434,7 +1438,7 @@ impl Agent {
             }
             Ok(Told::DoYouRun(id)) if !self.held.contains_key(&id) && self.changes.len() < QUESTIONS => {
                 let event = Event::NotRun { by: self.settings.own };
-                if self.changes.get(&id).is_none_or(|change| !change.todo.contains(&event)) {
+                if self.changes.get(&id).is_none_or(|change| !change.todo.iter().any(|other| *other == event)) {
                     self.bring_about(id, event);
                 }
             }
@@ -1555,7 +1559,7 @@ impl Agent {
         if let Some(first) = bundle {
             self.note_in_bundle(first, &event);
         }
-        self.changes.entry(id).or_default().todo.push_back(event);
+        self.changes.get_or_default(id).todo.push_back(event);
         match bundle {
             Some(first) => self.go_on_with_bundle(first),
             None => self.go_on_changing(id),
@@ -1623,8 +1627,8 @@ impl Agent {
 
     /// Returns what the bundle of a task says of it, if that is known here.
     fn base_of(&self, id: ClusterTaskId) -> Option<Record> {
-        let of_share = || self.shares.get(&id.task).filter(|_| id.place == self.settings.own.place)?.base.clone();
-        self.held.get(&id).and_then(|held| held.base.clone()).or_else(of_share)
+        let of_share = || self.shares.get(&id.task).filter(|_| id.place == self.settings.own.place)?.base.as_deref();
+        self.held.get(&id).and_then(|held| held.base.as_deref()).or_else(of_share).cloned()
     }
 
     fn on_read(&mut self, id: ClusterTaskId, answer: Answer) {
@@ -1834,7 +1838,7 @@ impl Agent {
                 Some(value) => Some(too_large("an argument", value.bytes, max)),
                 None if values.is_empty() => None,
                 None => {
-                    held.fetch = Some(Fetch { claim, values, files: Vec::new(), tries: 0, is_asked: false });
+                    held.fetch = Some(Box::new(Fetch { claim, values, files: Vec::new(), tries: 0, is_asked: false }));
                     return self.go_on_fetching(id);
                 }
             },
@@ -1862,7 +1866,7 @@ impl Agent {
         held.is_short = self.run_times.short_ns(held.function).is_some();
         self.is_due_soon |= held.is_short;
         let token = Token { id, queue, handle, terms, bundle: of_bundle };
-        self.tell(ToHead::Import(Import { token, claim, submitted_unix_nano, envelope, problem }));
+        self.tell(ToHead::Import(Import { token, claim: claim.into(), submitted_unix_nano, envelope, problem }));
     }
 
     /// Gets the next large argument of a task that this node has claimed.
@@ -1902,7 +1906,7 @@ impl Agent {
             _ => return,
         };
         let fetch = self.held.get_mut(&id).and_then(|held| held.fetch.take());
-        let Some(Fetch { claim, values, mut files, .. }) = fetch else { return };
+        let Some(Fetch { claim, values, mut files, .. }) = fetch.map(|fetch| *fetch) else { return };
         let problem = why.map(|why| {
             let bytes = Size(values.get(files.len()).map_or(0, |value| value.bytes));
             self.effects.extend(files.drain(..).map(Effect::RemoveFile));

@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use tracer_core::task::{Demand, Envelope, FunctionSpec, Input, InputSource, TaskSpec};
-use tracer_ipc::protocol::{OutputSize, Stream, Written};
+use tracer_ipc::protocol::{OpenTask, OutputSize, Stream, Written};
 
 use super::*;
 use crate::bundle;
@@ -305,9 +305,15 @@ fn bundled(message: &[u8]) -> (u64, Vec<u8>) {
 
 fn sharing_bundle(
     count: u32,
-    tasks: BTreeMap<TaskId, (u64, Vec<u8>)>,
+    tasks: &BTreeMap<TaskId, (u64, Vec<u8>)>,
     (is_new, is_stored): (bool, bool),
 ) -> SharingBundle {
+    let tasks = tasks.iter().map(|(id, (submitted_unix_nano, envelope))| OpenTask {
+        id: *id,
+        submitted_unix_nano: *submitted_unix_nano,
+        envelope,
+    });
+    let tasks = tasks.collect();
     SharingBundle { queue: QUEUE.into(), crash_limit: 2, count, run_ns: 1_000, tasks, is_new, is_stored }
 }
 
@@ -443,7 +449,7 @@ impl World {
                     let tasks: BTreeMap<_, _> =
                         of_bundle.map(|(task, other)| (**task, bundled(&other.message))).collect();
                     if tasks.keys().next() == Some(task) {
-                        agent.on_share_bundle(first, sharing_bundle(count, tasks, (false, is_stored)), now_ns);
+                        agent.on_share_bundle(first, sharing_bundle(count, &tasks, (false, is_stored)), now_ns);
                     }
                 }
             }
@@ -636,7 +642,7 @@ impl World {
             (first.0..first.0 + u64::from(count)).map(|task| (TaskId(task), bundled(&message))).collect();
         node.head.accepted.extend(tasks.keys().map(|task| (*task, accepted.clone())));
         if let Some(agent) = &mut node.agent {
-            agent.on_share_bundle(first, sharing_bundle(count, tasks, (true, false)), now_ns);
+            agent.on_share_bundle(first, sharing_bundle(count, &tasks, (true, false)), now_ns);
         }
         self.take_effects(at);
     }
@@ -1373,7 +1379,7 @@ fn a_task_that_nobody_has_begun_is_taken_back_and_one_that_somebody_has_is_not()
         agent
     };
     let is_import =
-        |effect: &Effect| matches!(effect, Effect::Tell(ToHead::Import(import)) if import.claim == claim(own));
+        |effect: &Effect| matches!(effect, Effect::Tell(ToHead::Import(import)) if *import.claim == claim(own));
     // Nobody has it.
     let mut agent = asking();
     let number = *agent.asked.keys().last().unwrap();
@@ -1841,7 +1847,7 @@ fn a_task_of_a_bundle_is_taken_back_if_nobody_has_the_bundle_and_the_others_go_o
     let asking = || {
         let mut agent = agent();
         let tasks = (1..=3).map(|task| (TaskId(task), bundled(&message()))).collect();
-        agent.on_share_bundle(TaskId(1), sharing_bundle(3, tasks, (true, false)), 0);
+        agent.on_share_bundle(TaskId(1), sharing_bundle(3, &tasks, (true, false)), 0);
         let (number, _) = only_asked(&mut agent);
         agent.on_answer(number, Answer::Put(Ok(())));
         assert_eq!(agent.take_effects(), [Effect::Tell(ToHead::Stored(TaskId(1)))]);
@@ -1871,7 +1877,7 @@ fn a_task_of_a_bundle_is_taken_back_if_nobody_has_the_bundle_and_the_others_go_o
     agent.on_answer(number, Answer::Swapped(Some(2)));
     let effects = agent.take_effects();
     let [Effect::Tell(ToHead::Import(import))] = &effects[..] else { panic!("{effects:?}") };
-    assert_eq!((import.token.id, &import.claim, &import.envelope[..]), (of(2), &own, &b"e"[..]));
+    assert_eq!((import.token.id, &*import.claim, &import.envelope[..]), (of(2), &own, &b"e"[..]));
     // The message comes to this node too: that task is left to whoever finds that this node is gone.
     let tasks = (0..3).map(|place| BundledTask { place, submitted_unix_nano: 0, envelope: b"e" }).collect();
     let message = BundleMessage { crash_limit: 2, count: 3, run_ns: 1_000, tasks }.encode();

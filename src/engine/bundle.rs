@@ -119,27 +119,25 @@ pub enum BundleEvent {
 }
 
 /// The table: returns what the record of a bundle becomes, or why it stays.
-pub fn change_bundle(record: Option<&BundleRecord>, event: &BundleEvent) -> Result<BundleRecord, Refusal> {
+pub fn change_bundle(record: Option<&BundleRecord>, event: BundleEvent) -> Result<BundleRecord, Refusal> {
     use BundleEvent as On;
     use BundleRecord as At;
     match (record, event) {
         (Some(At::Settled { .. }), _) => Err(Refusal::HasEnded),
 
-        (None, On::Delivered { to, mark, count, .. }) => {
-            Ok(At::Claimed { claim: Claim::first(*to, mark.clone()), count: *count })
-        }
+        (None, On::Delivered { to, mark, count, .. }) => Ok(At::Claimed { claim: Claim::first(to, mark), count }),
         (None, On::EndedUnbegun { ended, count }) => {
-            let mut members = vec![Member::Unbegun; *count as usize];
+            let mut members = vec![Member::Unbegun; count as usize];
             for (place, outcome) in ended {
-                if let Some(member) = members.get_mut(*place as usize) {
-                    *member = Member::Ended(0, outcome.clone());
+                if let Some(member) = members.get_mut(place as usize) {
+                    *member = Member::Ended(0, outcome);
                 }
             }
             Ok(At::Settled { claim: None, members })
         }
 
-        (Some(At::Claimed { claim, .. }), On::Delivered { to, .. }) if claim.holder == *to => Err(Refusal::HasIt),
-        (Some(At::Suspected { claim, count, .. }), On::Delivered { to, .. }) if claim.holder == *to => {
+        (Some(At::Claimed { claim, .. }), On::Delivered { to, .. }) if claim.holder == to => Err(Refusal::HasIt),
+        (Some(At::Suspected { claim, count, .. }), On::Delivered { to, .. }) if claim.holder == to => {
             Ok(At::Claimed { claim: claim.clone(), count: *count })
         }
         (
@@ -147,7 +145,7 @@ pub fn change_bundle(record: Option<&BundleRecord>, event: &BundleEvent) -> Resu
             On::Delivered { to, mark, sight: Sight::NewLife, terms, .. },
         )
         | (Some(At::Suspected { claim, count, .. }), On::Delivered { to, mark, sight: Sight::Silent, terms, .. }) => {
-            let (claim, member) = match claim.taken_over(*to, mark, *terms) {
+            let (claim, member) = match claim.taken_over(to, &mark, terms) {
                 Record::Claimed(next) => (next, Member::Kept),
                 _ => (claim.clone(), Member::NodesLost),
             };
@@ -157,19 +155,19 @@ pub fn change_bundle(record: Option<&BundleRecord>, event: &BundleEvent) -> Resu
         (
             Some(At::Claimed { claim, count }),
             On::Delivered { to, sight: Sight::MayLive | Sight::Quiet | Sight::Silent, .. },
-        ) => Ok(At::Suspected { claim: claim.clone(), count: *count, by: *to }),
+        ) => Ok(At::Suspected { claim: claim.clone(), count: *count, by: to }),
         (Some(At::Suspected { .. }), On::Delivered { sight: Sight::MayLive | Sight::Quiet, .. }) => {
             Err(Refusal::TooEarly)
         }
         (Some(At::Claimed { .. } | At::Suspected { .. }), On::EndedUnbegun { .. }) => Err(Refusal::Begun),
 
         (Some(At::Claimed { claim, .. } | At::Suspected { claim, .. }), On::Settled { by, members })
-            if claim.holder == *by =>
+            if claim.holder == by =>
         {
-            Ok(At::Settled { claim: Some(claim.clone()), members: members.clone() })
+            Ok(At::Settled { claim: Some(claim.clone()), members })
         }
         (Some(At::Claimed { claim, count } | At::Suspected { claim, count, .. }), On::NotRun { by, .. })
-            if claim.holder == *by =>
+            if claim.holder == by =>
         {
             Ok(At::Settled { claim: None, members: vec![Member::Unbegun; *count as usize] })
         }
@@ -203,15 +201,16 @@ impl BundleRecord {
             }
             BundleRecord::Settled { claim, members } => (claim, members),
         };
-        match (members.get(place as usize)?, claim.clone()) {
-            (Member::Ended(attempt, outcome), claim) => {
-                let holder = claim.map(|claim| claim.holder).filter(|_| *attempt > 0);
-                Some(Record::Ended(End::Outcome { attempt: *attempt, holder, outcome: outcome.clone() }))
-            }
+        let member = members.get(place as usize)?;
+        if let Member::Ended(attempt, outcome) = member {
+            let holder = claim.as_ref().map(|claim| claim.holder).filter(|_| *attempt > 0);
+            return Some(Record::Ended(End::Outcome { attempt: *attempt, holder, outcome: outcome.clone() }));
+        }
+        match (member, claim.clone()) {
             (Member::Kept, Some(claim)) => Some(Record::Claimed(claim)),
             (Member::GivenBack, Some(claim)) => Some(Record::GivenBack { claim, has_begun: true }),
             (Member::NodesLost, Some(claim)) => Some(Record::Ended(End::NodesLost(claim))),
-            (Member::Unbegun | Member::Kept | Member::GivenBack | Member::NodesLost, _) => None,
+            (Member::Unbegun | Member::Kept | Member::GivenBack | Member::NodesLost | Member::Ended(..), _) => None,
         }
     }
 

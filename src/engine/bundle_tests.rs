@@ -123,7 +123,7 @@ fn every_pair_of_record_and_event_has_its_place_in_the_table() {
     ];
     for ((row, record), expected) in rows().iter().zip(table) {
         for ((column, event), expected) in columns().iter().zip(expected) {
-            assert_eq!(word(&change_bundle(record.as_ref(), event)), expected, "{row}: {column}");
+            assert_eq!(word(&change_bundle(record.as_ref(), event.clone())), expected, "{row}: {column}");
         }
     }
 }
@@ -143,15 +143,15 @@ fn the_state_of_a_task_follows_from_that_of_its_bundle() {
     ];
     assert_eq!([0, 1, 2, 3].map(|place| settled().of(place)), expected);
     let event = BundleEvent::EndedUnbegun { ended: vec![(0, b"no".to_vec())], count: 2 };
-    let cancelled = change_bundle(None, &event).unwrap();
+    let cancelled = change_bundle(None, event).unwrap();
     let ended = End::Outcome { attempt: 0, holder: None, outcome: b"no".to_vec() };
     assert_eq!([0, 1].map(|place| cancelled.of(place)), [Some(Record::Ended(ended)), None]);
     let [_, (_, claimed), ..] = rows();
-    let taken_over = change_bundle(claimed.as_ref(), &delivered(C, Sight::NewLife, 2)).unwrap();
+    let taken_over = change_bundle(claimed.as_ref(), delivered(C, Sight::NewLife, 2)).unwrap();
     let Some(Record::Claimed(next)) = taken_over.of(0) else { panic!("{taken_over:?}") };
     let missing: Vec<_> = next.without_span().map(|past| (past.number, past.holder)).collect();
     assert_eq!((next.holder, next.attempt, missing), (C, 2, vec![(1, B)]), "the lost attempt of each has no span yet");
-    let lost = change_bundle(claimed.as_ref(), &delivered(C, Sight::NewLife, 0)).unwrap();
+    let lost = change_bundle(claimed.as_ref(), delivered(C, Sight::NewLife, 0)).unwrap();
     assert_eq!(lost.of(2), Some(Record::Ended(End::NodesLost(claim))));
 }
 

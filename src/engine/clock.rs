@@ -169,7 +169,7 @@ mod tests {
         let terms = Terms { at_most_once: false, crash_limit: 3 };
         Import {
             token: Token { id, queue: "q".into(), handle: Handle(Default::default()), terms, bundle: None },
-            claim: Claim::first(Holder { place: OWN, life: 1 }, Mark { node_id: "n".into(), unix_nano: 1 }),
+            claim: Claim::first(Holder { place: OWN, life: 1 }, Mark { node_id: "n".into(), unix_nano: 1 }).into(),
             submitted_unix_nano,
             envelope,
             problem: None,

@@ -1,8 +1,11 @@
 //! The agent over an engine in which anybody has written anything: no message, record, heartbeat or word of another node makes it panic or grow.
 
+use std::collections::VecDeque;
+
 use proptest::prelude::*;
 use proptest::test_runner::TestRunner;
 use tracer_core::task::{Envelope, FunctionSpec, TaskSpec};
+use tracer_ipc::protocol::OpenTask;
 
 use super::*;
 use crate::bundle::{BundleEvent, change_bundle};
@@ -66,8 +69,8 @@ fn seeds() -> Vec<Vec<u8>> {
     ];
     let delivered =
         |to| BundleEvent::Delivered { to, mark: mark("node"), sight: Sight::NewLife, terms: TERMS, count: 3 };
-    let whole = change_bundle(None, &delivered(OTHER)).expect("nobody has it");
-    let apart = change_bundle(Some(&whole), &delivered(OWN)).expect("its life is over");
+    let whole = change_bundle(None, delivered(OTHER)).expect("nobody has it");
+    let apart = change_bundle(Some(&whole), delivered(OWN)).expect("its life is over");
     let beat = Heartbeat {
         life: 6,
         node_id: "node".into(),
@@ -193,7 +196,9 @@ fn nothing_that_an_engine_says_makes_it_panic_or_grow() {
             is_stored: false,
         };
         agent.on_share(TaskId(1), sharing, 0);
-        let tasks = (10..13).map(|task| (TaskId(task), (7, envelope()))).collect();
+        let envelope = envelope();
+        let tasks =
+            (10..13).map(|id| OpenTask { id: TaskId(id), submitted_unix_nano: 7, envelope: &envelope }).collect();
         let queue = QUEUE.into();
         let bundle =
             SharingBundle { queue, crash_limit: 2, count: 3, run_ns: 1000, tasks, is_new: true, is_stored: false };
@@ -278,5 +283,5 @@ fn questions_and_records_without_end_take_bounded_memory() {
     let lines = agent.take_effects().into_iter().filter(|effect| matches!(effect, Effect::Tell(ToHead::Log(_))));
     assert_eq!(lines.count(), UNREAD, "each is said once, and not all");
     assert_eq!([agent.changes.len(), agent.bundle_changes.len()], [QUESTIONS; 2], "and each is asked for once");
-    assert!(agent.changes.values().all(|change| change.todo.len() == 1));
+    assert!(agent.changes.values().all(|change| change.todo.only().is_some()));
 }

@@ -71,7 +71,7 @@ impl<'a> BundleMessage<'a> {
         if take.u8()? != BUNDLE {
             return Err(WireError::UnknownValue("version of the message"));
         }
-        let (crash_limit, count, present, run_ns) = (take.u32()?, take.u32()?, take.u32()?, take.u64()?);
+        let Counts { crash_limit, count, present, run_ns } = Counts::take(&mut take)?;
         check_count(count)?;
         let mut next = 0;
         let task = |_| {
@@ -85,6 +85,16 @@ impl<'a> BundleMessage<'a> {
         let tasks = (0..present).map(task).collect::<Result<_, WireError>>()?;
         take.finish()?;
         Ok(BundleMessage { crash_limit, count, run_ns, tasks })
+    }
+
+    /// Returns the envelope of the first task. Looks no further, so the rest of the message may be anything.
+    #[cfg(feature = "nats")]
+    pub(crate) fn first_envelope(bytes: &[u8]) -> Option<&[u8]> {
+        let mut take = Take::new(bytes.strip_prefix(&[BUNDLE])?);
+        let Counts { present: 1.., .. } = Counts::take(&mut take).ok()? else { return None };
+        take.u32().ok()?;
+        take.u64().ok()?;
+        take.bytes().ok()
     }
 
     /// Returns whether a message is that of a bundle.
@@ -101,6 +111,21 @@ impl<'a> BundleMessage<'a> {
     /// Returns the terms of its tasks.
     pub fn terms(&self) -> Terms {
         Terms { at_most_once: false, crash_limit: self.crash_limit }
+    }
+}
+
+/// The first part of the message of a bundle.
+struct Counts {
+    crash_limit: u32,
+    count: u32,
+    /// Number of tasks that are still to be run.
+    present: u32,
+    run_ns: u64,
+}
+
+impl Counts {
+    fn take(take: &mut Take<'_>) -> Result<Counts, WireError> {
+        Ok(Counts { crash_limit: take.u32()?, count: take.u32()?, present: take.u32()?, run_ns: take.u64()? })
     }
 }
 

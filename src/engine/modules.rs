@@ -131,8 +131,7 @@ impl Modules {
 /// Returns the module that the message of a task or of a bundle names.
 fn module_of(message: &[u8]) -> Option<String> {
     if BundleMessage::is_one(message) {
-        let bundle = BundleMessage::decode(message).ok()?;
-        return of_envelope(bundle.tasks.first()?.envelope);
+        return of_envelope(BundleMessage::first_envelope(message)?);
     }
     of_envelope(TaskMessage::decode(message).ok()?.envelope)
 }

@@ -245,7 +245,7 @@ impl Out {
         let message = match told {
             ToHead::Stored(task) => FromAgent::Stored(task),
             ToHead::NotStored(task, why) => FromAgent::NotStored(task, self.refusal(why)),
-            ToHead::Ended(task, End::Outcome { outcome, .. }) => FromAgent::Ended(task, outcome),
+            ToHead::Ended(task, End::Outcome { outcome, .. }) => FromAgent::Ended(task, outcome.into()),
             ToHead::Ended(task, End::Lost(claim)) => FromAgent::Lost {
                 task,
                 attempt: claim.attempt,
@@ -275,13 +275,13 @@ impl Out {
             ToHead::Import(Import { token, claim, submitted_unix_nano, envelope, problem }) => {
                 FromAgent::Import(protocol::Import {
                     id: token.id,
-                    token: token.encode(),
+                    token: token.encode().into(),
                     attempt: claim.attempt,
                     failures: claim.failures,
                     crashes: claim.crashes,
                     lost: claim.without_span().map(lost_elsewhere).collect(),
                     submitted_unix_nano,
-                    envelope,
+                    envelope: envelope.into(),
                     problem,
                 })
             }
@@ -295,7 +295,7 @@ impl Out {
         self.put_message(&message);
     }
 
-    fn put_message(&mut self, message: &FromAgent) {
+    fn put_message(&mut self, message: &FromAgent<'_>) {
         put_frame(&mut self.bytes, kind::SHARED, |out| message.put(out));
     }
 
@@ -404,10 +404,9 @@ fn on_head(
             agent.on_share(task, Sharing { queue, tier, message, values, key, asks_for, is_new, is_stored }, now_ns);
         }
         ToAgent::ShareBundle { first, count, queue, crash_limit, run_ns, is_new, is_stored, tasks } => {
-            if let Some((_, _, envelope)) = tasks.first() {
-                modules.note_shared(envelope);
+            if let Some(first) = tasks.iter().next() {
+                modules.note_shared(first.envelope);
             }
-            let tasks = tasks.into_iter().map(|(task, submitted, envelope)| (task, (submitted, envelope))).collect();
             let sharing = SharingBundle { queue, crash_limit, count, run_ns, tasks, is_new, is_stored };
             agent.on_share_bundle(first, sharing, now_ns);
         }

@@ -4,12 +4,12 @@
 //! A bundle has the ids of its tasks in a row, and is in the journal before anybody hears of it: it is the same one for every agent and every later head.
 
 use tracer_core::task::{Envelope, TaskId, TaskSpec};
-use tracer_ipc::protocol::{BUNDLE_LIMIT, ToAgent};
+use tracer_ipc::protocol::{BUNDLE_LIMIT, OpenTask, OpenTasks, ToAgent};
 
 use crate::{
     effects::Effects,
     exports,
-    state::{State, task::Task},
+    state::{State, shared::Gathered, task::Task},
 };
 
 /// Limit on the expected run time of a bundle, in nanoseconds.
@@ -17,18 +17,33 @@ const RUN_NS: u64 = 20_000_000;
 /// Limit on the bytes of its tasks.
 const BYTES: usize = 256 << 10;
 
-/// Returns how many of the tasks that are to be handed over next go together, of which this is the first, 1 if it goes by itself; and whether more would.
-pub(crate) fn count_from(state: &mut State, first: TaskId) -> (u32, bool) {
-    let alone = (1, false);
+/// Returns whether more tasks would go with those that are to be handed over next, of which this is the first. Looks at those alone that have come since it was
+/// asked last.
+pub(crate) fn takes_more(state: &mut State, first: TaskId) -> bool {
+    let before = state.shared.gathered.take().filter(|gathered| gathered.first == first);
+    let (gathered, takes_more) = gather(state, first, before);
+    state.shared.gathered = Some(gathered).filter(|_| takes_more);
+    takes_more
+}
+
+/// Returns how many of the tasks that are to be handed over next go together, of which this is the first; 1 if it goes by itself.
+pub(crate) fn count_from(state: &mut State, first: TaskId) -> u32 {
+    state.shared.gathered = None;
+    gather(state, first, None).0.count
+}
+
+fn gather(state: &mut State, first: TaskId, before: Option<Gathered>) -> (Gathered, bool) {
+    let alone = (Gathered { first, count: 1, bytes: 0 }, false);
     let Some(task) = state.tasks.get(first) else { return alone };
     let target = task.target;
     let Some(run_ns) = state.targets.run_time(target).measured_ns() else { return alone };
     let most = u32::try_from(RUN_NS / run_ns.max(1)).map_or(BUNDLE_LIMIT, |count| count.min(BUNDLE_LIMIT));
     let (Some(task), Some(terms)) = (state.tasks.get(first), terms_of(state, first)) else { return alone };
     let is_like_it = |other: &Task| (other.job, other.driver, other.target) == (task.job, task.driver, task.target);
-    let mut bytes = task.envelope().len();
-    let mut count = 1;
-    for (id, waiting) in (first.0 + 1..).map(TaskId).zip(&state.shared.to_share).take(most.saturating_sub(1) as usize) {
+    let Gathered { mut count, mut bytes, .. } =
+        before.unwrap_or(Gathered { first, count: 1, bytes: task.envelope().len() });
+    let rest = (first.0 + 1..).map(TaskId).zip(&state.shared.to_share);
+    for (id, waiting) in rest.take(most.saturating_sub(1) as usize).skip(count as usize - 1) {
         let Some(other) = state.tasks.get(id).filter(|other| id == *waiting && is_like_it(other)) else { break };
         bytes += other.envelope().len();
         if bytes > BYTES || terms_of(state, id) != Some(terms) {
@@ -36,7 +51,7 @@ pub(crate) fn count_from(state: &mut State, first: TaskId) -> (u32, bool) {
         }
         count += 1;
     }
-    (count, count < most && state.shared.to_share.len() < count as usize)
+    (Gathered { first, count, bytes }, count < most && state.shared.to_share.len() < count as usize)
 }
 
 /// Returns what all tasks of a bundle have in common, of a task that may be in one: the queue, and how often it is started again when it is lost.
@@ -63,14 +78,14 @@ fn terms_of(state: &State, id: TaskId) -> Option<(&str, u32)> {
 /// Returns what the agent is told of a bundle.
 pub(crate) fn message(state: &mut State, effects: &mut impl Effects, first: TaskId, count: u32) -> Option<ToAgent> {
     let mut common = None;
-    let mut tasks = Vec::new();
+    let mut tasks = OpenTasks::default();
     for id in (first.0..first.0 + u64::from(count)).map(TaskId) {
         if let Some(Ok(ToAgent::Share {
             queue, submitted_unix_nano, crash_limit, envelope, is_new, is_stored, ..
         })) = exports::message(state, effects, id)
         {
             common.get_or_insert((queue, crash_limit, is_new, is_stored, id));
-            tasks.push((id, submitted_unix_nano, envelope));
+            tasks.push(OpenTask { id, submitted_unix_nano, envelope: &envelope });
         }
     }
     let (queue, crash_limit, is_new, is_stored, id) = common?;

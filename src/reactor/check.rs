@@ -119,15 +119,16 @@ fn check_shared(state: &State) -> Result<(), String> {
     let of_jobs: usize = state.shared.of_job.values().sum();
     ensure(of_jobs == open, format!("{open} tasks are shared, and {of_jobs} by their jobs"))?;
     for id in state.shared.open.keys() {
-        let is_shared = state.tasks.get(*id).is_some_and(|task| matches!(task.progress(), Progress::Shared));
+        let is_shared = state.tasks.get(id).is_some_and(|task| matches!(task.progress(), Progress::Shared));
         ensure(is_shared, format!("task {id} is said to be shared, and is not"))?;
     }
     for (first, bundle) in &state.shared.bundles {
-        let open = state.shared.open.range(first..&TaskId(first.0 + u64::from(bundle.count))).count();
+        let end = first.0 + u64::from(bundle.count);
+        let open = state.shared.open.range_from(*first).take_while(|(id, _)| id.0 < end).count();
         let is_right = bundle.open as usize == open && open > 0;
         ensure(is_right, format!("bundle {first} has {open} open tasks, and {} counted", bundle.open))?;
     }
-    let ids: Vec<_> = state.shared.imports.iter().map(|(task, import)| (import.id, *task)).collect();
+    let ids: Vec<_> = state.shared.imports.iter().map(|(task, import)| (import.id, task)).collect();
     let by_id = ids.iter().all(|(id, task)| state.shared.imports_by_id.get(id) == Some(task));
     ensure(by_id && ids.len() == state.shared.imports_by_id.len(), "imports are not known by their ids".into())
 }

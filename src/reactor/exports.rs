@@ -242,14 +242,16 @@ pub(crate) fn withdraw(
     let Some(open) = state.shared.open.get_mut(&id) else { return CancelReport::Unknown };
     let before = open.withdrawn.as_ref().and_then(|withdrawn| withdrawn.stops);
     let stops = stops.into_iter().chain(before).reduce(Stop::sooner);
-    open.withdrawn = Some(Withdrawn { failure, stops, unix_nano: now.unix_nano });
+    open.withdrawn = Some(Box::new(Withdrawn { failure, stops, unix_nano: now.unix_nano }));
     tell_withdrawn(state, effects, id);
     CancelReport::Cancelling
 }
 
 /// Tells the agent that somebody wants a shared task to end, if so.
 pub(crate) fn tell_withdrawn(state: &State, effects: &mut impl Effects, id: TaskId) {
-    let Some(withdrawn) = state.shared.open.get(&id).and_then(|open| open.withdrawn.clone()) else { return };
+    let Some(withdrawn) = state.shared.open.get(&id).and_then(|open| open.withdrawn.as_deref()).cloned() else {
+        return;
+    };
     let end = SharedEnd {
         attempt: 0,
         outcome: Outcome::Failed(withdrawn.failure),

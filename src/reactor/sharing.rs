@@ -58,7 +58,7 @@ pub fn on_agent(state: &mut State, effects: &mut impl Effects) {
             effects.to_agent(&message);
         }
     }
-    shared.to_share = shared.open.keys().copied().collect();
+    shared.to_share = shared.open.keys().collect();
     shared.open.values_mut().for_each(|open| open.is_taken_back = false);
     if state.is_stopping {
         effects.to_agent(&ToAgent::Stopping);
@@ -74,10 +74,11 @@ pub(crate) fn hand_over(state: &mut State, effects: &mut impl Effects, now: Now)
             continue;
         }
         if state.shared.bundle_of(id).is_none() {
-            let (count, takes_more) = bundling::count_from(state, id);
-            if takes_more && state.shared.is_reachable && state.shared.on_the_way.len() >= BEFORE_FULL {
+            let may_wait = state.shared.is_reachable && state.shared.on_the_way.len() >= BEFORE_FULL;
+            if may_wait && bundling::takes_more(state, id) {
                 return state.shared.to_share.push_front(id);
             }
+            let count = bundling::count_from(state, id);
             if count > 1 && effects.journal_bundle(id, count) {
                 state.shared.bundles.insert(id, Bundle { count, open: count, claim: None });
             }
@@ -123,7 +124,7 @@ pub fn on_stored(state: &mut State, effects: &mut impl Effects, first: TaskId) {
     state.shared.on_the_way.remove(&first);
     let stored = state.shared.named(first);
     for id in &stored {
-        state.shared.open.entry(*id).and_modify(|open| open.is_stored = true);
+        state.shared.open.get_mut(id).into_iter().for_each(|open| open.is_stored = true);
     }
     acknowledge(state, effects, &stored);
 }
@@ -153,7 +154,7 @@ fn acknowledge(state: &mut State, effects: &mut impl Effects, tasks: &[TaskId]) 
 /// Notes which node has a task; none if it has let go of it.
 pub fn on_claimed(state: &mut State, id: TaskId, claim: Option<ClaimedBy>) {
     if let Some(open) = state.shared.open.get_mut(&id) {
-        (open.claim, open.is_taken_back) = (claim, false);
+        (open.claim, open.is_taken_back) = (claim.map(Box::new), false);
     }
 }
 
@@ -163,8 +164,9 @@ pub fn on_bundle_claimed(state: &mut State, first: TaskId, claim: Option<Claimed
     let Some(bundle) = shared.bundles.get_mut(&first) else { return };
     // What goes on by itself may be on its way back.
     if claim.is_some() {
-        let all = first..TaskId(first.0 + u64::from(bundle.count));
-        shared.open.range_mut(all).for_each(|(_, open)| open.is_taken_back = false);
+        for id in (first.0..first.0 + u64::from(bundle.count)).map(TaskId) {
+            shared.open.get_mut(&id).into_iter().for_each(|open| open.is_taken_back = false);
+        }
     }
     bundle.claim = claim;
 }
@@ -268,7 +270,7 @@ fn end(state: &mut State, effects: &mut impl Effects, id: TaskId, attempt: u32, 
 }
 
 /// Takes a task of another node in. What cannot be run here fails at once.
-pub fn on_import(state: &mut State, effects: &mut impl Effects, import: Import, now: Now) {
+pub fn on_import(state: &mut State, effects: &mut impl Effects, import: Import<'_>, now: Now) {
     state.shared.imports_seen += 1;
     let Some(job) = state.shared.job else { return };
     if state.shared.imports_by_id.contains_key(&import.id) {
@@ -276,16 +278,22 @@ pub fn on_import(state: &mut State, effects: &mut impl Effects, import: Import, 
         return drop_files(state, &import);
     }
     let of_arguments = import.problem.clone().map(|message| Failure::Arguments { message });
-    let takes_commands = state.settings.shared_commands;
-    let of_envelope = || check(&import.envelope, takes_commands).or_else(|| lacks(state, &import.envelope));
+    let decoded = Envelope::decode(&import.envelope);
+    let of_envelope = || match &decoded {
+        Ok(envelope) => check(state, envelope),
+        Err(error) => Some(format!("this node cannot read the task: {error}")),
+    };
     let problem = of_arguments.or_else(|| Some(Failure::Module { message: of_envelope()? }));
-    if problem.is_some() {
-        drop_files(state, &import);
-    }
     // Of what cannot be read nothing is kept but that it failed.
-    let placeholder = placeholder();
-    let bytes: &[u8] = if problem.is_none() { &import.envelope } else { &placeholder };
-    let Ok(envelope) = Envelope::decode(bytes) else { return };
+    let placeholder = if problem.is_some() { placeholder() } else { Vec::new() };
+    let (bytes, envelope) = match decoded {
+        Ok(envelope) if problem.is_none() => (&*import.envelope, envelope),
+        _ => {
+            drop_files(state, &import);
+            let Ok(envelope) = Envelope::decode(&placeholder) else { return };
+            (&*placeholder, envelope)
+        }
+    };
     let submission =
         Submission { driver: None, tag: 0, job, bytes, envelope, queued_unix_nano: import.submitted_unix_nano };
     let (mut task, _) = submit::new_task(state, submission, import.submitted_unix_nano);
@@ -308,7 +316,7 @@ pub fn on_import(state: &mut State, effects: &mut impl Effects, import: Import, 
             effects.to_agent(&ToAgent::StoodIn { id: import.id, attempt: import.attempt });
         }
     }
-    let (token, first_attempt) = (import.token.into(), import.attempt);
+    let (token, first_attempt) = (import.token.as_ref().into(), import.attempt);
     let imported =
         Imported { id: import.id, token, first_attempt, end: None, is_given_back: false, failed: Vec::new() };
     state.shared.imports.insert(id, imported);
@@ -336,12 +344,9 @@ fn stand_in(
 }
 
 /// Says what keeps the envelope of another node from being run here, if anything does. The agent takes no commands where none are run, but who has put this
-/// one into the queue is not known.
-fn check(envelope: &[u8], takes_commands: bool) -> Option<String> {
-    let envelope = match Envelope::decode(envelope) {
-        Ok(envelope) => envelope,
-        Err(error) => return Some(format!("this node cannot read the task: {error}")),
-    };
+/// one into the queue is not known; and it takes none that asks for what this head does not have.
+fn check(state: &State, envelope: &Envelope<'_>) -> Option<String> {
+    let takes_commands = state.settings.shared_commands;
     match &envelope.spec {
         TaskSpec::Function(FunctionSpec { actor: ActorRole::None, module, .. }) => {
             if tracer_core::module_name::is_path(module) {
@@ -363,17 +368,11 @@ fn check(envelope: &[u8], takes_commands: bool) -> Option<String> {
     if has_local || !envelope.policy.idempotency_key.is_empty() {
         return Some("the task refers to what only its own node knows".into());
     }
-    None
-}
-
-/// Says what an import asks for that this head does not have, if anything. The agent takes none of those.
-fn lacks(state: &State, envelope: &[u8]) -> Option<String> {
-    let demand = Envelope::decode(envelope).ok()?.demand;
-    resources::check(state, demand.num_cpus, &demand.resources).err()
+    resources::check(state, envelope.demand.num_cpus, &envelope.demand.resources).err()
 }
 
 /// Removes the files of the arguments of an import that makes no task. Where the agent knows a problem there are none, and whatever is named is another node's.
-fn drop_files(state: &mut State, import: &Import) {
+fn drop_files(state: &mut State, import: &Import<'_>) {
     if let (None, Ok(envelope)) = (&import.problem, Envelope::decode(&import.envelope)) {
         values::drop_files(state, &envelope);
     }
@@ -440,8 +439,8 @@ fn give_back(state: &mut State, effects: &mut impl Effects, id: TaskId, why: &st
 
 /// Returns how many tasks of this head are in queues, and how many of other nodes it runs.
 pub fn shared_counts(state: &State) -> (usize, usize) {
-    let running = |id: &&TaskId| {
-        let task = state.tasks.get(**id);
+    let running = |id: &TaskId| {
+        let task = state.tasks.get(*id);
         task.is_some_and(|task| !matches!(task.progress(), Progress::Ended(_)))
     };
     (state.shared.open.len(), state.shared.imports.keys().filter(running).count())

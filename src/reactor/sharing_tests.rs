@@ -48,18 +48,18 @@ fn shares(story: &Story) -> Vec<(u64, String, bool, bool)> {
     story.effects.to_agent.iter().filter_map(share).collect()
 }
 
-fn import(envelope: &Envelope<'_>) -> Import {
+fn import(envelope: &Envelope<'_>) -> Import<'static> {
     let mut bytes = Vec::new();
     envelope.encode(&mut bytes);
     Import {
         id: ID,
-        token: b"token".to_vec(),
+        token: b"token".into(),
         attempt: 1,
         failures: 0,
         crashes: 0,
         lost: Vec::new(),
         submitted_unix_nano: 500,
-        envelope: bytes,
+        envelope: bytes.into(),
         problem: None,
     }
 }
@@ -536,7 +536,7 @@ fn what_another_node_sends_is_run_only_if_it_may_be() {
         Envelope { submitter: Some(TaskId(1)), ..plain(NEVER_AGAIN) },
     ];
     let mut imports: Vec<_> = hostile.iter().map(import).collect();
-    imports.push(Import { envelope: b"\xff\xff nobody's".to_vec(), ..import(&plain(NEVER_AGAIN)) });
+    imports.push(Import { envelope: b"\xff\xff nobody's".into(), ..import(&plain(NEVER_AGAIN)) });
     for import in imports {
         let mut story = joined(1);
         on_import(&mut story.state, &mut story.effects, import, story.now);
@@ -669,7 +669,7 @@ type Told = (u64, u32, Vec<u64>);
 fn handed_over(story: &Story) -> (Vec<Told>, Vec<u64>) {
     let bundle = |message: &ToAgent| match message {
         ToAgent::ShareBundle { first, count, tasks, .. } => {
-            Some((first.0, *count, tasks.iter().map(|(task, ..)| task.0).collect()))
+            Some((first.0, *count, tasks.iter().map(|task| task.id.0).collect()))
         }
         _ => None,
     };

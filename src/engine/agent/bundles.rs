@@ -1,12 +1,15 @@
 //! Bundles on both sides: the origin puts several short tasks into a queue as one message, and the holder brings their ends into one record. See
 //! [`crate::bundle`] for when the tasks of a bundle go on by themselves.
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
 
 use tracer_core::ClusterTaskId;
 use tracer_core::codec::WireError;
 use tracer_core::task::TaskId;
+use tracer_ipc::protocol::{OpenTask, OpenTasks};
 
+use super::places::Places;
 use super::{
     Agent, Asked, Effect, Held, Import, Known, NotStored, QUESTIONS, Share, SharingBundle, ToHead, Token, claimed_by,
     sight_of,
@@ -28,12 +31,13 @@ pub(super) const AHEAD: usize = 32;
 /// A bundle that this node's head has accepted the tasks of.
 #[derive(Debug)]
 pub(super) struct SharedBundle {
-    queue: String,
+    queue: Arc<str>,
     crash_limit: u32,
     count: u32,
     run_ns: u64,
-    /// The tasks that have not ended: each with the time of its acceptance, and its envelope.
-    tasks: BTreeMap<TaskId, (u64, Vec<u8>)>,
+    tasks: OpenTasks,
+    /// Places of those that have not ended.
+    open: Places,
     /// See the fields of these names of [`Share`].
     since_ns: u64,
     is_sent: bool,
@@ -47,7 +51,7 @@ pub(super) struct SharedBundle {
 /// A message of a bundle that this node has.
 #[derive(Debug)]
 pub(super) struct HeldBundle {
-    pub(super) queue: String,
+    pub(super) queue: Arc<str>,
     pub(super) handle: Handle,
     terms: Terms,
     count: u32,
@@ -55,11 +59,11 @@ pub(super) struct HeldBundle {
     /// The message; none if an agent before this one had it.
     message: Option<Vec<u8>>,
     /// Places of tasks that this node claims or runs.
-    open: BTreeSet<u32>,
+    open: Places,
     /// Places of those that the head is not to have yet, because its queue takes no more slots, with their claims.
     waiting: BTreeMap<u32, Claim>,
     /// Places of tasks that are another node's, or may be.
-    let_go: BTreeSet<u32>,
+    let_go: Places,
     /// Tasks of which all that is left is to bring their end about, and the bytes of their outcomes.
     over: usize,
     bytes: usize,
@@ -123,9 +127,12 @@ impl Agent {
     pub fn on_share_bundle(&mut self, first: TaskId, sharing: SharingBundle, now_ns: u64) {
         let SharingBundle { queue, crash_limit, count, run_ns, tasks, is_new, is_stored } = sharing;
         let terms = Terms { at_most_once: false, crash_limit };
-        for task in tasks.keys() {
+        let queue: Arc<str> = queue.into();
+        let id = self.id(first);
+        let open = tasks.iter().map(|task| place_of(id, ClusterTaskId { task: task.id, ..id })).collect();
+        for task in tasks.iter() {
             let share = Share { bundle: Some(first), ..Share::new(queue.clone(), Tier::Second, terms, now_ns) };
-            self.shares.insert(*task, Box::new(share));
+            self.shares.insert(task.id, Box::new(share));
         }
         let bundle = SharedBundle {
             queue,
@@ -133,6 +140,7 @@ impl Agent {
             count,
             run_ns,
             tasks,
+            open,
             since_ns: now_ns,
             is_sent: !is_new,
             is_stored,
@@ -164,14 +172,15 @@ impl Agent {
         let id = self.id(first);
         let Some(bundle) = self.shared_bundles.get_mut(&first) else { return };
         (bundle.is_asked, bundle.is_sent) = (true, true);
-        let tasks = bundle.tasks.iter().map(|(task, (submitted_unix_nano, envelope))| BundledTask {
-            place: place_of(id, ClusterTaskId { task: *task, ..id }),
-            submitted_unix_nano: *submitted_unix_nano,
+        let tasks = bundle.tasks.iter().map(|OpenTask { id: task, submitted_unix_nano, envelope }| BundledTask {
+            place: place_of(id, ClusterTaskId { task, ..id }),
+            submitted_unix_nano,
             envelope,
         });
+        let tasks = tasks.filter(|task| bundle.open.contains(task.place));
         let SharedBundle { crash_limit, count, run_ns, .. } = *bundle;
         let message = BundleMessage { crash_limit, count, run_ns, tasks: tasks.collect() }.encode();
-        let queue = bundle.queue.clone();
+        let queue = bundle.queue.to_string();
         self.ask(Asked::PutBundle(first), Request::Put { queue, tier: Tier::Second, id, message, asks_for: None });
     }
 
@@ -205,8 +214,8 @@ impl Agent {
 
     /// Does something with each task of a bundle that has not ended.
     fn for_each_shared(&mut self, first: TaskId, mut act: impl FnMut(&mut Agent, TaskId)) {
-        let tasks = self.shared_bundles.get(&first).map(|bundle| bundle.tasks.keys().copied().collect::<Vec<_>>());
-        tasks.into_iter().flatten().for_each(|task| act(self, task));
+        let (id, open) = (self.id(first), self.shared_bundles.get(&first).map(|bundle| bundle.open));
+        open.into_iter().flat_map(Places::iter).for_each(|place| act(self, member(id, place).task));
     }
 
     pub(super) fn on_bundle_looked_at(&mut self, first: TaskId, answer: Answer) {
@@ -255,7 +264,7 @@ impl Agent {
             }
             let Some(share) = agent.shares.get_mut(&task).filter(|share| share.ending.is_none()) else { return };
             let was_apart = std::mem::replace(&mut share.is_apart, true);
-            share.base.clone_from(&base);
+            share.base = base.clone().map(Box::new);
             if !was_apart {
                 if std::mem::take(&mut is_new) {
                     agent.tell(ToHead::BundleClaimed(first, None));
@@ -272,9 +281,9 @@ impl Agent {
     /// Returns the message of a task of a bundle as it is by itself.
     pub(super) fn message_from_bundle(&self, first: TaskId, task: TaskId) -> Option<Vec<u8>> {
         let bundle = self.shared_bundles.get(&first)?;
-        let (submitted_unix_nano, envelope) = bundle.tasks.get(&task)?;
+        let OpenTask { submitted_unix_nano, envelope, .. } = bundle.tasks.get(task)?;
         let terms = Terms { at_most_once: false, crash_limit: bundle.crash_limit };
-        Some(TaskMessage { submitted_unix_nano: *submitted_unix_nano, terms, envelope, digests: &[] }.encode())
+        Some(TaskMessage { submitted_unix_nano, terms, envelope, digests: &[] }.encode())
     }
 
     /// Has tasks of a bundle end or go on by themselves, if nobody has begun it.
@@ -321,9 +330,10 @@ impl Agent {
 
     /// Forgets a task of a bundle of this node.
     pub(super) fn forget_shared(&mut self, first: TaskId, task: TaskId) {
+        let id = self.id(first);
         if let Some(bundle) = self.shared_bundles.get_mut(&first) {
-            bundle.tasks.remove(&task);
-            if bundle.tasks.is_empty() {
+            bundle.open.remove(place_of(id, ClusterTaskId { task, ..id }));
+            if bundle.open.is_empty() {
                 self.shared_bundles.remove(&first);
             }
         }
@@ -374,7 +384,8 @@ impl Agent {
         if self.is_stopping || (self.room_of(&queue) == 0 && !self.bundles.contains_key(&id)) {
             return self.say(Request::GiveBack(handle));
         }
-        let bundle = self.bundles.entry(id).or_insert_with(|| HeldBundle::new(queue, handle.clone(), terms, count));
+        let bundle =
+            self.bundles.entry(id).or_insert_with(|| HeldBundle::new(queue.into(), handle.clone(), terms, count));
         self.ahead.widen();
         // The delivery before it is over.
         bundle.handle = handle.clone();
@@ -427,6 +438,7 @@ impl Agent {
             return;
         };
         bundle.is_imported = true;
+        let of_all = Arc::new(claim.clone());
         let (queue, handle, terms, count) = (&bundle.queue, &bundle.handle, bundle.terms, bundle.count);
         for BundledTask { place, submitted_unix_nano, envelope } in message.tasks {
             let id = member(first, place);
@@ -451,7 +463,7 @@ impl Agent {
             let token = Token { id, queue, handle, terms, bundle: Some((first.task, count)) };
             self.told += 1;
             self.demands.note_told(1);
-            let (claim, envelope) = (claim.clone(), envelope.to_vec());
+            let (claim, envelope) = (of_all.clone(), envelope.to_vec());
             let import = Import { token, claim, submitted_unix_nano, envelope, problem };
             self.effects.push(Effect::Tell(ToHead::Import(import)));
         }
@@ -485,9 +497,9 @@ impl Agent {
             is_here && !self.changes.get(id).is_some_and(|change| change.todo.iter().any(is_over))
         };
         let of_bundle = |(first, bundle): (&ClusterTaskId, &HeldBundle)| {
-            bundle.open.iter().filter(|place| runs(&member(*first, **place))).count()
+            bundle.open.iter().filter(|place| runs(&member(*first, *place))).count()
         };
-        let bundles = self.bundles.iter().filter(|(_, bundle)| bundle.queue == queue);
+        let bundles = self.bundles.iter().filter(|(_, bundle)| *bundle.queue == *queue);
         self.alone(queue) + bundles.map(of_bundle).sum::<usize>() < most
     }
 
@@ -560,7 +572,7 @@ impl Agent {
             return;
         }
         let has_something =
-            |place: &u32| self.changes.get(&member(first, *place)).is_some_and(|change| !change.todo.is_empty());
+            |place: u32| self.changes.get(&member(first, place)).is_some_and(|change| !change.todo.is_empty());
         if bundle.open.iter().any(has_something) || bundle.open.is_empty() {
             let change = self.bundle_changes.entry(first).or_default();
             if !change.todo.contains(&Wish::Settle) {
@@ -575,17 +587,16 @@ impl Agent {
         let Some(bundle) = self.bundles.get(&first) else { return (Vec::new(), Vec::new()) };
         let (mut collected, mut bytes) = (Vec::new(), 0);
         let of_place = |place| {
-            if !bundle.open.contains(&place) {
+            if !bundle.open.contains(place) {
                 return Member::Unbegun;
             }
-            let todo = self.changes.get(&member(first, place)).map(|change| &change.todo);
-            let state = match todo.and_then(|todo| Some((todo.front()?, todo.len()))) {
-                Some((Event::Outcome { attempt, outcome, .. }, 1)) if bytes + outcome.len() <= OUTCOMES_BYTES => {
+            let state = match self.changes.get(&member(first, place)).and_then(|change| change.todo.only()) {
+                Some(Event::Outcome { attempt, outcome, .. }) if bytes + outcome.len() <= OUTCOMES_BYTES => {
                     bytes += outcome.len();
                     Member::Ended(*attempt, outcome.clone())
                 }
-                Some((Event::GivenBack { has_begun: true, .. }, 1)) => Member::GivenBack,
-                Some((Event::GivenBack { has_begun: false, .. }, 1)) => Member::Unbegun,
+                Some(Event::GivenBack { has_begun: true, .. }) => Member::GivenBack,
+                Some(Event::GivenBack { has_begun: false, .. }) => Member::Unbegun,
                 _ => return Member::Kept,
             };
             collected.push(place);
@@ -613,7 +624,7 @@ impl Agent {
         let mut for_others = None;
         for place in collected {
             let id = member(first, *place);
-            bundle.open.remove(place);
+            bundle.open.remove(*place);
             bundle.waiting.remove(place);
             self.held.remove(&id);
             let event = self.changes.remove(&id).and_then(|mut change| change.todo.pop_front());
@@ -627,14 +638,14 @@ impl Agent {
             }
             self.effects.push(Effect::Tell(ToHead::Settled(id)));
         }
-        let (open, is_imported) = (bundle.open.clone(), bundle.is_imported);
+        let (open, is_imported) = (bundle.open, bundle.is_imported);
         bundle.record = record.filter(|_| !open.is_empty() || !is_imported).cloned();
-        for place in open {
+        for place in open.iter() {
             let (id, base) = (member(first, place), record.and_then(|record| record.of(place)));
             if let Some(held) = self.held.get_mut(&id) {
-                held.base.clone_from(&base);
+                held.base = base.clone().map(Box::new);
             }
-            let change = self.changes.entry(id).or_default();
+            let change = self.changes.get_or_default(id);
             // Where this node has settled it nobody else has made a record since, unless that is found out by trying.
             change.known = record.map(|_| Known { revision: None, record: base, stamp_ns: 0 });
             self.go_on_changing(id);
@@ -656,7 +667,7 @@ impl Agent {
         let terms = bundle.terms;
         for BundledTask { place, submitted_unix_nano, envelope } in tasks {
             let base = record.of(place);
-            if matches!(base, Some(Record::Ended(_))) || bundle.open.contains(&place) {
+            if matches!(base, Some(Record::Ended(_))) || bundle.open.contains(place) {
                 continue;
             }
             if self.held.contains_key(&member(first, place)) {
@@ -666,16 +677,17 @@ impl Agent {
             }
             let of_task = TaskMessage { submitted_unix_nano, terms, envelope, digests: &[] };
             let message = Some(of_task.encode());
+            let base = base.map(Box::new);
             let held = Held { bundle: Some(first), base, message, ..Held::new(&bundle.queue, &bundle.handle, terms) };
-            bundle.let_go.remove(&place);
+            bundle.let_go.remove(place);
             bundle.open.insert(place);
             self.held.insert(member(first, place), held);
         }
         (bundle.message, bundle.is_imported) = (Some(message), true);
-        let (open, to) = (bundle.open.clone(), self.settings.own);
-        for place in open {
+        let (open, to) = (bundle.open, self.settings.own);
+        for place in open.iter() {
             let id = member(first, place);
-            let change = self.changes.entry(id).or_default();
+            let change = self.changes.get_or_default(id);
             change.known = change.known.take().filter(|_| change.is_asked);
             if !change.todo.iter().any(|event| matches!(event, Event::Delivered { .. })) {
                 let mark = mark.clone();
@@ -689,7 +701,7 @@ impl Agent {
     pub(super) fn remove_from_bundle(&mut self, first: ClusterTaskId, id: ClusterTaskId, is_let_go: bool) {
         let Some(bundle) = self.bundles.get_mut(&first) else { return };
         let place = place_of(first, id);
-        bundle.open.remove(&place);
+        bundle.open.remove(place);
         bundle.waiting.remove(&place);
         if is_let_go {
             bundle.let_go.insert(place);
@@ -763,7 +775,7 @@ impl Agent {
     /// Has the head give back what it has not begun of a bundle.
     fn ask_bundle_back(&mut self, first: ClusterTaskId) {
         let Some(bundle) = self.bundles.get(&first) else { return };
-        let here = bundle.open.iter().map(|place| member(first, *place));
+        let here = bundle.open.iter().map(|place| member(first, place));
         let here: Vec<_> = here.filter(|id| self.held.get(id).is_some_and(|held| held.attempt.is_some())).collect();
         here.into_iter().for_each(|id| self.tell(ToHead::GiveBack(id)));
     }
@@ -815,7 +827,7 @@ impl Agent {
                 (_, _, sight) => sight.unwrap_or(Sight::MayLive),
             };
             let (event, collected) = self.event_of(id, &wish, sight);
-            let changed = change_bundle(record.as_ref(), &event);
+            let changed = change_bundle(record.as_ref(), event);
             let Some(change) = self.bundle_changes.get_mut(&id) else { return };
             match changed {
                 Ok(next) => {
@@ -1026,12 +1038,12 @@ impl HeldBundle {
     /// Returns whether there are tasks in its message, as far as that is known, that this node does not have.
     fn lacks_tasks(&self) -> bool {
         let is_lacking = |bytes: &[u8]| {
-            BundleMessage::decode(bytes).is_ok_and(|all| all.tasks.iter().any(|task| !self.open.contains(&task.place)))
+            BundleMessage::decode(bytes).is_ok_and(|all| all.tasks.iter().any(|task| !self.open.contains(task.place)))
         };
         self.open.len() < self.count as usize && self.message.as_deref().is_none_or(is_lacking)
     }
 
-    fn new(queue: String, handle: Handle, terms: Terms, count: u32) -> HeldBundle {
+    fn new(queue: Arc<str>, handle: Handle, terms: Terms, count: u32) -> HeldBundle {
         HeldBundle {
             queue,
             handle,
@@ -1039,9 +1051,9 @@ impl HeldBundle {
             count,
             run_ns: u64::MAX,
             message: None,
-            open: BTreeSet::new(),
+            open: Places::default(),
             waiting: BTreeMap::new(),
-            let_go: BTreeSet::new(),
+            let_go: Places::default(),
             over: 0,
             bytes: 0,
             is_imported: false,

@@ -1,17 +1,17 @@
 //! Messages that this node has, with those that came by themselves counted apart from the tasks of bundles: where bundles are held there are thousands of
 //! the latter, and how many of the former there are is asked for with every message.
 
-use std::collections::btree_map::{Entry, Iter, Keys};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 
 use tracer_core::ClusterTaskId;
+use tracer_core::paged_map::PagedMap;
 
 use super::Held;
 
 /// Messages by the tasks that they are of.
 #[derive(Debug, Default)]
 pub(super) struct HeldTasks {
-    all: BTreeMap<ClusterTaskId, Box<Held>>,
+    all: PagedMap<ClusterTaskId, Box<Held>>,
     /// Tasks that came in no bundle.
     alone: BTreeSet<ClusterTaskId>,
 }
@@ -44,16 +44,14 @@ impl HeldTasks {
 
     /// Returns what is held of a task; if nothing is, this.
     pub(super) fn get_or_insert_with(&mut self, id: ClusterTaskId, held: impl FnOnce() -> Held) -> &mut Held {
-        match self.all.entry(id) {
-            Entry::Occupied(there) => there.into_mut(),
-            Entry::Vacant(place) => {
-                let held = held();
-                if held.bundle.is_none() {
-                    self.alone.insert(id);
-                }
-                place.insert(Box::new(held))
+        let HeldTasks { all, alone } = self;
+        all.get_or_insert_with(id, || {
+            let held = held();
+            if held.bundle.is_none() {
+                alone.insert(id);
             }
-        }
+            Box::new(held)
+        })
     }
 
     pub(super) fn remove(&mut self, id: &ClusterTaskId) -> Option<Held> {
@@ -61,18 +59,18 @@ impl HeldTasks {
         self.all.remove(id).map(|held| *held)
     }
 
-    pub(super) fn keys(&self) -> Keys<'_, ClusterTaskId, Box<Held>> {
+    pub(super) fn keys(&self) -> impl Iterator<Item = ClusterTaskId> {
         self.all.keys()
     }
 
-    pub(super) fn iter(&self) -> Iter<'_, ClusterTaskId, Box<Held>> {
-        self.all.iter()
+    pub(super) fn iter(&self) -> impl Iterator<Item = (ClusterTaskId, &Held)> {
+        self.all.iter().map(|(id, held)| (id, &**held))
     }
 
     /// Returns the same, to be changed, with their tasks.
     pub(super) fn alone_mut(&mut self) -> impl Iterator<Item = (ClusterTaskId, &mut Held)> {
         let HeldTasks { all, alone } = self;
-        all.iter_mut().filter(|(id, _)| alone.contains(id)).map(|(id, held)| (*id, &mut **held))
+        all.iter_mut().filter(|(id, _)| alone.contains(id)).map(|(id, held)| (id, &mut **held))
     }
 
     /// Returns the messages that came by themselves, in no bundle.

@@ -47,7 +47,7 @@ impl Agent {
     pub(super) fn asks_for_key(&mut self, task: TaskId) -> bool {
         let id = self.id(task);
         let Some(share) = self.shares.get_mut(&task) else { return false };
-        let Some(SharedKey { key, is_known: false, .. }) = &share.key else { return false };
+        let Some(SharedKey { key, is_known: false, .. }) = share.key.as_deref() else { return false };
         let entry = KeyEntry { key: &key.name, fingerprint: key.fingerprint, id }.encode();
         let key = key.name.clone();
         share.is_asked = true;
@@ -61,7 +61,7 @@ impl Agent {
         let Some(share) = self.shares.get_mut(&task) else { return };
         share.is_asked = false;
         let may_refuse = !share.was_tried && !share.is_stored;
-        let Some(SharedKey { key, is_known, .. }) = &mut share.key else { return };
+        let Some(SharedKey { key, is_known, .. }) = share.key.as_deref_mut() else { return };
         let entry = match &answer {
             Answer::Key(Ok(entry)) => KeyEntry::decode(entry).map_err(|error| error.to_string()),
             Answer::Key(Err(why)) if may_refuse => return self.refuse(task, why.clone()),

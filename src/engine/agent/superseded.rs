@@ -15,7 +15,7 @@ impl Agent {
         let runs_alone = |id: &ClusterTaskId| {
             self.held.get(id).is_some_and(|held| held.attempt.is_some()) && self.whole_bundle_of(*id).is_none()
         };
-        let alone = self.held.keys().filter(|id| runs_alone(id)).map(|id| RecordKey::Task(*id));
+        let alone = self.held.keys().filter(runs_alone).map(RecordKey::Task);
         let whole = self.whole_bundles().map(RecordKey::Bundle);
         for key in alone.chain(whole).collect::<Vec<_>>() {
             self.ask(Asked::IsSuperseded(key), Request::Read(key));

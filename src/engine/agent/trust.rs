@@ -37,9 +37,9 @@ impl Agent {
             worker: None,
             written: None,
         };
-        let shares = self.shares.range(first..);
+        let shares = self.shares.range_from(first);
         let of_bundle = shares.take_while(|(_, share)| share.bundle == Some(first) && !share.is_apart);
-        let mut tasks: Vec<_> = of_bundle.map(|(task, _)| *task).collect();
+        let mut tasks: Vec<_> = of_bundle.map(|(task, _)| task).collect();
         if tasks.is_empty() {
             tasks.push(first);
         }

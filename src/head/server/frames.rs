@@ -302,7 +302,7 @@ impl Server {
     }
 
     /// Takes in what the agent says.
-    fn on_told_by_agent(&mut self, told: FromAgent, now: Now) {
+    fn on_told_by_agent(&mut self, told: FromAgent<'_>, now: Now) {
         let (state, io) = (&mut self.state, &mut self.io);
         match told {
             FromAgent::Stored(task) => {

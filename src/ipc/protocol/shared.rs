@@ -1,6 +1,7 @@
 //! Messages between a head and its agent, the process that speaks to an engine of many machines. Each is the body of a frame: of kind
 //! [`SHARING`](super::kind::SHARING) from the head, of kind [`SHARED`](super::kind::SHARED) from the agent.
 
+use std::borrow::Cow;
 use std::ffi::OsString;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::PathBuf;
@@ -91,10 +92,13 @@ impl SharedOutput {
     }
 }
 
+/// Bytes of nearly every encoded end.
+const ENCODED_BYTES: usize = 128;
+
 impl SharedEnd {
     /// Encodes it.
     pub fn encode(&self) -> Vec<u8> {
-        let mut out = Vec::new();
+        let mut out = Vec::with_capacity(ENCODED_BYTES);
         out.put_u32(self.attempt);
         out.put_u8(self.started_unix_nano.is_some().into());
         out.put_u64(self.started_unix_nano.unwrap_or(0));
@@ -294,6 +298,67 @@ impl AgentNode {
     }
 }
 
+/// A task of a bundle that has not ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct OpenTask<'a> {
+    /// The task.
+    pub id: TaskId,
+    /// Time at which it was accepted, in nanoseconds since the Unix epoch.
+    pub submitted_unix_nano: u64,
+    /// Its envelope, as in [`ToAgent::Share`].
+    pub envelope: &'a [u8],
+}
+
+/// Tasks of a bundle, in the order of their ids, with their envelopes in one buffer.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct OpenTasks {
+    envelopes: Vec<u8>,
+    /// Each with the time of its acceptance and the end of its envelope.
+    tasks: Vec<(TaskId, u64, usize)>,
+}
+
+impl OpenTasks {
+    /// Adds a task behind the others.
+    pub fn push(&mut self, OpenTask { id, submitted_unix_nano, envelope }: OpenTask<'_>) {
+        self.envelopes.extend_from_slice(envelope);
+        self.tasks.push((id, submitted_unix_nano, self.envelopes.len()));
+    }
+
+    /// Returns the number of tasks.
+    pub fn len(&self) -> usize {
+        self.tasks.len()
+    }
+
+    /// Returns whether there is none.
+    pub fn is_empty(&self) -> bool {
+        self.tasks.is_empty()
+    }
+
+    /// Returns the tasks in their order.
+    pub fn iter(&self) -> impl Iterator<Item = OpenTask<'_>> {
+        (0..self.tasks.len()).map(|at| self.at(at))
+    }
+
+    /// Returns a task by its id.
+    pub fn get(&self, id: TaskId) -> Option<OpenTask<'_>> {
+        self.tasks.binary_search_by_key(&id, |(id, ..)| *id).ok().map(|at| self.at(at))
+    }
+
+    fn at(&self, at: usize) -> OpenTask<'_> {
+        let begin = at.checked_sub(1).map_or(0, |before| self.tasks[before].2);
+        let (id, submitted_unix_nano, end) = self.tasks[at];
+        OpenTask { id, submitted_unix_nano, envelope: &self.envelopes[begin..end] }
+    }
+}
+
+impl<'a> FromIterator<OpenTask<'a>> for OpenTasks {
+    fn from_iter<I: IntoIterator<Item = OpenTask<'a>>>(tasks: I) -> OpenTasks {
+        let mut all = OpenTasks::default();
+        tasks.into_iter().for_each(|task| all.push(task));
+        all
+    }
+}
+
 /// A message of a head to its agent.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ToAgent {
@@ -342,9 +407,8 @@ pub enum ToAgent {
         is_new: bool,
         /// True if an agent has said that the engine has it.
         is_stored: bool,
-        /// The tasks that have not ended: each with the time at which it was accepted, in nanoseconds since the Unix epoch, and its envelope as in
-        /// [`ToAgent::Share`].
-        tasks: Vec<(TaskId, u64, Vec<u8>)>,
+        /// The tasks that have not ended.
+        tasks: OpenTasks,
     },
     /// Somebody wants a shared task to end.
     Withdraw {
@@ -568,11 +632,11 @@ fn take_option(take: &mut Take<'_>) -> Result<Option<String>, WireError> {
 
 /// A task of another node, or of this very one, that the head is to run.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Import {
+pub struct Import<'a> {
     /// Id in the cluster.
     pub id: ClusterTaskId,
     /// Everything that the agent has to know of it; it comes back in [`ToAgent::Open`].
-    pub token: Vec<u8>,
+    pub token: Cow<'a, [u8]>,
     /// The attempt to begin with, from 1.
     pub attempt: u32,
     /// Number of attempts that failed by themselves.
@@ -584,20 +648,20 @@ pub struct Import {
     /// Time at which its origin accepted it, by the clock of that machine.
     pub submitted_unix_nano: u64,
     /// Envelope of the task. Arguments in files are in the values of the head's place.
-    pub envelope: Vec<u8>,
+    pub envelope: Cow<'a, [u8]>,
     /// Reason why it cannot be run, if so: one of its arguments cannot be had.
     pub problem: Option<String>,
 }
 
 /// A message of an agent to its head.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum FromAgent {
+pub enum FromAgent<'a> {
     /// The engine has this task; of a bundle, by its first one: all of it.
     Stored(TaskId),
     /// The engine does not have this task, or this bundle, and never will.
     NotStored(TaskId, Refusal),
     /// A task of this head has ended: an encoded [`SharedEnd`].
-    Ended(TaskId, Vec<u8>),
+    Ended(TaskId, Cow<'a, [u8]>),
     /// A task of this head has lost the nodes that ran it: how many attempts there were, and whether that is because it must not be started twice.
     Lost {
         /// The task.
@@ -616,7 +680,7 @@ pub enum FromAgent {
     /// The node that had a task of this head has let go of it.
     LetGo(TaskId),
     /// A task to run.
-    Import(Import),
+    Import(Import<'a>),
     /// The origin of an import wants it to end.
     Stop(ClusterTaskId, Stop),
     /// An import that has not begun is to be given back: other nodes may begin it at once.
@@ -748,8 +812,8 @@ impl ToAgent {
                 [*count, *crash_limit, tasks.len() as u32].into_iter().for_each(|number| out.put_u32(number));
                 [*is_new, *is_stored].into_iter().for_each(|flag| out.put_u8(flag.into()));
                 out.put_str(queue);
-                for (task, submitted_unix_nano, envelope) in tasks {
-                    [task.0, *submitted_unix_nano].into_iter().for_each(|number| out.put_u64(number));
+                for OpenTask { id, submitted_unix_nano, envelope } in tasks.iter() {
+                    [id.0, submitted_unix_nano].into_iter().for_each(|number| out.put_u64(number));
                     out.put_bytes(envelope);
                 }
             }
@@ -890,8 +954,11 @@ impl ToAgent {
                 let (first, run_ns) = (TaskId(take.u64()?), take.u64()?);
                 let (count, crash_limit, present) = (take.u32()?, take.u32()?, take.u32()?);
                 let (is_new, is_stored, queue) = (flag(&mut take)?, flag(&mut take)?, take.str()?.to_owned());
-                let tasks = (0..present).map(|_| Ok((TaskId(take.u64()?), take.u64()?, take.bytes()?.into())));
-                let tasks = tasks.collect::<Result<_, WireError>>()?;
+                let mut tasks = OpenTasks::default();
+                for _ in 0..present {
+                    let (id, submitted_unix_nano, envelope) = (TaskId(take.u64()?), take.u64()?, take.bytes()?);
+                    tasks.push(OpenTask { id, submitted_unix_nano, envelope });
+                }
                 ToAgent::ShareBundle { first, count, queue, crash_limit, run_ns, is_new, is_stored, tasks }
             }
             15 => ToAgent::TakeBack(TaskId(take.u64()?)),
@@ -904,7 +971,7 @@ impl ToAgent {
     }
 }
 
-impl FromAgent {
+impl FromAgent<'_> {
     /// Appends the body of its frame.
     pub fn put(&self, out: &mut Vec<u8>) {
         match self {
@@ -1009,7 +1076,7 @@ impl FromAgent {
     }
 
     /// Takes the body of a frame apart.
-    pub fn decode(body: &[u8]) -> Result<FromAgent, WireError> {
+    pub fn decode(body: &[u8]) -> Result<FromAgent<'_>, WireError> {
         let mut take = Take::new(body);
         let message = match take.u8()? {
             1 => FromAgent::Stored(TaskId(take.u64()?)),
@@ -1093,6 +1160,9 @@ mod tests {
 
     #[test]
     fn what_is_told_either_way_survives_the_wire() {
+        let task = |(id, envelope)| OpenTask { id: TaskId(id), submitted_unix_nano: 5, envelope };
+        let tasks: OpenTasks = [(1, &b"one"[..]), (3, b"three")].into_iter().map(task).collect();
+        assert_eq!((tasks.get(TaskId(3)), tasks.get(TaskId(2))), (Some(task((3, b"three"))), None));
         let to_agent = [
             ToAgent::Node(Box::new(AgentNode {
                 place: PlaceId(1),
@@ -1137,7 +1207,7 @@ mod tests {
                 run_ns: 1000,
                 is_new: false,
                 is_stored: true,
-                tasks: vec![(TaskId(1), 5, b"one".to_vec()), (TaskId(3), 6, b"three".to_vec())],
+                tasks,
             },
             ToAgent::Free { slots: 2, free: 1, resources: vec![("gpu".into(), 2, 1)], imports: 7 },
             ToAgent::Open { token: b"token".to_vec(), attempt: 2 },
@@ -1163,7 +1233,7 @@ mod tests {
         let from_agent = [
             FromAgent::Stored(TaskId(1)),
             FromAgent::NotStored(TaskId(1), Refusal::new(RefusalCode::QueueRefused, "no\n(hint: yes)")),
-            FromAgent::Ended(TaskId(1), b"end".to_vec()),
+            FromAgent::Ended(TaskId(1), b"end".into()),
             FromAgent::Lost { task: TaskId(1), attempt: 2, lost: Vec::new(), why: "gone".into() },
             FromAgent::Claimed(TaskId(3), claim.clone()),
             FromAgent::LetGo(TaskId(3)),
@@ -1171,13 +1241,13 @@ mod tests {
             FromAgent::BundleClaimed(TaskId(3), None),
             FromAgent::Import(Import {
                 id: ID,
-                token: b"token".to_vec(),
+                token: b"token".into(),
                 attempt: 2,
                 failures: 1,
                 crashes: 0,
                 lost: vec![LostElsewhere { attempt: 1, node_id: "b".into(), since_unix_nano: 3, until_unix_nano: 4 }],
                 submitted_unix_nano: 9,
-                envelope: b"e".to_vec(),
+                envelope: b"e".into(),
                 problem: Some("gone".into()),
             }),
             FromAgent::Output { task: TaskId(3), place: PlaceId(1), node_id: "b".into(), output: output() },

@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
+use tracer_core::paged_map::PagedMap;
 use tracer_core::task::{Failure, JobId, TaskId};
 use tracer_core::{ClusterTaskId, PlaceId};
 use tracer_ipc::protocol::{ClaimedBy, Stop};
@@ -17,6 +18,8 @@ pub(crate) struct SharedTasks {
     pub job: Option<JobId>,
     /// Tasks that are to be handed to the agent with the next turn.
     pub to_share: VecDeque<TaskId>,
+    /// Those of them that go together, while others are on the way and more may come.
+    pub gathered: Option<Gathered>,
     /// Tasks that the agent was told of and that the engine is not known to have; of bundles the first.
     pub on_the_way: BTreeSet<TaskId>,
     /// True if the agent has said that the engine can be reached.
@@ -24,15 +27,15 @@ pub(crate) struct SharedTasks {
     /// Bundles that have tasks that have not ended, by their first tasks.
     pub bundles: BTreeMap<TaskId, Bundle>,
     /// Tasks that are [shared](crate::state::Progress::Shared), those included that are to be handed over.
-    pub open: BTreeMap<TaskId, Open>,
+    pub open: PagedMap<TaskId, Open>,
     /// Number of those, by their jobs.
     pub of_job: BTreeMap<JobId, usize>,
     /// Tasks with ids below this one may have been put into a queue by an agent of a head before this one; none if there was no such head.
     pub new_from: Option<TaskId>,
     /// Tasks of other nodes that this head runs, or whose end the agent has not settled.
-    pub imports: BTreeMap<TaskId, Imported>,
+    pub imports: PagedMap<TaskId, Imported>,
     /// The same, by their ids in the cluster.
-    pub imports_by_id: BTreeMap<ClusterTaskId, TaskId>,
+    pub imports_by_id: PagedMap<ClusterTaskId, TaskId>,
     /// Number of imports that have come from the agent that there is.
     pub imports_seen: u64,
 }
@@ -90,14 +93,26 @@ impl SharedTasks {
             let (first, _) = self.bundle_of(id)?;
             self.bundles.get(&first)?.claim.as_ref()
         };
-        self.open.get(&id)?.claim.as_ref().or_else(of_bundle)
+        self.open.get(&id)?.claim.as_deref().or_else(of_bundle)
     }
 
     /// Returns the tasks that are meant where the agent names a task: it alone, or all of the bundle that begins with it.
     pub(crate) fn named(&self, first: TaskId) -> Vec<TaskId> {
         let count = self.bundle_of(first).filter(|(begin, _)| *begin == first).map_or(1, |(_, count)| count);
-        self.open.range(first..TaskId(first.0 + u64::from(count))).map(|(id, _)| *id).collect()
+        let end = first.0 + u64::from(count);
+        self.open.range_from(first).map(|(id, _)| id).take_while(|id| id.0 < end).collect()
     }
+}
+
+/// Tasks that are known to go together, while more may come that go with them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Gathered {
+    /// The first of them.
+    pub first: TaskId,
+    /// Number of them.
+    pub count: u32,
+    /// Bytes of their envelopes.
+    pub bytes: usize,
 }
 
 /// Short tasks that are in a queue together.
@@ -121,11 +136,11 @@ pub(crate) struct Open {
     /// True once the engine is known to have it.
     pub is_stored: bool,
     /// The node that has it by itself, if one has: see [`SharedTasks::claim_of`].
-    pub claim: Option<ClaimedBy>,
+    pub claim: Option<Box<ClaimedBy>>,
     /// True once the agent was asked to take it back for a worker that waits for it, until a node has it or has let go of it.
     pub is_taken_back: bool,
     /// Set once somebody wants it to end.
-    pub withdrawn: Option<Withdrawn>,
+    pub withdrawn: Option<Box<Withdrawn>>,
 }
 
 /// The wish to have a shared task end.

@@ -1,0 +1,80 @@
+//! Places of tasks in a bundle, as a set of bits.
+
+use crate::bundle::BUNDLE_LIMIT;
+
+const WORDS: usize = BUNDLE_LIMIT.div_ceil(64) as usize;
+
+/// A set of places. Those that no bundle has are never in it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Places([u64; WORDS]);
+
+/// Returns the word and the bit of a place.
+fn bit(place: u32) -> Option<(usize, u64)> {
+    (place < BUNDLE_LIMIT).then(|| ((place / 64) as usize, 1 << (place % 64)))
+}
+
+impl Places {
+    pub(super) fn contains(&self, place: u32) -> bool {
+        bit(place).is_some_and(|(word, bit)| self.0[word] & bit != 0)
+    }
+
+    pub(super) fn insert(&mut self, place: u32) {
+        if let Some((word, bit)) = bit(place) {
+            self.0[word] |= bit;
+        }
+    }
+
+    pub(super) fn remove(&mut self, place: u32) {
+        if let Some((word, bit)) = bit(place) {
+            self.0[word] &= !bit;
+        }
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.0.iter().map(|word| word.count_ones() as usize).sum()
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.0.iter().all(|word| *word == 0)
+    }
+
+    /// Returns the places in their order.
+    pub(super) fn iter(self) -> impl Iterator<Item = u32> {
+        (0..BUNDLE_LIMIT).filter(move |place| self.contains(*place))
+    }
+}
+
+impl FromIterator<u32> for Places {
+    fn from_iter<I: IntoIterator<Item = u32>>(places: I) -> Places {
+        let mut all = Places::default();
+        places.into_iter().for_each(|place| all.insert(place));
+        all
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        #[test]
+        fn they_are_a_set_of_what_a_bundle_may_have(steps in prop::collection::vec((any::<bool>(), 0..BUNDLE_LIMIT + 9), 0..900)) {
+            let (mut places, mut expected) = (Places::default(), BTreeSet::new());
+            for (is_in, place) in steps {
+                match is_in {
+                    true if place < BUNDLE_LIMIT => (places.insert(place), expected.insert(place)).0,
+                    true => places.insert(place),
+                    false => (places.remove(place), expected.remove(&place)).0,
+                }
+                prop_assert_eq!(places.contains(place), expected.contains(&place));
+                prop_assert_eq!((places.len(), places.is_empty()), (expected.len(), expected.is_empty()));
+            }
+            prop_assert!(places.iter().eq(expected.iter().copied()));
+            prop_assert_eq!(expected.into_iter().collect::<Places>(), places);
+        }
+    }
+}
