@@ -61,7 +61,7 @@ pub const TRUSTED_KEY_VARIABLE: &str = "TRACER_TRUSTED_KEY";
 pub const ENGINE_WAIT_VARIABLE: &str = "TRACER_ENGINE_WAIT";
 /// The environment variable that permits commands in the queues of [`Settings::engine`].
 pub const SHARED_COMMANDS_VARIABLE: &str = "TRACER_SHARED_COMMANDS";
-/// The environment variable for what a partition does to tasks of [`Settings::engine`].
+/// The environment variable for the fate of tasks when [`Settings::engine`] does not hear the head.
 pub const ON_PARTITION_VARIABLE: &str = "TRACER_ON_PARTITION";
 /// Time that a submission to a queue waits for an engine that cannot be reached, if nothing is said.
 pub const DEFAULT_ENGINE_WAIT: Duration = Duration::from_secs(5);

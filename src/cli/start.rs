@@ -123,7 +123,7 @@ pub(super) struct Args {
     /// Whoever may submit to one of these queues can then run any program on this machine, as you.
     #[arg(long, env = config::SHARED_COMMANDS_VARIABLE, value_name = "BOOL", hide_possible_values = true, value_parser = clap::builder::BoolishValueParser::new(), num_args = 0..=1, require_equals = true, default_missing_value = "true")]
     shared_commands: Option<bool>,
-    /// What becomes of tasks of queues here when the engine has not heard this node for 10 s: continue or stop [default: continue]
+    /// Fate of tasks of queues here when the engine has not heard this node for 10 s: continue or stop [default: continue]
     ///
     /// Another node takes them over ten seconds later at the earliest. With `continue` both run them, and one of the outcomes counts; with `stop` this
     /// node ends them as `tracer cancel` would. Tasks that are in no queue are not touched.

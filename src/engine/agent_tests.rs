@@ -2014,6 +2014,9 @@ fn a_node_that_is_not_heard_ends_what_it_runs_when_its_claims_have_lapsed_if_it_
     assert!(takes(&mut goes_on, delivery_of(1, 1)));
     goes_on.on_tick(100 * ACK_WAIT);
     assert_eq!(told(&mut goes_on), [], "it was not told to");
+    let mut idle = agent_that_stops();
+    idle.on_tick(2 * ACK_WAIT);
+    assert_eq!(told(&mut idle), [], "there is nothing to end");
 
     let mut agent = agent_that_stops();
     assert!(takes(&mut agent, delivery_of(1, 1)));

@@ -286,9 +286,8 @@ impl AgentLink {
 /// Says that the engine does not hear this node, and what was done about it.
 fn cut_off_line(address: &str, (ended, after): (u32, Duration)) -> String {
     let ended = match ended {
-        0 => "tasks of queues would be ended here, of which there are none".to_owned(),
         1 => "1 task of a queue is ended here".to_owned(),
-        ended => format!("{ended} tasks of queues are ended here"),
+        more => format!("{more} tasks of queues are ended here"),
     };
     format!(
         "the engine at `{address}` has not heard this node for {}, so {ended} (--on-partition stop): another node may take over what it held",

@@ -180,12 +180,16 @@ fn a_take_over(lost: &str, taker: (&str, i64)) {
     let Some(broker) = Broker::start() else { return };
     let (Some(time_of_lost), Some(time_of_taker)) = (FakeTime::start(lost), FakeTime::start(taker.0)) else { return };
     let (b, a) = (time_of_lost.holder(&broker), origin(&broker));
+    for node in [&b, &a] {
+        agent_pid(node);
+    }
     offset_of(&a, &b);
     let submitted = now_ns();
     let (id, [started, go]) = submit_blocked(&a, &[], "one");
     a.wait_for_file(started.as_ref());
     let begun = now_ns();
     let c = time_of_taker.holder(&broker);
+    agent_pid(&c);
     offset_of(&a, &c);
     fs::remove_file(&started).expect("it was there");
     let died = Instant::now();

@@ -52,7 +52,9 @@ impl Agent {
         self.let_go_of_unimported();
         let running = self.held.iter().filter(|(_, held)| held.attempt.is_some()).map(|(id, _)| *id);
         let running: Vec<_> = running.collect();
-        self.tell(ToHead::CutOff(u32::try_from(running.len()).unwrap_or(u32::MAX)));
+        if !running.is_empty() {
+            self.tell(ToHead::CutOff(u32::try_from(running.len()).unwrap_or(u32::MAX)));
+        }
         for id in running {
             self.hurry_bundle_of(id);
             self.tell(ToHead::Superseded(id));

@@ -227,7 +227,7 @@ impl EngineAccess {
     }
 }
 
-/// What becomes of the tasks of queues that a node runs, when the engine has not heard it for as long as its claims last.
+/// Fate of the tasks of queues that a node runs, when the engine has not heard it for as long as its claims last.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum OnPartition {
