@@ -15,7 +15,7 @@ use crate::count::Size;
 use crate::http_api::{LoopbackAddress, OtlpAddress};
 use crate::memory_limit::{self, MemoryLimit};
 use crate::propagation::Propagators;
-use crate::protocol::EngineAccess;
+use crate::protocol::{EngineAccess, OnPartition};
 use crate::spool::hooks::FURTHER_LIMIT;
 use crate::task::{parse_resource, sort_resources};
 use tracer_core::queue::check_queue_name;
@@ -61,6 +61,8 @@ pub const TRUSTED_KEY_VARIABLE: &str = "TRACER_TRUSTED_KEY";
 pub const ENGINE_WAIT_VARIABLE: &str = "TRACER_ENGINE_WAIT";
 /// The environment variable that permits commands in the queues of [`Settings::engine`].
 pub const SHARED_COMMANDS_VARIABLE: &str = "TRACER_SHARED_COMMANDS";
+/// The environment variable for the fate of tasks when [`Settings::engine`] does not hear the head.
+pub const ON_PARTITION_VARIABLE: &str = "TRACER_ON_PARTITION";
 /// Time that a submission to a queue waits for an engine that cannot be reached, if nothing is said.
 pub const DEFAULT_ENGINE_WAIT: Duration = Duration::from_secs(5);
 /// The environment variable for the bound on values of [`Settings::engine`].
@@ -147,6 +149,8 @@ pub struct Overrides {
     pub trusted_keys: Option<Vec<String>>,
     /// See [`Engine::shared_commands`].
     pub shared_commands: Option<bool>,
+    /// See [`Engine::on_partition`].
+    pub on_partition: Option<OnPartition>,
     /// See [`Settings::temp_dir`].
     pub temp_dir: Option<PathBuf>,
     /// See [`Settings::spans_dir`].
@@ -273,6 +277,9 @@ pub struct Engine {
     /// True if commands of these queues are run too, and not functions alone. By default false.
     #[serde(default)]
     pub shared_commands: bool,
+    /// Fate of the tasks of queues that the head runs when the engine has not heard it for as long as its claims last.
+    #[serde(default)]
+    pub on_partition: OnPartition,
 }
 
 /// Failure to make the settings.
@@ -361,6 +368,7 @@ fn engine_of(
     max_shared_value: Option<u64>,
     trusted_keys: Vec<String>,
     shared_commands: Option<bool>,
+    on_partition: Option<OnPartition>,
 ) -> Result<Option<Engine>, Error> {
     let queues = queues.unwrap_or_default();
     if access.address.is_empty() {
@@ -370,6 +378,7 @@ fn engine_of(
             (max_shared_value.is_some(), "--max-shared-value"),
             (!trusted_keys.is_empty(), "--trusted-key"),
             (shared_commands == Some(true), "--shared-commands"),
+            (on_partition == Some(OnPartition::Stop), "--on-partition"),
             (access.credentials.is_some(), "--credentials"),
             (access.authority.is_some(), "--engine-ca"),
         ];
@@ -395,7 +404,8 @@ fn engine_of(
     }
     let wait = wait.unwrap_or(DEFAULT_ENGINE_WAIT);
     let max_shared_value = max_shared_value.unwrap_or(DEFAULT_MAX_SHARED_VALUE);
-    Ok(Some(Engine { access, queues, wait, max_shared_value, trusted_keys, shared_commands }))
+    let on_partition = on_partition.unwrap_or_default();
+    Ok(Some(Engine { access, queues, wait, max_shared_value, trusted_keys, shared_commands, on_partition }))
 }
 
 /// Reads the configuration file that `overrides` names, if any, and merges both over the defaults.
@@ -491,6 +501,7 @@ fn merge(stronger: Overrides, weaker: Overrides) -> Result<Settings, Error> {
             stronger.max_shared_value.or(weaker.max_shared_value),
             stronger.trusted_keys.filter(|keys| !keys.is_empty()).or(weaker.trusted_keys).unwrap_or_default(),
             stronger.shared_commands.or(weaker.shared_commands),
+            stronger.on_partition.or(weaker.on_partition),
         )?,
         temp_dir: path(stronger.temp_dir, weaker.temp_dir, &default_temp_dir),
         spans_dir: path(stronger.spans_dir, weaker.spans_dir, &|| DEFAULT_SPANS_DIR.into()),
@@ -720,6 +731,7 @@ wait = "7s"
 max_shared_value = "2MiB"
 trusted_keys = ["UD6MZTGLCZZD4U5BZZVLM73LKHQ5Q3TSF4RXD5PZS6PVVHD65XNUKIK4"]
 shared_commands = true
+on_partition = "stop"
 "#;
 
     #[test]
@@ -748,6 +760,7 @@ shared_commands = true
                     max_shared_value: 2 << 20,
                     trusted_keys: vec!["UD6MZTGLCZZD4U5BZZVLM73LKHQ5Q3TSF4RXD5PZS6PVVHD65XNUKIK4".into()],
                     shared_commands: true,
+                    on_partition: OnPartition::Stop,
                 }),
                 temp_dir: "/var/tmp/tracer".into(),
                 spans_dir: "/etc/tracer/spans".into(),
@@ -795,6 +808,7 @@ shared_commands = true
             max_shared_value: Some(1 << 20),
             trusted_keys: Some(vec!["UCXZ6WRXDMKL5AYPD6FU5EGBNSDCWTOYYPSDORT74OXZVAEPGVZ54UFK".into()]),
             shared_commands: Some(false),
+            on_partition: Some(OnPartition::Continue),
             temp_dir: Some("run".into()),
             spans_dir: Some("/spans".into()),
             tracing_enabled: Some(true),
@@ -839,6 +853,7 @@ shared_commands = true
                     max_shared_value: 1 << 20,
                     trusted_keys: vec!["UCXZ6WRXDMKL5AYPD6FU5EGBNSDCWTOYYPSDORT74OXZVAEPGVZ54UFK".into()],
                     shared_commands: false,
+                    on_partition: OnPartition::Continue,
                 }),
                 temp_dir: "run".into(),
                 spans_dir: "/spans".into(),

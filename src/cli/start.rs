@@ -28,7 +28,7 @@ use crate::hook::{HookCheck, HookContract, HookError, ImportString, changeable_b
 use crate::http_api::metrics::export::ExportSettings;
 use crate::http_api::{HttpSettings, LoopbackAddress, OtlpAddress};
 use crate::propagation::Propagators;
-use crate::protocol::{FurtherHook, HookChoice, TracingSettings};
+use crate::protocol::{FurtherHook, HookChoice, OnPartition, TracingSettings};
 use crate::session::{Session, SessionError, find_head};
 use crate::spin::is_readable;
 use tracer_core::LogSettings;
@@ -123,6 +123,12 @@ pub(super) struct Args {
     /// Whoever may submit to one of these queues can then run any program on this machine, as you.
     #[arg(long, env = config::SHARED_COMMANDS_VARIABLE, value_name = "BOOL", hide_possible_values = true, value_parser = clap::builder::BoolishValueParser::new(), num_args = 0..=1, require_equals = true, default_missing_value = "true")]
     shared_commands: Option<bool>,
+    /// Fate of tasks of queues here when the engine has not heard this node for 10 s: continue or stop [default: continue]
+    ///
+    /// Another node takes them over ten seconds later at the earliest. With `continue` both run them, and one of the outcomes counts; with `stop` this
+    /// node ends them as `tracer cancel` would. Tasks that are in no queue are not touched.
+    #[arg(long, value_name = "WHAT", env = config::ON_PARTITION_VARIABLE)]
+    on_partition: Option<OnPartition>,
     /// Switch for all tracing; false overrides any hook [default: true]
     #[arg(long, env = config::TRACING_ENABLED_VARIABLE, value_name = "BOOL", hide_possible_values = true, value_parser = clap::builder::BoolishValueParser::new(), num_args = 0..=1, require_equals = true, default_missing_value = "true")]
     tracing_enabled: Option<bool>,
@@ -267,6 +273,7 @@ fn settings(args: Args) -> Result<Settings, CommandError> {
         max_shared_value: args.max_shared_value,
         trusted_keys: Some(args.trusted_key),
         shared_commands: args.shared_commands,
+        on_partition: args.on_partition,
         temp_dir: args.place.temp_dir,
         spans_dir: args.spans_dir,
         tracing_enabled: args.tracing_enabled,

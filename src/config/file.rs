@@ -228,6 +228,7 @@ impl<'a> Reader<'a> {
                         Some(keys.map_err(|reason| self.invalid("engine.trusted_keys", &reason, value))?);
                 }
                 "shared_commands" => file.shared_commands = Some(self.boolean("engine.shared_commands", value)?),
+                "on_partition" => file.on_partition = Some(self.word("engine.on_partition", value)?),
                 "wait" => file.engine_wait = Some(self.duration("engine.wait", value)?),
                 unknown => return Err(self.unknown_key("engine.", unknown, key.span().start)),
             }

@@ -21,7 +21,7 @@ use tracer_core::paged_map::PagedMap;
 use tracer_core::queue::QueueBound;
 use tracer_core::task::{Outcome, TaskId};
 use tracer_core::{ClusterTaskId, PlaceId, Stored};
-use tracer_ipc::protocol::{ClaimedBy, Digest, Found, OpenTasks, SharedEnd, SharedOutput, Stop};
+use tracer_ipc::protocol::{ClaimedBy, Digest, Found, OnPartition, OpenTasks, SharedEnd, SharedOutput, Stop};
 
 use crate::bundle::BundleRecord;
 use crate::clock::ClockOffset;
@@ -32,6 +32,7 @@ use crate::message::{BundleMessage, Heartbeat, TaskMessage, Told, value_of, with
 use crate::record::{Claim, End, Event, Holder, Mark, Record, Refusal, Sight, Terms, change};
 
 mod bundles;
+mod cut_off;
 mod demands;
 mod held;
 mod keys;
@@ -46,6 +47,7 @@ mod trust;
 
 pub(crate) use bundles::BUNDLE_WAIT_NS;
 use bundles::{BundleChange, HeldBundle, SharedBundle};
+use cut_off::Hearing;
 use demands::Demands;
 use held::HeldTasks;
 use keys::SharedKey;
@@ -87,6 +89,8 @@ pub struct Settings {
     pub max_value: u64,
     /// Public part of the key that what it publishes is signed with; none if that is not signed.
     pub signs_as: Option<String>,
+    /// Fate of what its head runs of queues when the engine does not hear this node.
+    pub on_partition: OnPartition,
 }
 
 /// A task that the head has accepted for a queue.
@@ -220,6 +224,12 @@ pub enum ToHead {
     Import(Import),
     /// An attempt of a task that the head runs is to end, because its origin wants that.
     Stop(ClusterTaskId, Stop),
+    /// An attempt of a task that the head runs is another node's by now, or may be: it is to end.
+    Superseded(ClusterTaskId),
+    /// The engine has not heard this node for as long as its claims last; the number of tasks that the head is told to end for that.
+    CutOff(u32),
+    /// The engine hears this node again.
+    HeardAgain,
     /// Give an import back that has not begun: other nodes may begin it at once.
     GiveBack(ClusterTaskId),
     /// The end of an import is in its record, or counts for nothing: it need not be remembered any more.
@@ -520,6 +530,7 @@ pub struct Agent {
     demands: Demands,
     modules: ModulesKnown,
     is_reachable: bool,
+    hearing: Hearing,
     /// Since when the engine cannot be reached, by the monotonic clock.
     unreachable_since_ns: u64,
     next_beat_ns: u64,
@@ -539,6 +550,7 @@ impl Agent {
     /// Makes an agent that has not reached the engine yet.
     pub fn new(settings: Settings, now_ns: u64) -> Agent {
         Agent {
+            hearing: Hearing::new(&settings, now_ns),
             settings,
             shares: PagedMap::default(),
             follows: BTreeMap::new(),
@@ -661,6 +673,12 @@ impl Agent {
 
     /// Does what is due, and returns when to come again, in nanoseconds of the monotonic clock.
     pub fn on_tick(&mut self, now_ns: u64) -> u64 {
+        self.end_if_cut_off(now_ns);
+        let next_ns = self.go_on(now_ns);
+        self.hearing.lapse_ns().map_or(next_ns, |lapse_ns| next_ns.min(lapse_ns))
+    }
+
+    fn go_on(&mut self, now_ns: u64) -> u64 {
         let since_last_ns = now_ns.saturating_sub(std::mem::replace(&mut self.ticked_ns, now_ns));
         if self.is_reachable && since_last_ns >= self.settings.ack_wait_ns {
             // This process was stopped.
@@ -1421,7 +1439,11 @@ impl Agent {
     pub fn on_stopping(&mut self) {
         self.is_stopping = true;
         self.say(Request::StopPulling);
-        // What the head was not told of yet is for others.
+        self.let_go_of_unimported();
+    }
+
+    /// Gives back what this node has claimed and the head was not told of yet.
+    fn let_go_of_unimported(&mut self) {
         let fetching = self.held.iter().filter_map(|(id, held)| Some((id, held.fetch.as_ref()?.claim.attempt)));
         let fetching: Vec<_> = fetching.collect();
         for (id, attempt) in fetching.into_iter().chain(self.waiting_in_bundles()) {
@@ -1806,6 +1828,11 @@ impl Agent {
                 self.tell(ToHead::Settled(id));
                 self.remove_held(id, true);
             }
+            // The same, if this node was to end it for that.
+            (Event::GivenBack { by, .. }, _) if claim.is_some_and(|claim| claim.holder != *by) => {
+                self.tell(ToHead::Settled(id));
+                self.remove_held(id, true);
+            }
             (Event::GivenBack { .. }, _) => self.on_given_back(id),
             (Event::AttemptFailed { .. } | Event::StoodIn { .. } | Event::NotRun { .. }, _) => {}
         }
@@ -1849,6 +1876,10 @@ impl Agent {
     }
 
     fn hand_over(&mut self, id: ClusterTaskId, claim: Claim, files: Vec<String>, problem: Option<String>) {
+        if self.hearing.is_cut_off() {
+            self.effects.extend(files.into_iter().map(Effect::RemoveFile));
+            return self.on_import_given_back(id, claim.attempt, false);
+        }
         let Some(held) = self.held.get_mut(&id) else { return };
         let Some(message) = held.message.take() else { return };
         let Ok(TaskMessage { submitted_unix_nano, envelope, .. }) = TaskMessage::decode(&message) else { return };

@@ -340,6 +340,8 @@ struct Node {
     files: Files,
     /// Number of the agent, so that answers to the one before it are not heard.
     generation: u64,
+    /// Time at which the agent was started.
+    since_ns: u64,
 }
 
 /// Something on its way.
@@ -375,9 +377,14 @@ struct World {
     /// Tasks of bundles that their origins have taken back.
     bundled_taken_back: u32,
     given_back: u32,
+    ended_when_cut_off: u32,
+    heard_again: u32,
     results: u32,
     next_task: u64,
 }
+
+/// The node that ends what it runs when the engine does not hear it.
+const STOPS: PlaceId = PlaceId(2);
 
 fn settings(place: PlaceId, life: u64) -> Settings {
     // One of the nodes gives the queue less than all of its slots.
@@ -392,6 +399,7 @@ fn settings(place: PlaceId, life: u64) -> Settings {
         engine_wait_ns: 5 * SECOND,
         max_value: 1000,
         signs_as: None,
+        on_partition: if place == STOPS { OnPartition::Stop } else { OnPartition::Continue },
     }
 }
 
@@ -404,6 +412,7 @@ impl World {
             is_cut_off: false,
             files: Files::default(),
             generation: 0,
+            since_ns: 0,
         };
         World {
             now_ns: SECOND,
@@ -418,6 +427,8 @@ impl World {
             arguments: 0,
             bundled_taken_back: 0,
             given_back: 0,
+            ended_when_cut_off: 0,
+            heard_again: 0,
             results: 0,
             next_task: 1,
         }
@@ -433,6 +444,7 @@ impl World {
         let reaches = self.reaches(at);
         let node = &mut self.nodes[at];
         node.generation += 1;
+        node.since_ns = now_ns;
         let mut agent = Agent::new(settings(node.place, node.head.life), now_ns);
         node.head.imports_seen = 0;
         let is_open = |accepted: &Accepted| accepted.end.is_none() && !accepted.was_refused && !accepted.is_lost;
@@ -546,6 +558,8 @@ impl World {
             }
             ToHead::Import(import) => {
                 let id = import.token.id;
+                self.assert_ended_where_cut_off(at, id);
+                let node = &mut self.nodes[at];
                 node.head.imports_seen += 1;
                 if import.token.handle.0.is_empty()
                     && node.head.accepted.get(&id.task).is_some_and(|it| it.bundle.is_some())
@@ -594,6 +608,22 @@ impl World {
                     run.is_to_stop = true;
                 }
             }
+            ToHead::Superseded(id) => {
+                if let Some(run) = node.head.runs.get_mut(&id).filter(|run| run.outcome.is_none()) {
+                    run.outcome = Some(b"superseded".to_vec());
+                    self.written.insert((id, run.attempt));
+                    let attempt = run.attempt;
+                    if let Some(agent) = &mut node.agent {
+                        agent.on_import_given_back(id, attempt, true);
+                    }
+                    self.tell_free(at);
+                }
+            }
+            ToHead::CutOff(ended) => {
+                assert_eq!(place, STOPS);
+                self.ended_when_cut_off += ended;
+            }
+            ToHead::HeardAgain => self.heard_again += 1,
             ToHead::GiveBack(id) => {
                 // Whatever it has not begun; here that is a matter of chance, as long as nobody has seen it run.
                 let has_not_begun = |run: &&mut Running| run.outcome.is_none() && run.attempt == run.first;
@@ -616,6 +646,17 @@ impl World {
             }
             ToHead::Found(..) => panic!("nobody has asked"),
             ToHead::Log(line) => assert!(line.contains("another node has taken it over"), "{line}"),
+        }
+    }
+
+    /// Asserts that a task which is about to begin on one node does not run on the one that ends what it may have lost.
+    fn assert_ended_where_cut_off(&self, at: usize, id: ClusterTaskId) {
+        let is_other = |(other, node): &(usize, &Node)| *other != at && node.place == STOPS && node.agent.is_some();
+        // When the agent before it was heard, an agent does not know.
+        let is_sure = |node: &Node| self.now_ns - node.since_ns >= ACK_WAIT && !self.engine.has_lost_writes;
+        for (_, node) in self.nodes.iter().enumerate().filter(is_other).filter(|(_, node)| is_sure(node)) {
+            let runs = node.head.runs.get(&id).is_some_and(|run| run.outcome.is_none());
+            assert!(!runs, "{id} begins on node {at}, and goes on where the engine was not heard");
         }
     }
 
@@ -774,6 +815,11 @@ impl World {
                         _ => None,
                     };
                     let node = &mut self.nodes[at];
+                    if let (Request::Beat(_), Some(agent)) = (&request, &mut node.agent)
+                        && node.generation == generation
+                    {
+                        agent.on_heard(self.now_ns);
+                    }
                     let (answer, delivered) =
                         self.engine.carry_out((node.place, &mut node.files), request, self.now_ns);
                     if let (Some((key, record)), Some(Answer::Swapped(Some(_)))) = (written, &answer) {
@@ -939,6 +985,8 @@ struct Seen {
     bundled_cancelled: u32,
     bundled_taken_back: u32,
     given_back: u32,
+    ended_when_cut_off: u32,
+    heard_again: u32,
 }
 
 impl Seen {
@@ -946,6 +994,8 @@ impl Seen {
         self.arguments += world.arguments;
         self.bundled_taken_back += world.bundled_taken_back;
         self.given_back += world.given_back;
+        self.ended_when_cut_off += world.ended_when_cut_off;
+        self.heard_again += world.heard_again;
         self.results += world.results;
         self.again += world.starts.values().filter(|starts| **starts > 1).count() as u32;
         for node in &world.nodes {
@@ -1043,7 +1093,9 @@ fn every_accepted_task_ends_once_whatever_dies_and_none_starts_twice_that_must_n
     (0..seeds()).for_each(|seed| run(seed, Faults { loses_writes: false }, &mut seen));
     let of_tasks = [seen.succeeded, seen.cancelled, seen.lost, seen.nodes_lost, seen.again, seen.refused];
     let of_bundles = [seen.whole, seen.apart, seen.bundled_again, seen.bundled_cancelled, seen.bundled_taken_back];
-    let counts = of_tasks.iter().chain(&of_bundles).chain([&seen.arguments, &seen.results, &seen.given_back]);
+    let of_partitions = [seen.ended_when_cut_off, seen.heard_again];
+    let counts = of_tasks.iter().chain(&of_bundles).chain(&of_partitions);
+    let counts = counts.chain([&seen.arguments, &seen.results, &seen.given_back]);
     assert!(counts.into_iter().all(|count| *count > 10), "{seen:?}");
     assert_eq!(seen.lost_by_engine, 0);
 }
@@ -1939,4 +1991,100 @@ fn a_task_whose_module_is_lacking_is_left_to_a_node_that_has_it_and_taken_where_
         let (_, effects) = lacking(Some(others));
         assert!(matches!(&effects[..], [Effect::Ask(_, Request::Swap { .. })]), "nobody has it: {effects:?}");
     }
+}
+
+/// Returns what the head is told of all that there is to do.
+fn told(agent: &mut Agent) -> Vec<ToHead> {
+    let told = |effect| match effect {
+        Effect::Tell(told) => Some(told),
+        _ => None,
+    };
+    agent.take_effects().into_iter().filter_map(told).collect()
+}
+
+/// Returns an agent that ends what the engine has not heard of, and whose last heartbeat was sent at 0.
+fn agent_that_stops() -> Agent {
+    let mut agent = Agent::new(settings(STOPS, 1), 0);
+    agent.on_reachable(0);
+    agent.on_heard(0);
+    agent.on_free(3, 3, 0);
+    agent.take_effects();
+    agent
+}
+
+#[test]
+fn a_node_that_is_not_heard_ends_what_it_runs_when_its_claims_have_lapsed_if_it_was_told_to() {
+    let id = |task: u64| ClusterTaskId { place: PlaceId(2), task: TaskId(task) };
+    let mut goes_on = agent();
+    goes_on.on_free(3, 3, 0);
+    assert!(takes(&mut goes_on, delivery_of(1, 1)));
+    goes_on.on_tick(100 * ACK_WAIT);
+    assert_eq!(told(&mut goes_on), [], "it was not told to");
+    let mut idle = agent_that_stops();
+    idle.on_tick(2 * ACK_WAIT);
+    assert_eq!(told(&mut idle), [], "there is nothing to end");
+
+    let mut agent = agent_that_stops();
+    assert!(takes(&mut agent, delivery_of(1, 1)));
+    let (number, _) = claim_with_a_value(&mut agent, id(2));
+    agent.on_heard(2 * SECOND);
+    let before_ns = 2 * SECOND + ACK_WAIT - 1;
+    for is_reachable in [true, false] {
+        if !is_reachable {
+            agent.on_unreachable(3 * SECOND);
+        }
+        assert_eq!(agent.on_tick(before_ns), before_ns + 1, "it comes in time");
+    }
+    assert_eq!(told(&mut agent), []);
+    agent.on_tick(before_ns + 1);
+    assert_eq!(told(&mut agent), [ToHead::CutOff(1), ToHead::Superseded(id(1))]);
+    agent.on_tick(before_ns + 5 * SECOND);
+    assert_eq!(told(&mut agent), [], "once");
+    // An argument that comes late is of a task that is let go of.
+    agent.on_answer(number, Answer::ValueGot(Ok("file".into())));
+    let effects = agent.take_effects();
+    assert!(effects.contains(&Effect::RemoveFile("file".into())), "{effects:?}");
+    assert!(!effects.iter().any(|effect| matches!(effect, Effect::Tell(ToHead::Import(_)))), "{effects:?}");
+
+    // What was acknowledged late says nothing of now.
+    agent.on_heard(3 * SECOND);
+    assert_eq!(told(&mut agent), []);
+    agent.on_heard(before_ns + 4 * SECOND);
+    assert_eq!(told(&mut agent), [ToHead::HeardAgain]);
+    // It takes others, and those count from the last heartbeat too.
+    agent.on_reachable(before_ns + 6 * SECOND);
+    agent.on_tick(before_ns + 4 * SECOND + ACK_WAIT);
+    assert!(told(&mut agent).iter().any(|told| matches!(told, ToHead::CutOff(_))));
+}
+
+#[test]
+fn an_attempt_that_another_node_has_taken_over_is_ended_and_its_message_is_left_alone() {
+    let mut agent = agent_that_stops();
+    assert!(takes(&mut agent, delivery_of(1, 1)));
+    let id = ClusterTaskId { place: PlaceId(2), task: TaskId(1) };
+    agent.on_reachable(SECOND);
+    let asked = agent.take_effects().into_iter().find_map(|effect| match effect {
+        Effect::Ask(number, Request::Read(RecordKey::Task(read))) if read == id => Some(number),
+        _ => None,
+    });
+    let other = Holder { place: PlaceId(3), life: 1 };
+    let claim = Claim { attempt: 2, ..Claim::first(other, Mark { node_id: "c".into(), unix_nano: 1 }) };
+    let entry = |revision| Entry { revision, stamp_ns: 0, value: Record::Claimed(claim.clone()).encode() };
+    agent.on_answer(asked.expect("its record is read"), Answer::Record(Some(entry(5))));
+    let told = told(&mut agent);
+    assert!(told.contains(&ToHead::Superseded(id)), "{told:?}");
+    // Its head has ended it.
+    agent.on_import_given_back(id, 1, true);
+    let mut effects = agent.take_effects();
+    while let Some(number) = effects.iter().find_map(|effect| match effect {
+        Effect::Ask(number, Request::Swap { .. }) => Some((*number, Answer::Swapped(None))),
+        Effect::Ask(number, Request::Read(_)) => Some((*number, Answer::Record(Some(entry(5))))),
+        _ => None,
+    }) {
+        agent.on_answer(number.0, number.1);
+        effects = agent.take_effects();
+    }
+    assert!(effects.contains(&Effect::Tell(ToHead::Settled(id))), "{effects:?}");
+    let is_of_message = |effect: &Effect| matches!(effect, Effect::Ask(_, Request::GiveBack(_) | Request::Done(_)));
+    assert!(!effects.iter().any(is_of_message), "{effects:?}");
 }

@@ -100,6 +100,17 @@ impl Clocks {
         self.own_ns
     }
 
+    /// Returns the time of the engine's clock at a time of this node's, in nanoseconds since the Unix epoch; the same if their difference is not known. Times
+    /// in records are by that clock: whoever reads them has another one than whoever wrote them.
+    pub fn to_engine(&self, own_unix_nano: u64) -> u64 {
+        shifted(own_unix_nano, -i128::from(self.own_ns.unwrap_or(0)))
+    }
+
+    /// Returns the time of this node's clock at a time of the engine's.
+    pub fn to_own(&self, engine_unix_nano: u64) -> u64 {
+        shifted(engine_unix_nano, self.own_ns.unwrap_or(0).into())
+    }
+
     /// Notes what the message of a task says of the clock of its origin. Anybody who may write to the queue may have said it.
     pub fn note_origin(&mut self, place: PlaceId, offset_ns: i64) {
         if offset_ns.unsigned_abs() > BELIEVED_NS {
@@ -124,9 +135,7 @@ impl Clocks {
     pub fn on_own_clock(&self, import: Import) -> Import {
         let clocks = self.of_task_from(import.token.id.place);
         let submitted_unix_nano = clocks.map_or(import.submitted_unix_nano, |clocks| {
-            let ahead_ns = i128::from(clocks.holder_ns) - i128::from(clocks.origin_ns);
-            let submitted = i128::from(import.submitted_unix_nano) + ahead_ns;
-            u64::try_from(submitted.max(0)).unwrap_or(u64::MAX)
+            shifted(import.submitted_unix_nano, i128::from(clocks.holder_ns) - i128::from(clocks.origin_ns))
         });
         let said = clocks.filter(|clocks| is_said(clocks.origin_ns) || is_said(clocks.holder_ns));
         let mut envelope = import.envelope;
@@ -139,6 +148,10 @@ impl Clocks {
         }
         Import { submitted_unix_nano, envelope, ..import }
     }
+}
+
+fn shifted(unix_nano: u64, by_ns: i128) -> u64 {
+    u64::try_from((i128::from(unix_nano) + by_ns).max(0)).unwrap_or(u64::MAX)
 }
 
 /// Returns whether an offset has to be said on spans.
@@ -234,6 +247,13 @@ mod tests {
             (100 * SECOND + 1_400_000, None),
             "a millisecond is not said"
         );
+    }
+
+    #[test]
+    fn times_of_records_are_by_the_engines_clock() {
+        let behind = clocks(-2_000_000_000, 0);
+        assert_eq!((behind.to_engine(98 * SECOND), behind.to_own(100 * SECOND)), (100 * SECOND, 98 * SECOND));
+        assert_eq!((behind.to_own(SECOND), Clocks::new(OWN).to_engine(7)), (0, 7));
     }
 
     #[test]

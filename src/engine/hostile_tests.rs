@@ -28,6 +28,7 @@ fn agent() -> Agent {
         engine_wait_ns: 5 * SECOND,
         max_value: 1 << 20,
         signs_as: None,
+        on_partition: OnPartition::Continue,
     };
     let mut agent = Agent::new(settings, 0);
     agent.on_reachable(0);

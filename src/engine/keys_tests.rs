@@ -23,6 +23,7 @@ fn agent(own: Holder) -> Agent {
         engine_wait_ns: 5 * SECOND,
         max_value: 1000,
         signs_as: None,
+        on_partition: OnPartition::Continue,
     };
     let mut agent = Agent::new(settings, 0);
     agent.on_reachable(0);

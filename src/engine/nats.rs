@@ -16,7 +16,7 @@ use std::collections::HashMap;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use async_nats::jetstream::ErrorCode;
 use async_nats::jetstream::consumer::pull::Batch;
@@ -133,6 +133,8 @@ pub(crate) enum FromEngine {
     },
     /// The heartbeats of the living nodes.
     Nodes(Vec<(PlaceId, Heartbeat)>),
+    /// A heartbeat was acknowledged, which was sent at this time.
+    Heard(Instant),
     /// The offset of this node's clock, measured anew.
     Clock(ClockOffset),
     /// The answer to a question for the cluster, under its number.

@@ -15,11 +15,14 @@ use tracer_core::queue::QueueBound;
 use tracer_core::task::{Refusal, RefusalCode};
 use tracer_ipc::fault;
 use tracer_ipc::protocol::frame::{FRAME_LIMIT, FrameBuffer, put_frame};
-use tracer_ipc::protocol::{self, EngineAccess, FromAgent, Hello, LostElsewhere, Role, ToAgent, kind};
+use tracer_ipc::protocol::{
+    self, ClaimedBy, EngineAccess, Found, FromAgent, Hello, LostElsewhere, Role, ToAgent, kind,
+};
 use tracer_ipc::session::socket_path;
 use tracer_ipc::stored;
 
 use crate::agent::{Agent, BUNDLE_WAIT_NS, Effect, Import, NotStored, Settings, Sharing, SharingBundle, ToHead, Token};
+use crate::clock::Clocks;
 use crate::doctor::{Examination, Finding};
 use crate::interface::{Answer, Key, PutError, Queues, Request, Tier};
 use crate::message::{Prepared, TaskMessage, prepare};
@@ -168,6 +171,7 @@ async fn serve(
         engine_wait_ns: node.engine_wait_ms.saturating_mul(1_000_000),
         max_value: node.max_shared_value,
         signs_as: signer.as_ref().map(|signer| signer.public_key().to_owned()),
+        on_partition: node.on_partition,
     };
     let mut agent = Agent::new(settings, now_ns());
     let mut modules = Modules::new(node.module_folders, node.built_in_modules);
@@ -192,9 +196,9 @@ async fn serve(
             }
             event = from_engine.recv() => {
                 let Some(event) = event else { return Ok(()) };
-                on_engine(&mut agent, &mut modules, &mut out, event, now_ns());
+                on_engine(&mut agent, &mut modules, (&mut out, &nats), event, now_ns());
                 while let Ok(event) = from_engine.try_recv() {
-                    on_engine(&mut agent, &mut modules, &mut out, event, now_ns());
+                    on_engine(&mut agent, &mut modules, (&mut out, &nats), event, now_ns());
                 }
             }
             () = tokio::time::sleep(wait) => {}
@@ -213,8 +217,7 @@ async fn serve(
                     given_back.push(nats.carry_out(number, request));
                 }
                 Effect::Ask(number, request) => drop(nats.carry_out(number, request)),
-                Effect::Tell(ToHead::Import(import)) => out.put(ToHead::Import(nats.clocks().on_own_clock(import))),
-                Effect::Tell(told) => out.put(told),
+                Effect::Tell(told) => out.put(told, &nats.clocks()),
                 // What is left goes with the head.
                 Effect::SendOutput(place, message) => nats.send_output(place, message),
                 Effect::RemoveFile(name) => drop(std::fs::remove_file(values.join(name))),
@@ -241,7 +244,8 @@ struct Out {
 }
 
 impl Out {
-    fn put(&mut self, told: ToHead) {
+    /// Puts a message for the head, which has all times by the clock of this node.
+    fn put(&mut self, told: ToHead, clocks: &Clocks) {
         let message = match told {
             ToHead::Stored(task) => FromAgent::Stored(task),
             ToHead::NotStored(task, why) => FromAgent::NotStored(task, self.refusal(why)),
@@ -249,13 +253,13 @@ impl Out {
             ToHead::Ended(task, End::Lost(claim)) => FromAgent::Lost {
                 task,
                 attempt: claim.attempt,
-                lost: all_lost(&claim),
+                lost: all_lost(&claim, clocks),
                 why: format!("the node that ran it was lost ({})", of(&claim)),
             },
             ToHead::Ended(task, End::NodesLost(claim)) => FromAgent::Lost {
                 task,
                 attempt: claim.attempt,
-                lost: all_lost(&claim),
+                lost: all_lost(&claim, clocks),
                 why: format!(
                     "the nodes that ran it were lost {} times, the last one with attempt {} ({})",
                     claim.crashes.saturating_add(1),
@@ -269,25 +273,36 @@ impl Out {
                 lost: Vec::new(),
                 why: "the engine has lost it, and nobody knows whether it had begun".into(),
             },
-            ToHead::Claimed(task, claim) => FromAgent::Claimed(task, claim),
-            ToHead::BundleClaimed(first, claim) => FromAgent::BundleClaimed(first, claim),
+            ToHead::Claimed(task, claim) => FromAgent::Claimed(task, on_own_clock(claim, clocks)),
+            ToHead::BundleClaimed(first, claim) => {
+                FromAgent::BundleClaimed(first, claim.map(|claim| on_own_clock(claim, clocks)))
+            }
             ToHead::LetGo(task) => FromAgent::LetGo(task),
-            ToHead::Import(Import { token, claim, submitted_unix_nano, envelope, problem }) => {
+            ToHead::Import(import) => {
+                let Import { token, claim, submitted_unix_nano, envelope, problem } = clocks.on_own_clock(import);
                 FromAgent::Import(protocol::Import {
                     id: token.id,
                     token: token.encode().into(),
                     attempt: claim.attempt,
                     failures: claim.failures,
                     crashes: claim.crashes,
-                    lost: claim.without_span().map(lost_elsewhere).collect(),
+                    lost: claim.without_span().map(|past| lost_elsewhere(past, clocks)).collect(),
                     submitted_unix_nano,
                     envelope: envelope.into(),
                     problem,
                 })
             }
             ToHead::Stop(id, stop) => FromAgent::Stop(id, stop),
+            ToHead::Superseded(id) => FromAgent::Superseded(id),
+            ToHead::CutOff(ended) => {
+                FromAgent::CutOff { ended, after_ms: u64::try_from(ACK_WAIT.as_millis()).unwrap_or(u64::MAX) }
+            }
+            ToHead::HeardAgain => FromAgent::HeardAgain,
             ToHead::Settled(id) => FromAgent::Settled(id),
             ToHead::GiveBack(id) => FromAgent::GiveBack(id),
+            ToHead::Found(number, Found::Claimed(claim)) => {
+                FromAgent::Found { number, found: Found::Claimed(on_own_clock(claim, clocks)) }
+            }
             ToHead::Found(number, found) => FromAgent::Found { number, found },
             ToHead::Output { task, place, node_id, output } => FromAgent::Output { task, place, node_id, output },
             ToHead::Log(line) => FromAgent::Log(line),
@@ -354,17 +369,26 @@ fn of(claim: &Claim) -> String {
     format!("node `{}` of place {}", claim.mark.node_id, claim.holder.place)
 }
 
-/// Returns the attempts whose spans are missing where the last one was lost too.
-fn all_lost(claim: &Claim) -> Vec<LostElsewhere> {
-    let Mark { node_id, unix_nano } = claim.mark.clone();
-    let until_unix_nano = now_unix_nano().max(unix_nano);
-    let last = LostElsewhere { attempt: claim.attempt, node_id, since_unix_nano: unix_nano, until_unix_nano };
-    claim.without_span().map(lost_elsewhere).chain([last]).collect()
+/// Returns a claim with its time by the clock of this node.
+fn on_own_clock(claim: ClaimedBy, clocks: &Clocks) -> ClaimedBy {
+    ClaimedBy { since_unix_nano: clocks.to_own(claim.since_unix_nano), ..claim }
 }
 
-fn lost_elsewhere(past: &PastAttempt) -> LostElsewhere {
-    let Mark { node_id, unix_nano } = past.mark.clone();
-    LostElsewhere { attempt: past.number, node_id, since_unix_nano: unix_nano, until_unix_nano: past.until_unix_nano }
+/// Returns the attempts whose spans are missing where the last one was lost too.
+fn all_lost(claim: &Claim, clocks: &Clocks) -> Vec<LostElsewhere> {
+    let last = lost_between((claim.attempt, &claim.mark), clocks.to_engine(now_unix_nano()), clocks);
+    claim.without_span().map(|past| lost_elsewhere(past, clocks)).chain([last]).collect()
+}
+
+fn lost_elsewhere(past: &PastAttempt, clocks: &Clocks) -> LostElsewhere {
+    lost_between((past.number, &past.mark), past.until_unix_nano, clocks)
+}
+
+/// Returns a lost attempt with its times by the clock of this node. It does not end before it begins, however wrong a measurement was.
+fn lost_between((attempt, mark): (u32, &Mark), until_unix_nano: u64, clocks: &Clocks) -> LostElsewhere {
+    let since_unix_nano = clocks.to_own(mark.unix_nano);
+    let until_unix_nano = clocks.to_own(until_unix_nano).max(since_unix_nano);
+    LostElsewhere { attempt, node_id: mark.node_id.clone(), since_unix_nano, until_unix_nano }
 }
 
 fn on_head(
@@ -419,7 +443,7 @@ fn on_head(
             agent.on_import_open(Token::decode(&token).map_err(AgentError::Protocol)?, attempt);
         }
         ToAgent::AttemptFailed { id, attempt, is_crash, report } => {
-            agent.on_attempt_failed(id, attempt, (is_crash, report), now_unix_nano());
+            agent.on_attempt_failed(id, attempt, (is_crash, report), engine_now(nats));
         }
         ToAgent::Ended { id, attempt, end } => agent.on_import_ended(id, attempt, end),
         ToAgent::GivenBack { id, attempt, has_begun } => agent.on_import_given_back(id, attempt, has_begun),
@@ -427,7 +451,7 @@ fn on_head(
         ToAgent::Stopping => agent.on_stopping(),
         ToAgent::Taken(task) => agent.on_taken(task),
         ToAgent::Find { number, id } => agent.on_find(number, id),
-        ToAgent::TakeBack(task) => agent.on_take_back(task, now_unix_nano()),
+        ToAgent::TakeBack(task) => agent.on_take_back(task, engine_now(nats)),
         ToAgent::Survey(number) => nats.survey_for(number),
         ToAgent::Output { id, output } => agent.on_output(id, output),
         ToAgent::NotFollowed(task, place) => agent.on_not_followed(task, place),
@@ -435,23 +459,29 @@ fn on_head(
     Ok(())
 }
 
-fn on_engine(agent: &mut Agent, modules: &mut Modules, out: &mut Out, event: FromEngine, now_ns: u64) {
+/// Returns the time of the engine's clock, as far as it is known, in nanoseconds since the Unix epoch.
+fn engine_now(nats: &Nats) -> u64 {
+    nats.clocks().to_engine(now_unix_nano())
+}
+
+fn on_engine(agent: &mut Agent, modules: &mut Modules, (out, nats): (&mut Out, &Nats), event: FromEngine, now_ns: u64) {
     match event {
         FromEngine::Answer(number, answer) => {
             match answer {
                 Answer::Key(_) => fault::point("key_entered"),
                 Answer::Put(Ok(())) => fault::point("task_acknowledged"),
+                Answer::Swapped(Some(_)) => fault::point("record_written"),
                 _ => {}
             }
             agent.on_answer(number, answer);
         }
         FromEngine::Delivered(delivery) => match modules.lacked_by(&delivery.message) {
-            None => agent.on_delivered(delivery, now_unix_nano()),
-            Some(module) => agent.on_delivered_lacking(delivery, &module, now_unix_nano()),
+            None => agent.on_delivered(delivery, engine_now(nats)),
+            Some(module) => agent.on_delivered_lacking(delivery, &module, engine_now(nats)),
         },
         FromEngine::Nodes(nodes) => agent.on_nodes(nodes),
         FromEngine::Record(key, record) => agent.on_record(key, &record),
-        FromEngine::Told(told, _room) => agent.on_told(&told, now_unix_nano()),
+        FromEngine::Told(told, _room) => agent.on_told(&told, engine_now(nats)),
         FromEngine::Dead(dead) => agent.on_dead(dead),
         FromEngine::PutAside { queue, name, reason, problem } => {
             let problem = problem.map(|problem| problem.to_string());
@@ -463,6 +493,10 @@ fn on_engine(agent: &mut Agent, modules: &mut Modules, out: &mut Out, event: Fro
             agent.on_lost_writes();
         }
         FromEngine::Clock(clock) => agent.on_clock(clock),
+        FromEngine::Heard(sent) => {
+            let age_ns = u64::try_from(sent.elapsed().as_nanos()).unwrap_or(u64::MAX);
+            agent.on_heard(now_ns.saturating_sub(age_ns));
+        }
         FromEngine::Surveyed(number, survey) => {
             let cluster = survey.map(|survey| Box::new(survey.report()));
             out.put_message(&FromAgent::Surveyed { number, cluster });

@@ -36,7 +36,7 @@ pub struct Holder {
 pub struct Mark {
     /// Its name, as spans have it.
     pub node_id: String,
-    /// The time, in nanoseconds since the Unix epoch by its own clock.
+    /// The time, in nanoseconds since the Unix epoch by the engine's clock, as far as the node knows how far its own is from that.
     pub unix_nano: u64,
 }
 
@@ -49,7 +49,7 @@ pub struct PastAttempt {
     pub holder: Holder,
     /// The name of that node, and when it took the attempt.
     pub mark: Mark,
-    /// Time of the next attempt, in nanoseconds since the Unix epoch by the clock of the node that has it.
+    /// Time of the next attempt, in nanoseconds since the Unix epoch by the engine's clock too.
     pub until_unix_nano: u64,
     /// Report of its failure, encoded as the head does; none if its node was lost.
     pub report: Option<Vec<u8>>,

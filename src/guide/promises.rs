@@ -386,7 +386,23 @@
 //!   `shared_deaths::a_queue_that_is_full_refuses_by_name_and_what_it_refused_never_runs`,
 //!   `shared_deaths::a_node_that_was_stopped_for_longer_than_a_take_over_ends_what_it_runs_and_changes_nothing`,
 //!   `shared_storm::of_nodes_and_a_broker_that_are_killed_and_stopped_at_random_each_accepted_task_has_one_end`,
-//!   `engine::a_node_that_is_killed_whole_is_replaced_by_another_one` and the tests of the agent over a simulated engine.
+//!   `engine::a_node_that_is_killed_whole_is_replaced_by_another_one`,
+//!   `namespaces::a_node_whose_link_is_down_is_replaced_and_its_outcome_counts_for_nothing_when_it_is_up_again`,
+//!   `shared_spans::whoever_dies_between_claim_stand_in_and_run_each_attempt_has_one_span_that_is_shown`,
+//!   `shared_spans::an_outcome_that_its_origin_has_heard_of_has_its_spans_whatever_dies_where_it_ran`,
+//!   `draining::a_node_that_is_told_to_stop_takes_nothing_new_finishes_what_runs_and_gives_the_rest_back`,
+//!   `draining::a_node_that_gets_sigterm_takes_nothing_new_finishes_what_runs_and_gives_the_rest_back` and the tests of the agent over a simulated engine.
+//!
+//! **With `--on-partition stop` a task of a queue runs on one node at a time.** A node that the engine has not heard for as long as claims last, 10 s of its monotonic clock, ends what it runs of queues as `tracer cancel` does. Nobody
+//! takes it over before the engine has heard nothing for 10 s more. What is of no queue is not touched.
+//!
+//! - Each step of the end may take the task's `--grace`; one of several seconds may be over after another node has begun. Processes that are stopped themselves end when they go on.
+//! - An agent that is started again while the engine is away does not know when the one before was heard, and gives it 5 s.
+//! - By default what runs goes on, and one of two outcomes counts.
+//! - Kept by `partitions::a_node_that_is_to_stop_when_the_engine_does_not_hear_it_ends_its_tasks_before_another_one_begins_them`,
+//!   `partitions::tasks_that_were_ended_while_the_engine_answered_nobody_begin_again_when_it_is_back`,
+//!   `namespaces::a_node_whose_link_is_down_ends_its_tasks_before_another_one_begins_them_if_it_was_told_to`,
+//!   `imports_that_are_another_nodes_or_may_be_are_ended_as_if_cancelled_and_given_back` in `src/reactor/sharing_tests.rs` and the tests of the agent over a simulated engine.
 //!
 //! **An idempotency key with a queue is one task in the whole cluster.** The key is in the engine before its task is published, and names the task under whose id whoever submits it again publishes it: one message, one record, one run,
 //! whoever dies in between, and every submission has its outcome.
@@ -437,12 +453,14 @@
 //! `tracer.queued_ns` of a task of a queue is right within the errors of two measured offsets, and never below 0; offsets of more than a millisecond are on the CONSUMER span, and `tracer trace show` has its spans on one clock. Stored times are never changed.
 //!
 //! - The first messages of a node that starts wait 100 ms at most until its clock is measured, and their tasks are not corrected if it is not. An offset counts as it was when the task came, for all attempts of that node.
-//! - The span that stands in for an attempt which was lost with its node has the times of two clocks, and is not shifted. Spans below an attempt that were made on further machines are shifted with it.
+//! - The span that stands in for an attempt which was lost with its node has both its times by the clock of whoever wrote it, within the errors of the two offsets. It never ends before it begins, nor begins
+//!   before its submission. Spans below an attempt that were made on further machines are shifted with it.
 //! - The offset of an origin travels beside the signed message. Whoever may write to a queue can make it wrong, by a day at most, and with it the times that are shown.
 //! - `queued` in `tracer get` at the node that submitted is from the times of two clocks.
 //! - Kept by `clocks::the_spans_of_a_node_whose_clock_is_five_seconds_ahead_are_right_and_are_shown_on_one_clock`,
 //!   `clocks::the_spans_of_a_node_whose_clock_is_five_seconds_behind_are_right_and_are_shown_on_one_clock`,
-//!   `clocks::wrong_clocks_make_no_take_over_come_early_or_late`, and `the_true_offset_is_within_the_error` and its neighbours in `src/engine/clock.rs`.
+//!   `clocks::wrong_clocks_make_no_take_over_come_early_or_late`,
+//!   `clocks::the_span_of_an_attempt_that_was_lost_with_a_clock_ahead_of_its_writers_has_one_clock`, and `the_true_offset_is_within_the_error` and its neighbours in `src/engine/clock.rs`.
 //!
 //! **No process outlives its owner.** Kill head, worker or submission, any of them together, and what tasks have started ends too, daemons included.
 //!

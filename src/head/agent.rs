@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use tracer_core::count::Count;
+use tracer_core::count::{Count, Elapsed};
 use tracer_core::{ClusterTaskId, PlaceId};
 use tracer_engine::digest;
 
@@ -66,6 +66,10 @@ pub(super) struct AgentLink {
     questions: BTreeMap<u64, (Question, u64, u64)>,
     next_question: u64,
     put_aside: PutAside,
+    /// Number of imports that the head was told to end because the engine did not hear it.
+    ended_on_partition: u64,
+    /// While it does not: how many of those that were, and after what time.
+    cut_off: Option<(u32, Duration)>,
     /// Number of times that the engine has lost writes under this head, and the last one, for people.
     lost_writes: (u64, String),
     pub(super) digests: ModuleDigests,
@@ -123,6 +127,8 @@ impl AgentLink {
             questions: BTreeMap::new(),
             next_question: 0,
             put_aside: PutAside::default(),
+            ended_on_partition: 0,
+            cut_off: None,
             lost_writes: (0, String::new()),
             digests: ModuleDigests::default(),
         }
@@ -158,6 +164,7 @@ impl AgentLink {
             max_shared_value: self.engine.max_shared_value,
             trusted_keys: self.engine.trusted_keys.clone(),
             shared_commands: self.engine.shared_commands,
+            on_partition: self.engine.on_partition,
             module_folders,
             built_in_modules: builtin_names().map(str::to_owned).collect(),
         }))
@@ -218,6 +225,8 @@ impl AgentLink {
             credentials: self.engine.access.credentials.clone(),
             authority: self.engine.access.authority.clone(),
             is_insecure: self.engine.access.is_insecure,
+            on_partition: self.engine.on_partition,
+            ended_on_partition: self.ended_on_partition,
             put_aside: self.put_aside.count,
             cluster: None,
         }
@@ -242,9 +251,10 @@ impl AgentLink {
             let were = if *count == 1 { "was" } else { "were" };
             format!("{} of queues {were} put aside: {last}\n{PUT_ASIDE_HINT}", Count(*count, "message"))
         });
+        let cut_off = self.cut_off.map(|cut_off| cut_off_line(&self.engine.access.address, cut_off));
         let (times, lost) = &self.lost_writes;
         let lost = (*times > 0).then(|| lost.clone());
-        end.into_iter().chain(engine).chain(lost).chain(put_aside)
+        end.into_iter().chain(engine).chain(cut_off).chain(lost).chain(put_aside)
     }
 
     /// Ends it once nothing is left to be settled. True when it has ended.
@@ -271,6 +281,18 @@ impl AgentLink {
         self.give_up_at = None;
         false
     }
+}
+
+/// Says that the engine does not hear this node, and what was done about it.
+fn cut_off_line(address: &str, (ended, after): (u32, Duration)) -> String {
+    let ended = match ended {
+        1 => "1 task of a queue is ended here".to_owned(),
+        more => format!("{more} tasks of queues are ended here"),
+    };
+    format!(
+        "the engine at `{address}` has not heard this node for {}, so {ended} (--on-partition stop): another node may take over what it held",
+        Elapsed(after)
+    )
 }
 
 /// Hint for messages that were put aside.
@@ -419,6 +441,23 @@ impl HeadIo {
         );
         agent.lost_writes.1.clone_from(&line);
         self.log(line);
+    }
+
+    /// Notes that the engine does not hear this node, and that so many imports are ended for that.
+    pub(super) fn on_cut_off(&mut self, ended: u32, after_ms: u64) {
+        let Some(agent) = &mut self.agent else { return };
+        agent.ended_on_partition += u64::from(ended);
+        let cut_off = (ended, Duration::from_millis(after_ms));
+        agent.cut_off = Some(cut_off);
+        let line = cut_off_line(&agent.engine.access.address, cut_off);
+        self.log(line);
+    }
+
+    /// Notes that the engine hears this node again.
+    pub(super) fn on_heard_again(&mut self) {
+        if let Some(agent) = &mut self.agent {
+            agent.cut_off = None;
+        }
     }
 
     /// Tells whoever asked what was found of the engine.

@@ -943,6 +943,7 @@ impl Effects for HeadIo {
         let place = DeadOrigin { node_id: &self.node_id, worker: None, session_dir: &self.session_dir };
         match write_stand_in(of, model.as_ref(), folders, Finisher::Head(place), std::process::id()) {
             Ok(link) => {
+                fault::point("stood_in");
                 self.stories.spans.closed = self.stories.spans.closed.saturating_add(link.is_some().into());
                 self.stories.handover.look();
                 link

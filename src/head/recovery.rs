@@ -594,6 +594,11 @@ pub(super) fn write_stand_in(
         record.set_attribute(names::CLUSTER_TASK_ID, id.to_string().as_str().into());
         record.set_attribute(names::QUEUE, envelope.policy.queue.into());
     }
+    // Its times are by the clock of this node.
+    if let Some(clocks) = envelope.clocks {
+        record.set_attribute(names::CLOCK_OFFSET_NS, clocks.holder_ns.into());
+        record.set_attribute(names::ORIGIN_CLOCK_OFFSET_NS, clocks.origin_ns.into());
+    }
     record.links.extend(of.previous.map(link_back));
     let description = format!("node `{}`, which ran it, was lost", lost.node_id);
     let why = Why { error_type: NODE_LOST.into(), description };

@@ -84,8 +84,9 @@ pub fn on_cancel(
         lifecycle::end_unbegun(state, effects, worker_id, number, failure, now);
         return CancelReport::Cancelled;
     }
+    let why = if state.shared.is_superseded(id) { StopReason::Superseded } else { StopReason::Cancelled };
     // Afterwards the worker runs this task or none.
-    if stopping::stop_attempt(state, effects, worker_id, number, StopReason::Cancelled, grace_ns, now) {
+    if stopping::stop_attempt(state, effects, worker_id, number, why, grace_ns, now) {
         CancelReport::Cancelling
     } else {
         // It has ended, and its result is on the way.

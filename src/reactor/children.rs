@@ -100,6 +100,7 @@ fn was_cut_short(outcome: &Outcome) -> bool {
         outcome,
         Outcome::Failed(
             Failure::Cancelled
+                | Failure::Superseded
                 | Failure::Abandoned { .. }
                 | Failure::TimedOut { .. }
                 | Failure::WorkerLost { .. }
@@ -112,6 +113,9 @@ fn was_cut_short(outcome: &Outcome) -> bool {
 
 /// Returns what a task fails with that is cancelled.
 pub(crate) fn why_cancelled(state: &State, id: TaskId) -> Failure {
+    if state.shared.is_superseded(id) {
+        return Failure::Superseded;
+    }
     let submitter = state.tasks.get(id).and_then(|task| task.submitter);
     let has_left_it = |submitter: &TaskId| match state.tasks.get(*submitter).map(|task| task.progress()) {
         Some(Progress::Ended(ended)) => matches!(ended.outcome, Outcome::Failed(_)),

@@ -49,6 +49,7 @@ pub fn on_worker_exited(
             Failure::TimedOut { limit: *limit, after_ns: *after_ns }.to_string()
         }
         Some(Ending::Cancelled { .. }) => Failure::Cancelled.to_string(),
+        Some(Ending::Superseded { .. }) => Failure::Superseded.to_string(),
         Some(Ending::ActorEnded { actor, .. }) => format!("actor {actor} was ended"),
         // It ended in good order, and what it had not ended itself is what task code forgot.
         Some(Ending::Stopped | Ending::NotNeeded) if exit.error_type == EXITED_WELL => {
@@ -59,6 +60,7 @@ pub fn on_worker_exited(
     let error_type = match worker.ending() {
         Some(Ending::TimedOut { .. }) => "timeout".to_owned(),
         Some(Ending::Cancelled { .. } | Ending::ActorEnded { .. }) => "cancelled".to_owned(),
+        Some(Ending::Superseded { .. }) => Failure::Superseded.error_type(),
         Some(Ending::Stopped | Ending::NotNeeded) if exit.error_type == EXITED_WELL => "unfinished".to_owned(),
         _ => exit.error_type.clone(),
     };
@@ -93,7 +95,9 @@ pub fn on_worker_exited(
             Some(Ending::TimedOut { task, limit, after_ns }) if *task == grant.task => {
                 Failure::TimedOut { limit: *limit, after_ns: *after_ns }
             }
-            Some(Ending::Cancelled { task }) if *task == grant.task => children::why_cancelled(state, *task),
+            Some(Ending::Cancelled { task } | Ending::Superseded { task }) if *task == grant.task => {
+                children::why_cancelled(state, *task)
+            }
             Some(Ending::Stopped) => Failure::HeadStopped,
             _ if worker.to_stop().iter().any(|next| next.lease == grant.number) => {
                 let failure = why_to_stop(state, &worker, grant);
@@ -179,6 +183,9 @@ fn killed_for(worker: &Worker) -> Option<(TaskId, String)> {
     match worker.ending() {
         Some(Ending::TimedOut { task, .. }) => Some((*task, format!("{noun} {task} ran for too long and did not end"))),
         Some(Ending::Cancelled { task }) => Some((*task, format!("{noun} {task} was cancelled and did not end"))),
+        Some(Ending::Superseded { task }) => {
+            Some((*task, format!("{noun} {task} may be another node's and did not end")))
+        }
         _ => None,
     }
 }
@@ -203,7 +210,7 @@ fn why_to_stop(state: &State, worker: &Worker, grant: &Grant) -> Failure {
     match worker.to_stop().iter().find(|next| next.lease == grant.number).map(|next| next.why) {
         Some(StopReason::RunTimeout) => Failure::TimedOut { limit: TimeLimit::Run, after_ns: limits.run_ns },
         Some(StopReason::IdleTimeout) => Failure::TimedOut { limit: TimeLimit::Idle, after_ns: limits.idle_ns },
-        Some(StopReason::Cancelled) | None => children::why_cancelled(state, grant.task),
+        Some(StopReason::Cancelled | StopReason::Superseded) | None => children::why_cancelled(state, grant.task),
     }
 }
 

@@ -223,6 +223,7 @@ fn why_worker_ends(worker: &Worker) -> Option<String> {
             format!("task {task} {failure}")
         }
         Ending::Cancelled { task } => format!("task {task} was cancelled"),
+        Ending::Superseded { task } => format!("another node has task {task} by now, or may have"),
         Ending::StartTimedOut => "it did not get ready in time".into(),
         Ending::HookFailed => "its hook failed, and tracing is required".into(),
         Ending::ActorEnded { actor, .. } => format!("actor {actor} is to end"),

@@ -34,7 +34,7 @@ pub(crate) fn message_of_end(import: &Imported) -> Option<ToAgent> {
     })
 }
 
-/// Notes how an import has ended here: it has its outcome; or the head stops or has no process for it, and it is given back to whoever takes it.
+/// Notes how an import has ended here: it has its outcome; or the head stops, has no process for it or may have lost it, and it is given back to whoever takes it.
 pub(crate) fn note_end(
     shared: &mut SharedTasks,
     effects: &mut impl Effects,
@@ -46,9 +46,10 @@ pub(crate) fn note_end(
     let written = here.is_followed.then(|| effects.take_written(id));
     let was_cut_short = matches!(
         ended.outcome,
-        Outcome::Failed(Failure::HeadStopped | Failure::WorkerLost { .. } | Failure::Lost { .. })
+        Outcome::Failed(Failure::HeadStopped | Failure::Superseded | Failure::WorkerLost { .. } | Failure::Lost { .. })
     );
-    let end = if import.is_given_back || (here.is_stopping && was_cut_short) {
+    let is_let_go = here.is_stopping || import.is_superseded;
+    let end = if import.is_given_back || (is_let_go && was_cut_short) {
         let has_begun = ended.worker.is_some();
         // An attempt that had not begun is not counted, and the claim is for the next one.
         ImportEnd::GivenBack { attempt: if has_begun { attempt } else { attempt + 1 }, has_begun }

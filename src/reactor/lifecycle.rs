@@ -135,6 +135,11 @@ pub(crate) fn end_attempt(
         Err(_) => Verdict::Final,
     };
     let Verdict::Again { after_ns } = verdict else { return end_task(state, effects, id, ended) };
+    if state.shared.is_superseded(id) {
+        // Whoever has it goes on with it.
+        ended.outcome = Outcome::Failed(Failure::Superseded);
+        return end_task(state, effects, id, ended);
+    }
     let report = AttemptReport {
         number: task.attempt,
         worker_id: ended.worker,

@@ -45,7 +45,9 @@ pub fn on_result(state: &mut State, effects: &mut impl Effects, worker_id: Worke
     }
     state.ended_while_stopping += usize::from(state.is_stopping);
     let outcome = match result.outcome {
-        Outcome::Failed(Failure::Cancelled) => Outcome::Failed(children::why_cancelled(state, grant.task)),
+        Outcome::Failed(Failure::Cancelled | Failure::Superseded) => {
+            Outcome::Failed(children::why_cancelled(state, grant.task))
+        }
         outcome => outcome,
     };
     let ended = TaskEnd {

@@ -252,7 +252,7 @@ pub fn on_shared_lost(
         && let Some(task) = state.tasks.get(id)
     {
         let shared = state.shared.place.map(|place| ClusterTaskId { place, task: id });
-        stand_in(effects, (id, task.job, shared), lost, task.envelope());
+        stand_in(effects, (id, task.job, shared), (lost, task.submitted_unix_nano), task.envelope());
     }
     end(state, effects, id, attempt, lifecycle::unstarted(Failure::Lost { message: why }, now));
 }
@@ -307,7 +307,8 @@ pub fn on_import(state: &mut State, effects: &mut impl Effects, import: Import<'
     let id = state.tasks.insert(task);
     life::on_task(state, id);
     if problem.is_none() && !import.lost.is_empty() {
-        let (last, are_written) = stand_in(effects, (id, job, Some(import.id)), &import.lost, &import.envelope);
+        let lost = (&*import.lost, import.submitted_unix_nano);
+        let (last, are_written) = stand_in(effects, (id, job, Some(import.id)), lost, &import.envelope);
         // The attempt that follows has a link to it.
         if let Some(task) = state.tasks.get_mut(id) {
             task.past.get_or_insert_default().span = last;
@@ -317,8 +318,15 @@ pub fn on_import(state: &mut State, effects: &mut impl Effects, import: Import<'
         }
     }
     let (token, first_attempt) = (import.token.as_ref().into(), import.attempt);
-    let imported =
-        Imported { id: import.id, token, first_attempt, end: None, is_given_back: false, failed: Vec::new() };
+    let imported = Imported {
+        id: import.id,
+        token,
+        first_attempt,
+        end: None,
+        is_given_back: false,
+        is_superseded: false,
+        failed: Vec::new(),
+    };
     state.shared.imports.insert(id, imported);
     state.shared.imports_by_id.insert(import.id, id);
     match problem {
@@ -327,15 +335,19 @@ pub fn on_import(state: &mut State, effects: &mut impl Effects, import: Import<'
     }
 }
 
-/// Writes the spans of attempts that were lost with their nodes, each with a link to the one before. Returns the last, and whether all are written.
+/// Writes the spans of attempts that were lost with their nodes, each with a link to the one before. None begins before the task was submitted, or ends before
+/// it begins: their times come from the clocks of others. Returns the last, and whether all are written.
 fn stand_in(
     effects: &mut impl Effects,
     (task, job, shared): (TaskId, JobId, Option<ClusterTaskId>),
-    lost: &[LostElsewhere],
+    (lost, submitted_unix_nano): (&[LostElsewhere], u64),
     envelope: &[u8],
 ) -> (Option<SpanLink>, bool) {
     let (mut previous, mut are_written) = (None, true);
     for lost in lost {
+        let since_unix_nano = lost.since_unix_nano.max(submitted_unix_nano);
+        let until_unix_nano = lost.until_unix_nano.max(since_unix_nano);
+        let lost = &LostElsewhere { since_unix_nano, until_unix_nano, ..lost.clone() };
         let span = effects.stand_in(&StandIn { task, job, shared, lost, previous, envelope });
         are_written &= span.is_some();
         previous = span.or(previous);
@@ -392,6 +404,14 @@ pub fn on_stop_import(state: &mut State, effects: &mut impl Effects, id: Cluster
     if let Some(&task) = state.shared.imports_by_id.get(&id) {
         cancel::on_cancel(state, effects, task, stop.grace_ns, now);
     }
+}
+
+/// Ends an import that is another node's by now, or may be, as one that is cancelled.
+pub fn on_superseded(state: &mut State, effects: &mut impl Effects, id: ClusterTaskId, now: Now) {
+    let Some(&task) = state.shared.imports_by_id.get(&id) else { return };
+    let Some(import) = state.shared.imports.get_mut(&task).filter(|import| import.end.is_none()) else { return };
+    import.is_superseded = true;
+    cancel::on_cancel(state, effects, task, None, now);
 }
 
 /// Notes that the end of an import is in its record, or counts for nothing.

@@ -496,8 +496,8 @@ fn attempts_that_were_lost_with_their_nodes_have_spans_before_the_next_begins() 
     let lost = |attempt: u32| LostElsewhere {
         attempt,
         node_id: format!("node-{attempt}"),
-        since_unix_nano: 10,
-        until_unix_nano: 20,
+        since_unix_nano: if attempt == 1 { 10 } else { 600 },
+        until_unix_nano: if attempt == 1 { 20 } else { 590 },
     };
     let wanted = Import { attempt: 3, crashes: 2, lost: vec![lost(1), lost(2)], ..import(&plain(NEVER_AGAIN)) };
     on_import(&mut story.state, &mut story.effects, wanted, story.now);
@@ -506,6 +506,11 @@ fn attempts_that_were_lost_with_their_nodes_have_spans_before_the_next_begins() 
     let task = story.effects.stand_ins[0].0;
     let written = [(task, 1, "node-1".to_owned(), None), (task, 2, "node-2".to_owned(), Some(span(1)))];
     assert_eq!(story.effects.stand_ins, written);
+    assert_eq!(
+        story.effects.stand_in_times,
+        [(500, 500), (600, 600)],
+        "after the submission, and not to before they began"
+    );
     assert_eq!(story.effects.to_agent.last(), Some(&ToAgent::StoodIn { id: ID, attempt: 3 }));
     let past = story.state.tasks.get(TaskId(task)).and_then(|task| task.past.as_ref());
     assert_eq!(past.and_then(|past| past.span), Some(span(2)), "the attempt that follows has a link to it");
@@ -569,6 +574,53 @@ fn a_head_that_stops_gives_back_what_it_runs_for_others() {
     ];
     assert_eq!(given_back, expected.iter().collect::<Vec<_>>());
     assert!(has_unsettled(&story.state));
+}
+
+#[test]
+fn imports_that_are_another_nodes_or_may_be_are_ended_as_if_cancelled_and_given_back() {
+    let retried = Policy { retries: 5, ..NEVER_AGAIN };
+    let mut story = joined(1);
+    on_import(&mut story.state, &mut story.effects, import(&plain(retried)), story.now);
+    let other = ClusterTaskId { task: TaskId(2), ..ID };
+    on_import(&mut story.state, &mut story.effects, Import { id: other, ..import(&plain(retried)) }, story.now);
+    let local = story.submit_with(None, false);
+    let (worker, lease, task, _) = story.schedule()[0];
+    story.claim(worker, lease);
+    for id in [other, ID, ID, ClusterTaskId { task: TaskId(3), ..ID }] {
+        on_superseded(&mut story.state, &mut story.effects, id, story.now);
+    }
+    assert_eq!(story.effects.steps, [format!("ask {worker} to end {task}: Superseded")]);
+    for _ in 0..2 {
+        story.now.monotonic_ns += 60_000_000_000;
+        on_tick(&mut story.state, &mut story.effects, START_LIMIT_NS, story.now);
+    }
+    assert_eq!(story.effects.steps[1..], [format!("TERM for {worker}")]);
+    assert_eq!(story.effects.killed, [WorkerId(worker)]);
+    assert_eq!(story.exit(worker).why.error_type, "superseded", "of the spans that were open");
+    let given_back: Vec<_> =
+        story.effects.to_agent.iter().filter(|it| matches!(it, ToAgent::GivenBack { .. })).cloned().collect();
+    let expected = [
+        ToAgent::GivenBack { id: other, attempt: 1, has_begun: false },
+        ToAgent::GivenBack { id: ID, attempt: 1, has_begun: true },
+    ];
+    assert_eq!(given_back, expected);
+    let progress = story.state.tasks.get(local).map(|task| matches!(task.progress(), Progress::Waiting));
+    assert_eq!(progress, Some(true), "what is of no queue is not touched");
+
+    // One that comes to its end all the same has it, and one that would be tried again is not tried here.
+    let error = Failure::Error { type_name: "E".into(), message: "no".into(), stacktrace: String::new() };
+    for (outcome, is_end) in [(Outcome::Returned(vec![1]), true), (Outcome::Failed(error), false)] {
+        let mut story = joined(1);
+        on_import(&mut story.state, &mut story.effects, import(&plain(retried)), story.now);
+        let (worker, lease, ..) = story.schedule()[0];
+        story.claim(worker, lease);
+        on_superseded(&mut story.state, &mut story.effects, ID, story.now);
+        story.end(worker, lease, 5, outcome);
+        let last = story.effects.to_agent.last();
+        assert_eq!(matches!(last, Some(ToAgent::Ended { .. })), is_end, "{last:?}");
+        assert_eq!(matches!(last, Some(ToAgent::GivenBack { has_begun: true, .. })), !is_end, "{last:?}");
+        story.check();
+    }
 }
 
 #[test]

@@ -82,6 +82,7 @@ pub(crate) fn stop_attempt(
     let limits = task.limits.as_deref().copied().unwrap_or_default();
     worker.note_ending(match why {
         StopReason::Cancelled => Ending::Cancelled { task: id },
+        StopReason::Superseded => Ending::Superseded { task: id },
         StopReason::RunTimeout => Ending::TimedOut { task: id, limit: TimeLimit::Run, after_ns: limits.run_ns },
         StopReason::IdleTimeout => Ending::TimedOut { task: id, limit: TimeLimit::Idle, after_ns: limits.idle_ns },
     });

@@ -65,6 +65,8 @@ pub(crate) struct Remember {
     pub(crate) to_agent: Vec<ToAgent>,
     /// Task, attempt and node of spans that were written in the stead of lost nodes, each with the span it links to.
     pub(crate) stand_ins: Vec<(u64, u32, String, Option<SpanLink>)>,
+    /// Time of each of those spans: the beginning and the end.
+    pub(crate) stand_in_times: Vec<(u64, u64)>,
     /// Attempt whose span cannot be written in the stead of a lost node.
     pub(crate) unwritable: Option<u32>,
     /// True if there is no agent.
@@ -225,6 +227,7 @@ impl Effects for Remember {
 
     fn stand_in(&mut self, of: &StandIn<'_>) -> Option<SpanLink> {
         self.stand_ins.push((of.task.0, of.lost.attempt, of.lost.node_id.clone(), of.previous));
+        self.stand_in_times.push((of.lost.since_unix_nano, of.lost.until_unix_nano));
         let link = SpanLink { trace_id: [1; 16], span_id: [self.stand_ins.len() as u8; 8], trace_flags: 1 };
         Some(link).filter(|_| self.unwritable != Some(of.lost.attempt))
     }

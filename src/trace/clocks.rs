@@ -22,7 +22,7 @@ pub struct ClockShift {
     /// The span of the attempt.
     #[serde(serialize_with = "as_in_objects")]
     pub span_id: SpanId,
-    /// The node that ran it.
+    /// The node whose clock that was; none of a span that stands in for another, which names the node that was lost.
     pub node_id: Option<String>,
     /// Time by which they are shown later than they are stored with, in nanoseconds; negative if they are shown earlier.
     pub shift_ns: i64,
@@ -96,7 +96,8 @@ impl Trace {
                 Some((shift_ns, shift)) if shift_ns == span.clock_shift_ns => shift,
                 _ if span.clock_shift_ns == 0 => None,
                 _ => {
-                    let node_id = span.attribute(names::NODE_ID).and_then(|node| Some(node.as_str()?.to_owned()));
+                    let node_id = span.attribute(names::NODE_ID).filter(|_| !span.mentions(names::STAND_IN));
+                    let node_id = node_id.and_then(|node| Some(node.as_str()?.to_owned()));
                     let (span_id, shift_ns) = (span.span_id, span.clock_shift_ns);
                     shifts.push(ClockShift { span_id, node_id, shift_ns, spans: 0 });
                     Some(shifts.len() - 1)

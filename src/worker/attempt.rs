@@ -420,10 +420,13 @@ impl Attempts {
         match why {
             StopReason::RunTimeout => timed_out(TimeLimit::Run, envelope.run_limit),
             StopReason::IdleTimeout => timed_out(TimeLimit::Idle, envelope.policy.idle_limit),
-            StopReason::Cancelled if is_command || self.spool.was_stop_seen(lease.task.0) => {
-                Outcome::Failed(Failure::Cancelled)
+            StopReason::Cancelled | StopReason::Superseded
+                if !is_command && !self.spool.was_stop_seen(lease.task.0) =>
+            {
+                outcome
             }
-            StopReason::Cancelled => outcome,
+            StopReason::Cancelled => Outcome::Failed(Failure::Cancelled),
+            StopReason::Superseded => Outcome::Failed(Failure::Superseded),
         }
     }
 

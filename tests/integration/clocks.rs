@@ -175,25 +175,62 @@ fn the_spans_of_a_node_whose_clock_is_five_seconds_behind_are_right_and_are_show
     a_node_at("-5s", -5);
 }
 
-/// A message comes again ten seconds after it was held last, which was three before the death at the earliest; then its holder has to be silent for ten more.
-#[test]
-fn wrong_clocks_make_no_take_over_come_early_or_late() {
+/// A node at one time dies, and one at another time takes its task over.
+fn a_take_over(lost: &str, taker: (&str, i64)) {
     let Some(broker) = Broker::start() else { return };
-    let (Some(behind), Some(ahead)) = (FakeTime::start("-5s"), FakeTime::start("+5s")) else { return };
-    let (b, a) = (behind.holder(&broker), origin(&broker));
+    let (Some(time_of_lost), Some(time_of_taker)) = (FakeTime::start(lost), FakeTime::start(taker.0)) else { return };
+    let (b, a) = (time_of_lost.holder(&broker), origin(&broker));
+    for node in [&b, &a] {
+        agent_pid(node);
+    }
+    offset_of(&a, &b);
+    let submitted = now_ns();
     let (id, [started, go]) = submit_blocked(&a, &[], "one");
     a.wait_for_file(started.as_ref());
-    let c = ahead.holder(&broker);
+    let begun = now_ns();
+    let c = time_of_taker.holder(&broker);
     agent_pid(&c);
+    offset_of(&a, &c);
     fs::remove_file(&started).expect("it was there");
     let died = Instant::now();
     for process in b.processes() {
         kill_if_there(process.pid, Signal::KILL);
     }
+    let death = now_ns();
     wait_until_within(Duration::from_secs(60), "another node has begun it", || fs::metadata(&started).ok());
-    let silent = died.elapsed();
+    let (silent, taken_over) = (died.elapsed(), now_ns());
+    // A message comes again ten seconds after it was held last, which was three before the death at the earliest; then its holder has to be silent for ten more.
     assert!((17..50).contains(&silent.as_secs()), "{silent:?}");
     fs::write(go, "").expect("the folder is ours");
     let task = a.wait_for_task(id);
     assert_eq!((&task["state"], &task["attempt"]), (&json!("succeeded"), &json!(2)), "{task}");
+
+    // What stands in for the attempt of the lost node has the clock of its writer, and is moved with that.
+    let of_c = c.spans();
+    let stand_in = of_c.only("span that stands in", |span| *span.attribute("tracer.stand_in") == json!(true));
+    let by_right_clock = |key: &str| time_of(&stand_in.value, key) - taker.1 * SECOND_NS;
+    let about = |from: i64, to: i64| from - TOLERANCE_NS..=to + TOLERANCE_NS;
+    assert!(about(submitted, begun).contains(&by_right_clock("start_time")), "{}", stand_in.value);
+    assert!(about(death, taken_over).contains(&by_right_clock("end_time")), "{}", stand_in.value);
+    let offset = stand_in.attribute("tracer.clock_offset_ns").as_i64().expect("it says its clock");
+    assert!(is_near(offset, taker.1 * SECOND_NS), "{}", stand_in.value);
+    let folders = [&a, &c].map(|node| node.spans_dir().to_string_lossy().into_owned());
+    let shown = ["trace", "show", stand_in.trace_id(), "--format", "json"].into_iter();
+    let shown = shown.chain(folders.iter().flat_map(|folder| ["--spans-dir", folder])).collect::<Vec<_>>();
+    let shown = a.tracer(&shown).success().json();
+    let shifts = shown["clock_shifts"].as_array().expect("it is a list");
+    let of_stand_in = shifts.iter().find(|shift| shift["span_id"] == stand_in.value["context"]["span_id"]);
+    let shift = of_stand_in.unwrap_or_else(|| panic!("it is not shifted: {shown}"));
+    assert_eq!(shift["node_id"], Value::Null, "it names the lost node, whose clock was another one");
+    assert!(is_near(shift["shift_ns"].as_i64().expect("a number"), -taker.1 * SECOND_NS), "{shift}");
+}
+
+#[test]
+fn wrong_clocks_make_no_take_over_come_early_or_late() {
+    a_take_over("-5s", ("+5s", 5));
+}
+
+#[test]
+fn the_span_of_an_attempt_that_was_lost_with_a_clock_ahead_of_its_writers_has_one_clock() {
+    a_take_over("+5s", ("-5s", -5));
 }

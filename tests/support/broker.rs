@@ -27,7 +27,7 @@ pub struct Broker {
 }
 
 /// Returns the program, if it is installed: Debian has it where only root looks.
-fn program() -> Option<&'static str> {
+pub fn broker_program() -> Option<&'static str> {
     ["nats-server", "/usr/sbin/nats-server"]
         .into_iter()
         .find(|program| Command::new(program).arg("--version").stdout(Stdio::null()).status().is_ok())
@@ -68,7 +68,7 @@ impl Broker {
     }
 
     fn unstarted(port: u16) -> Option<Broker> {
-        if program().is_none() {
+        if broker_program().is_none() {
             skip("nats-server", "it is not installed");
             return None;
         }
@@ -88,7 +88,7 @@ impl Broker {
     }
 
     fn run(&mut self, jetstream: bool) {
-        let mut command = Command::new(program().expect("it was found"));
+        let mut command = Command::new(broker_program().expect("it was found"));
         if let Some(file) = &self.file {
             command.arg("-c").arg(file);
         } else {
@@ -109,6 +109,11 @@ impl Broker {
     pub fn address(&self) -> String {
         let scheme = if self.is_tls { "tls" } else { "nats" };
         format!("{scheme}://{}:{}", self.host, self.port)
+    }
+
+    /// The port that it listens on.
+    pub fn port(&self) -> u16 {
+        self.port
     }
 
     /// Sends a message with these headers, each a line, as any client could, and returns the answer.

@@ -13,6 +13,7 @@ use rustix::process::Signal;
 use serde_json::Value;
 
 use super::modules::{build_modules, module_folder};
+use super::network::in_network_of;
 use super::processes::{self, Process};
 use super::run::{Background, Run};
 use super::spans::Spans;
@@ -29,6 +30,8 @@ pub struct Builder {
     arguments: Vec<OsString>,
     env: Vec<(OsString, OsString)>,
     queue: Option<String>,
+    /// Process in whose network everything runs; none for the network of the tests.
+    network: Option<u32>,
 }
 
 impl Builder {
@@ -59,6 +62,12 @@ impl Builder {
     /// Queue that each task of `tracer submit` goes to; without it they name none.
     pub fn submits_to(mut self, queue: &str) -> Builder {
         self.queue = Some(queue.into());
+        self
+    }
+
+    /// Runs all commands of this cluster in the network namespace of a process.
+    pub fn in_network_of(mut self, pid: u32) -> Builder {
+        self.network = Some(pid);
         self
     }
 
@@ -158,7 +167,14 @@ impl Cluster {
 
     /// `program` in the environment of this cluster: nothing of the tests' own tracing in it, this folder as working directory.
     pub fn program(&self, program: impl AsRef<OsStr>) -> Command {
-        let mut command = Command::new(program);
+        let mut command = match self.builder.network {
+            None => Command::new(program),
+            Some(pid) => {
+                let mut command = in_network_of(pid);
+                command.arg(program);
+                command
+            }
+        };
         for (name, _) in std::env::vars_os() {
             let is_ours = |name: &str| {
                 ["TRACER_", "OTEL_", "RUST_BACKTRACE", "RUST_LOG"].iter().any(|prefix| name.starts_with(prefix))

@@ -118,6 +118,8 @@ pub enum Failure {
     },
     /// The head was stopped before the task had ended.
     HeadStopped,
+    /// The attempt counts for nothing: it is of a queue, and its node has lost the claim to it, or may have.
+    Superseded,
     /// The head died while a worker ran the task, and the worker with it.
     HeadLost,
     /// A task failed whose result was to be one of its arguments; it was not begun.
@@ -213,6 +215,8 @@ pub enum TimeLimit {
 pub enum StopReason {
     /// Someone cancelled the task.
     Cancelled,
+    /// Its node has lost the claim to the task, or may have.
+    Superseded,
     /// It has run for longer than it may.
     RunTimeout,
     /// It has written nothing for longer than it may.
@@ -242,6 +246,7 @@ impl Failure {
             Failure::Cancelled => "cancelled".into(),
             Failure::Abandoned { .. } => "abandoned".into(),
             Failure::HeadStopped => "stopped".into(),
+            Failure::Superseded => "superseded".into(),
             Failure::Input { .. } | Failure::InputForgotten { .. } => "input".into(),
             Failure::Refused { code, .. } => code.error_type(),
             Failure::HeadLost | Failure::Lost { .. } => "lost".into(),
@@ -306,6 +311,7 @@ impl fmt::Display for Failure {
                 write!(f, "lost: {message}; it is started at most once, so whether it was done is not known")
             }
             Failure::HeadStopped => f.write_str("the head was stopped before it had ended"),
+            Failure::Superseded => f.write_str("another node has its task by now, or may have, so it was ended here"),
             Failure::ActorDied { actor, target, cause, has_begun, .. } => {
                 let target = if target.is_empty() { String::new() } else { format!(" ({target})") };
                 let when = if *has_begun { "died while it ran" } else { "is dead" };
@@ -517,6 +523,7 @@ mod tests {
                 "lost: its worker died; it is started at most once, so whether it was done is not known",
             ),
             (Failure::HeadStopped, "stopped", "the head was stopped before it had ended"),
+            (Failure::Superseded, "superseded", "another node has its task by now, or may have, so it was ended here"),
         ]
     }
 

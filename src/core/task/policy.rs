@@ -177,7 +177,7 @@ pub fn charge(failure: &Failure) -> Option<Charge> {
         Failure::WorkerLost { .. } | Failure::HeadLost => Some(Charge::Crash),
         Failure::ActorDied { has_begun: true, .. } => Some(Charge::Crash),
         Failure::ActorDied { has_begun: false, .. } => None,
-        Failure::Cancelled | Failure::Abandoned { .. } | Failure::HeadStopped => None,
+        Failure::Cancelled | Failure::Abandoned { .. } | Failure::HeadStopped | Failure::Superseded => None,
         Failure::NoWorker { .. } | Failure::Deadlock { .. } => None,
         _ => Some(Charge::Own),
     }

@@ -2,7 +2,6 @@
 //! Their outcomes would change nothing, so their processes are ended.
 
 use tracer_core::ClusterTaskId;
-use tracer_ipc::protocol::Stop;
 
 use super::{Agent, Asked, ToHead};
 use crate::bundle::{BundleRecord, member};
@@ -47,7 +46,7 @@ impl Agent {
         if self.held.get(&id).is_some_and(|held| held.attempt.is_some()) {
             self.hurry_bundle_of(id);
             self.tell(ToHead::Log(format!("task {id} is ended here: another node has taken it over, or it has ended")));
-            self.tell(ToHead::Stop(id, Stop::default()));
+            self.tell(ToHead::Superseded(id));
         }
     }
 }

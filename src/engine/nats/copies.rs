@@ -2,6 +2,7 @@
 //! of both, and uses the engine no more until it is alone.
 
 use std::sync::atomic::Ordering;
+use std::time::Instant;
 
 use tracer_core::clock::now_unix_nano;
 
@@ -81,12 +82,17 @@ impl Nats {
 
     async fn write_beat(&self, beat: &[u8]) {
         let (told, sent_unix_nano) = (self.told_sequence(), now_unix_nano());
+        let sent = Instant::now();
         // The next one comes in some seconds.
         let published = self.context.publish(node_subject(self.place), beat.to_vec().into()).await;
         let Ok(acknowledgement) = published else { return };
         let acknowledged = acknowledgement.await.ok().map(|acknowledged| acknowledged.sequence);
         if let Some(revision) = acknowledged {
             self.note_sequence(told, revision);
+            // Of a copy, nothing else comes to the engine.
+            if !self.is_copied.load(Ordering::Relaxed) {
+                let _ = self.events.send(FromEngine::Heard(sent));
+            }
         }
         let acknowledged_unix_nano = now_unix_nano();
         self.note_beat(acknowledged.map(|revision| Sent { revision, sent_unix_nano, acknowledged_unix_nano }));

@@ -323,6 +323,9 @@ impl Server {
             FromAgent::LetGo(task) => reactor::on_claimed(state, task, None),
             FromAgent::Import(import) => reactor::on_import(state, io, import, now),
             FromAgent::Stop(id, stop) => reactor::on_stop_import(state, io, id, stop, now),
+            FromAgent::Superseded(id) => reactor::on_superseded(state, io, id, now),
+            FromAgent::CutOff { ended, after_ms } => io.on_cut_off(ended, after_ms),
+            FromAgent::HeardAgain => io.on_heard_again(),
             FromAgent::Settled(id) => reactor::on_settled(state, id),
             FromAgent::GiveBack(id) => reactor::on_give_back(state, io, id, now),
             FromAgent::Engine { is_reachable, text } => {

@@ -479,6 +479,12 @@ pub struct EngineReport {
     /// True if the engine may be on another machine without TLS.
     #[serde(default)]
     pub is_insecure: bool,
+    /// Fate of the tasks of queues that it runs when the engine does not hear it.
+    #[serde(default)]
+    pub on_partition: super::OnPartition,
+    /// Number of tasks of queues that this head was told to end for that.
+    #[serde(default)]
+    pub ended_on_partition: u64,
     /// Number of messages of queues that this head's agents have put aside, because nobody can run them or this node must not.
     #[serde(default)]
     pub put_aside: u64,

@@ -5,6 +5,7 @@ use std::borrow::Cow;
 use std::ffi::OsString;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::PathBuf;
+use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 use tracer_core::codec::{Put, Take, WireError};
@@ -191,7 +192,7 @@ pub struct LostElsewhere {
     pub attempt: u32,
     /// The node, as spans name it.
     pub node_id: String,
-    /// Time at which that node took it, in nanoseconds since the Unix epoch by that node's clock.
+    /// Time at which that node took it, in nanoseconds since the Unix epoch: by the clock of whoever is told, once its agent knows that.
     pub since_unix_nano: u64,
     /// Time of the next attempt, by the clock of the node that had that one.
     pub until_unix_nano: u64,
@@ -230,6 +231,29 @@ impl EngineAccess {
     }
 }
 
+/// Fate of the tasks of queues that a node runs, when the engine has not heard it for as long as its claims last.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum OnPartition {
+    /// They go on. Another node may run them too by then, and one of the outcomes counts.
+    #[default]
+    Continue,
+    /// They are ended.
+    Stop,
+}
+
+impl FromStr for OnPartition {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<OnPartition, String> {
+        match text {
+            "continue" => Ok(OnPartition::Continue),
+            "stop" => Ok(OnPartition::Stop),
+            _ => Err(format!("expected `continue` or `stop`, found `{text}`")),
+        }
+    }
+}
+
 /// A node, as its agent has to know it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AgentNode {
@@ -251,6 +275,8 @@ pub struct AgentNode {
     pub trusted_keys: Vec<String>,
     /// True if it runs commands of these queues too.
     pub shared_commands: bool,
+    /// Fate of what it runs when the engine does not hear it.
+    pub on_partition: OnPartition,
     /// Folders in which the head's workers look for modules, in their order.
     pub module_folders: Vec<PathBuf>,
     /// Names of the modules that are built in.
@@ -271,6 +297,7 @@ impl AgentNode {
         out.put_u32(self.trusted_keys.len() as u32);
         self.trusted_keys.iter().for_each(|key| out.put_str(key));
         out.put_u8(self.shared_commands.into());
+        out.put_u8((self.on_partition == OnPartition::Stop).into());
         out.put_u32(self.module_folders.len() as u32);
         self.module_folders.iter().for_each(|folder| out.put_bytes(folder.as_os_str().as_bytes()));
         out.put_u32(self.built_in_modules.len() as u32);
@@ -290,6 +317,7 @@ impl AgentNode {
                 .collect::<Result<_, WireError>>()?,
             trusted_keys: (0..take.u32()?).map(|_| Ok(take.str()?.to_owned())).collect::<Result<_, WireError>>()?,
             shared_commands: flag(take)?,
+            on_partition: if flag(take)? { OnPartition::Stop } else { OnPartition::Continue },
             module_folders: (0..take.u32()?)
                 .map(|_| Ok(OsString::from_vec(take.bytes()?.into()).into()))
                 .collect::<Result<_, WireError>>()?,
@@ -683,6 +711,17 @@ pub enum FromAgent<'a> {
     Import(Import<'a>),
     /// The origin of an import wants it to end.
     Stop(ClusterTaskId, Stop),
+    /// An import is another node's by now, or may be: it is to end here, and counts for nothing.
+    Superseded(ClusterTaskId),
+    /// The engine has not heard this node for as long as its claims last, and so many imports are to end for that.
+    CutOff {
+        /// Number of those that the head has.
+        ended: u32,
+        /// Time for which claims last, in milliseconds.
+        after_ms: u64,
+    },
+    /// The engine hears this node again.
+    HeardAgain,
     /// An import that has not begun is to be given back: other nodes may begin it at once.
     GiveBack(ClusterTaskId),
     /// The end of an import need not be remembered any more.
@@ -1013,6 +1052,16 @@ impl FromAgent<'_> {
                 put_id(out, *id);
                 stop.put(out);
             }
+            FromAgent::Superseded(id) => {
+                out.put_u8(17);
+                put_id(out, *id);
+            }
+            FromAgent::CutOff { ended, after_ms } => {
+                out.put_u8(18);
+                out.put_u32(*ended);
+                out.put_u64(*after_ms);
+            }
+            FromAgent::HeardAgain => out.put_u8(19),
             FromAgent::Settled(id) => {
                 out.put_u8(7);
                 put_id(out, *id);
@@ -1120,6 +1169,9 @@ impl FromAgent<'_> {
                 FromAgent::BundleClaimed(first, claim)
             }
             16 => FromAgent::LostWrites { told: take.u64()?, now: take.u64()? },
+            17 => FromAgent::Superseded(take_id(&mut take)?),
+            18 => FromAgent::CutOff { ended: take.u32()?, after_ms: take.u64()? },
+            19 => FromAgent::HeardAgain,
             14 => {
                 let (task, place, node_id) = (TaskId(take.u64()?), PlaceId(take.u64()?), take.str()?.into());
                 FromAgent::Output { task, place, node_id, output: SharedOutput::take(&mut take)? }
@@ -1179,6 +1231,7 @@ mod tests {
                 max_shared_value: 1 << 30,
                 trusted_keys: vec!["U".into()],
                 shared_commands: true,
+                on_partition: OnPartition::Stop,
                 module_folders: vec!["/opt/modules".into()],
                 built_in_modules: vec!["demo".into()],
             })),
@@ -1252,6 +1305,9 @@ mod tests {
             }),
             FromAgent::Output { task: TaskId(3), place: PlaceId(1), node_id: "b".into(), output: output() },
             FromAgent::Stop(ID, Stop { grace_ns: None }),
+            FromAgent::Superseded(ID),
+            FromAgent::CutOff { ended: 2, after_ms: 10_000 },
+            FromAgent::HeardAgain,
             FromAgent::Settled(ID),
             FromAgent::GiveBack(ID),
             FromAgent::Engine { is_reachable: true, text: "nats-server 2.9.10".into() },

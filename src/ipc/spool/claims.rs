@@ -128,6 +128,7 @@ fn reason_code(why: StopReason) -> u32 {
         StopReason::Cancelled => 1,
         StopReason::RunTimeout => 2,
         StopReason::IdleTimeout => 3,
+        StopReason::Superseded => 4,
     }
 }
 
@@ -142,6 +143,7 @@ pub(super) fn stop_reason(mapping: &Mapping, task: u64, attempt: u32) -> Option<
         1 => Some(StopReason::Cancelled),
         2 => Some(StopReason::RunTimeout),
         3 => Some(StopReason::IdleTimeout),
+        4 => Some(StopReason::Superseded),
         _ => None,
     }
 }

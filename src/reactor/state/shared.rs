@@ -41,6 +41,11 @@ pub(crate) struct SharedTasks {
 }
 
 impl SharedTasks {
+    /// Returns whether a task is one of another node that this one has lost, or may have.
+    pub(crate) fn is_superseded(&self, id: TaskId) -> bool {
+        self.imports.get(&id).is_some_and(|import| import.is_superseded)
+    }
+
     /// Notes that a task of a job is for a queue.
     pub(crate) fn open(&mut self, id: TaskId, job: JobId) {
         self.open.insert(id, Open::default());
@@ -167,6 +172,8 @@ pub(crate) struct Imported {
     pub end: Option<ImportEnd>,
     /// True once the head lets go of it before it has begun.
     pub is_given_back: bool,
+    /// True once it is another node's, or may be: unless it has an outcome by then, it is given back.
+    pub is_superseded: bool,
     /// Reports of attempts that failed here, encoded, with their numbers and whether they were crashes.
     pub failed: Vec<(u32, bool, Vec<u8>)>,
 }

@@ -191,6 +191,11 @@ pub(crate) enum Ending {
         /// The task, which gets this failure.
         task: TaskId,
     },
+    /// A running task of a queue is another node's, or may be.
+    Superseded {
+        /// The task, which gets this failure.
+        task: TaskId,
+    },
     /// It did not get ready in time.
     StartTimedOut,
     /// Its hook failed, and tracing is required.
@@ -348,7 +353,9 @@ impl Worker {
     pub(crate) fn note_attempt_ended(&mut self, lease: u64) {
         if self.stopping.is_some_and(|stopping| stopping.lease == lease) {
             self.stopping = None;
-            self.ending.take_if(|why| matches!(why, Ending::Cancelled { .. } | Ending::TimedOut { .. }));
+            self.ending.take_if(|why| {
+                matches!(why, Ending::Cancelled { .. } | Ending::Superseded { .. } | Ending::TimedOut { .. })
+            });
         }
         self.to_stop.retain(|next| next.lease != lease);
     }
