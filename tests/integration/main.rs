@@ -97,6 +97,7 @@ mod shared_commands;
 mod shared_deaths;
 mod shared_keys;
 mod shared_modules;
+mod shared_replicas;
 mod shared_storm;
 mod shared_values;
 mod soak;
