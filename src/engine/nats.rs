@@ -22,11 +22,11 @@ use async_nats::jetstream::ErrorCode;
 use async_nats::jetstream::consumer::pull::Batch;
 use async_nats::jetstream::consumer::{self, AckPolicy, DeliverPolicy, PullConsumer, PushConsumer};
 use async_nats::jetstream::context::{
-    Context, CreateStreamErrorKind, GetStreamErrorKind, PublishError, PublishErrorKind,
+    Context, CreateStreamErrorKind, GetStreamError, GetStreamErrorKind, PublishError, PublishErrorKind,
 };
 use async_nats::jetstream::message::PublishMessage;
 use async_nats::jetstream::stream::{
-    Config as StreamConfig, DiscardPolicy, LastRawMessageErrorKind, RetentionPolicy, StorageType,
+    Config as StreamConfig, DiscardPolicy, LastRawMessageErrorKind, RetentionPolicy, StorageType, Stream,
 };
 use async_nats::{Client, ClientError, ConnectOptions, Event, ServerError};
 use futures_util::StreamExt;
@@ -87,6 +87,9 @@ const QUEUE_BYTES: i64 = 1 << 30;
 const UNACKNOWLEDGED: i64 = 100_000;
 /// Tries to make a consumer, each as long as a request may take.
 const LEADER_TRIES: usize = 4;
+/// Time for an answer about a stream, and how often it is asked for. Servers that choose who leads a stream, as they do when one of them is gone, drop the question.
+const LEADER_ANSWERS: Duration = Duration::from_secs(2);
+const LEADER_QUESTIONS: usize = 5;
 /// Refusal of a message that is delivered again after a second.
 const GIVE_BACK_LATER: &str = "-NAK {\"delay\": 1000000000}";
 /// Pause before an engine that is there and not ready is tried again.
@@ -817,7 +820,7 @@ async fn make_stream(
     let config = StreamConfig { description: Some(bounds::description(None)), num_replicas, ..config };
     let name = config.name.clone();
     let no_jetstream = || EngineError::NoJetStream { address: address.into(), version: client.server_info().version };
-    match context.get_stream(&name).await {
+    match get_stream(context, &name, address).await? {
         Ok(stream) => {
             let there = &stream.cached_info().config;
             let found = there.description.as_deref().and_then(cluster_version);
@@ -850,6 +853,21 @@ async fn make_stream(
         CreateStreamErrorKind::JetStreamUnavailable => no_jetstream(),
         _ => EngineError::Asset { name, reason: with_causes(&error) },
     })
+}
+
+/// Asks about a stream, again when nobody answers.
+async fn get_stream(
+    context: &Context,
+    name: &str,
+    address: &str,
+) -> Result<Result<Stream, GetStreamError>, EngineError> {
+    for _ in 0..LEADER_QUESTIONS {
+        if let Ok(answer) = tokio::time::timeout(LEADER_ANSWERS, context.get_stream(name)).await {
+            return Ok(answer);
+        }
+    }
+    let (question, reason) = (format!("STREAM.INFO.{name}"), "no server leads the stream".into());
+    Err(EngineError::Answer { address: address.into(), question, reason })
 }
 
 /// True for what the client says of a question to JetStream that nobody takes.

@@ -386,6 +386,8 @@
 //!   `shared_deaths::a_queue_that_is_full_refuses_by_name_and_what_it_refused_never_runs`,
 //!   `shared_deaths::a_node_that_was_stopped_for_longer_than_a_take_over_ends_what_it_runs_and_changes_nothing`,
 //!   `shared_storm::of_nodes_and_a_broker_that_are_killed_and_stopped_at_random_each_accepted_task_has_one_end`,
+//!   `shared_storm::of_nodes_and_three_brokers_that_are_killed_and_stopped_at_random_each_accepted_task_has_one_end`,
+//!   `shared_replicas::each_task_ends_once_while_one_server_of_three_is_killed_and_comes_back`,
 //!   `engine::a_node_that_is_killed_whole_is_replaced_by_another_one`,
 //!   `namespaces::a_node_whose_link_is_down_is_replaced_and_its_outcome_counts_for_nothing_when_it_is_up_again`,
 //!   `shared_spans::whoever_dies_between_claim_stand_in_and_run_each_attempt_has_one_span_that_is_shown`,

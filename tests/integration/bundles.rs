@@ -222,7 +222,7 @@ fn an_origin_and_a_broker_that_are_killed_lose_no_task_of_a_bundle() {
     drop(running);
     broker.kill();
     write(&a, "go");
-    broker.start_again();
+    broker.come_back();
     a.start_head(&[]).success();
     let runs: Vec<Value> = ids.iter().map(|id| a.wait_for_task(*id)).collect();
     assert!(runs.iter().all(|task| task["state"] == "succeeded" && task["attempt"] == 1), "{runs:?}");

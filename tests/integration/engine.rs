@@ -127,7 +127,7 @@ fn what_cannot_be_joined_or_submitted_is_told_by_name() {
     assert!(warnings.contains("cannot be reached, so queues stand still"), "{warnings}");
 
     // What was refused never runs, also when there is somebody who would.
-    broker.start_again();
+    broker.come_back();
     let b = holder(&broker);
     agent_pid(&a);
     assert_eq!(submit("default").success().stdout_text(), "1\n");
@@ -195,7 +195,7 @@ fn a_broker_that_is_killed_right_after_it_has_acknowledged_loses_nothing() {
         .collect();
     broker.kill();
     fs::write(&running.1[1], "").unwrap();
-    broker.start_again();
+    broker.come_back();
     for id in ids.into_iter().chain([running.0]) {
         assert_eq!(a.wait_for_task(id)["state"], "succeeded", "task {id}");
     }

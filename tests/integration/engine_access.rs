@@ -5,9 +5,11 @@ use std::net::{IpAddr, UdpSocket};
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
-use serde_json::json;
+use nkeys::KeyPair;
+use serde_json::{Value, json};
+use tracer::Driver;
 
-use crate::support::{Broker, Builder, Certificates, Cluster, Run, skip, wait_until};
+use crate::support::{Broker, Builder, Certificates, Cluster, HOOK, Run, base64_url, skip, wait_until};
 
 /// A user's seed and public key.
 const NODE: [&str; 2] = [
@@ -70,6 +72,10 @@ fn an_engine_with_tls_and_nkeys_is_joined_and_each_wrong_way_is_told_with_what_m
     let run = a.tracer(&["submit", "task", "--queue", "default", "demo:my_function"]).success();
     assert_eq!(run.stdout_text(), "1\n");
     assert_eq!(b.tasks().len(), 1, "it ran on the other node");
+    let text = "0123456789abcdef".repeat(5 << 16);
+    let mut driver = Driver::connect(&a.temp_dir()).expect("its head runs");
+    let echoed = driver.remote("nested_tasks:echo").queue("default").arg(&text).unwrap().submit().unwrap();
+    assert!(driver.get::<String>(echoed).unwrap() == text, "5 MiB went through the engine, and back");
 
     refused(&broker, &[&node])
         .status(1)
@@ -159,4 +165,75 @@ fn credentials_that_are_refused_or_permit_too_little_are_told_while_a_head_runs_
     broker.start_again_with(&users(&user(NODE)));
     wait_for_engine(&cluster, true, "nats-server");
     cluster.tracer(&["submit", "task", "--queue", "default", "demo:my_function"]).success();
+}
+
+/// Returns claims about who has this key, signed by another one: a JWT as operators, accounts and users of servers have them.
+fn jwt(of: &KeyPair, by: &KeyPair, name: &str, claims: &Value) -> String {
+    let claims =
+        json!({ "iat": 1_700_000_000, "iss": by.public_key(), "sub": of.public_key(), "name": name, "nats": claims });
+    let parts = [json!({ "typ": "JWT", "alg": "ed25519-nkey" }), claims];
+    let signed = parts.map(|part| base64_url(part.to_string().as_bytes())).join(".");
+    let signature = by.sign(signed.as_bytes()).expect("it signs");
+    format!("{signed}.{}", base64_url(&signature))
+}
+
+/// Returns the claims of an account; one of tasks has JetStream without limits.
+fn account(has_jetstream: bool) -> Value {
+    let unlimited = ["subs", "data", "payload", "imports", "exports", "conn", "leaf"];
+    let of_jetstream = ["mem_storage", "disk_storage", "streams", "consumer"];
+    let limit =
+        |names: &[&str], limit: i64| names.iter().map(|name| ((*name).to_owned(), json!(limit))).collect::<Vec<_>>();
+    let mut limits: serde_json::Map<_, _> = limit(&unlimited, -1).into_iter().collect();
+    limits.extend(limit(&of_jetstream, if has_jetstream { -1 } else { 0 }));
+    limits.insert("wildcards".into(), json!(true));
+    json!({ "type": "account", "version": 2, "limits": limits })
+}
+
+/// Writes a user's creds file, as `nsc` does, and returns the flag that names it.
+fn creds_file(folder: &Path, name: &str, by: &KeyPair) -> (String, String) {
+    let user = KeyPair::new_user();
+    let claims = json!({ "type": "user", "version": 2, "subs": -1, "data": -1, "payload": -1, "pub": {}, "sub": {} });
+    let (token, seed) = (jwt(&user, by, name, &claims), user.seed().expect("it is new"));
+    let text = format!(
+        "-----BEGIN NATS USER JWT-----\n{token}\n------END NATS USER JWT------\n\n\
+         -----BEGIN USER NKEY SEED-----\n{seed}\n------END USER NKEY SEED------\n"
+    );
+    let path = folder.join(format!("{name}.creds"));
+    fs::write(&path, text).expect("the folder is ours");
+    fs::set_permissions(&path, Permissions::from_mode(0o600)).expect("it is ours");
+    (format!("--credentials={}", path.display()), user.public_key())
+}
+
+#[test]
+fn users_of_an_account_whose_operator_has_signed_it_share_tasks_with_their_creds_files() {
+    let Some(certificates) = Certificates::make() else { return };
+    let [authority, certificate, key] =
+        ["authority.pem", "server.pem", "server.key"].map(|file| certificates.path(file).display().to_string());
+    let (operator, system, tasks) = (KeyPair::new_operator(), KeyPair::new_account(), KeyPair::new_account());
+    let of_operator = jwt(&operator, &operator, "operator", &json!({ "type": "operator", "version": 2 }));
+    let [of_system, of_tasks] = [(&system, "system", false), (&tasks, "tasks", true)]
+        .map(|(key, name, has_jetstream)| jwt(key, &operator, name, &account(has_jetstream)));
+    let (system, tasks_key) = (system.public_key(), tasks.public_key());
+    let configuration = format!(
+        "tls {{ cert_file: \"{certificate}\", key_file: \"{key}\" }}\n\
+         operator: {of_operator}\nsystem_account: {system}\nresolver: MEMORY\n\
+         resolver_preload: {{ {system}: {of_system}, {tasks_key}: {of_tasks} }}\n"
+    );
+    let Some(broker) = Broker::start_configured(&configuration) else { return };
+    let folder = tempfile::tempdir().expect("a folder for credentials");
+    let ca = format!("--engine-ca={authority}");
+    let (node, _) = creds_file(folder.path(), "node", &tasks);
+    let (submitter, public_key) = creds_file(folder.path(), "submitter", &tasks);
+    let trusted = format!("--trusted-key={public_key}");
+
+    let b = joining(&broker, &[&ca, &node, "--queue=default", &trusted]).hook(HOOK).start();
+    let a = joining(&broker, &[&ca, &submitter]).start();
+    let run = a.tracer(&["submit", "task", "--queue", "default", "demo:my_function"]).success();
+    assert_eq!(run.stdout_text(), "1\n");
+    assert_eq!(b.tasks().len(), 1, "it ran on the other node, which trusts the nkey of the submitter's file");
+    a.tracer(&["doctor"]).success().stdout_contains("nothing to mend: nats-server ");
+    b.tracer(&["submit", "task", "--queue", "default", "demo:my_function"]).status(1).stderr_contains("trust");
+
+    let (stranger, _) = creds_file(folder.path(), "stranger", &KeyPair::new_account());
+    refused(&broker, &[&ca, &stranger]).status(1).stderr_contains("refuses the credentials of `");
 }

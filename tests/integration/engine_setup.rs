@@ -25,8 +25,9 @@ fn commands() -> Cluster {
 fn set_up(commands: &Cluster, flags: &[&str]) -> Option<Broker> {
     let port = free_ports_of_servers();
     let (port_text, store) = (port.to_string(), commands.file("store").display().to_string());
+    let version = Broker::version_of_tests()?;
     let command = ["engine", "config", "--output", "nats", "--port", &port_text, "--store", &store];
-    commands.tracer(&[&command[..], flags].concat()).success();
+    commands.tracer(&[&command[..], &["--server-version", &version], flags].concat()).success();
     Broker::start_file(&commands.file("nats/tracer.conf"), port)
 }
 
@@ -237,8 +238,10 @@ fn three_servers_with_tls_keep_three_copies_and_go_on_without_one_of_them() {
     let tls = certificates.path("authority.pem").parent().expect("it is in a folder").display().to_string();
     let port = free_ports_of_servers();
     let (port_text, store) = (port.to_string(), commands.file("store").display().to_string());
+    let Some(version) = Broker::version_of_tests() else { return };
     let command = ["engine", "config", "--servers", "3", "--tls", &tls, "--roles", "--output", "nats"];
-    commands.tracer(&[&command[..], &["--port", &port_text, "--store", &store]].concat()).success();
+    let flags = ["--port", &port_text, "--store", &store, "--server-version", &version];
+    commands.tracer(&[&command[..], &flags].concat()).success();
     let start = |at: u16| Broker::start_file(&commands.file(&format!("nats/tracer-{}.conf", at + 1)), port + at);
     let Some(mut first) = start(0) else { return };
     let others = [1, 2].map(|at| start(at).expect("the first one has started"));
@@ -302,7 +305,7 @@ fn three_servers_with_tls_keep_three_copies_and_go_on_without_one_of_them() {
     wait_until("it runs", submit);
     first.kill();
     wait_until_within(limit, "the two others go on", submit);
-    first.start_again();
+    first.come_back();
 }
 
 #[test]

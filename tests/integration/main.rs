@@ -100,6 +100,7 @@ mod shared_commands;
 mod shared_deaths;
 mod shared_keys;
 mod shared_modules;
+mod shared_replicas;
 mod shared_spans;
 mod shared_storm;
 mod shared_values;

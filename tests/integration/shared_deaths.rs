@@ -113,7 +113,7 @@ fn a_broker_that_is_killed_after_each_acknowledgement_loses_no_task() {
         let flags: &[&str] = if number % 2 == 0 { &["--at-most-once"] } else { &[] };
         let id = submit_counted(&a, flags, &path).expect("it is accepted");
         broker.kill();
-        broker.start_again();
+        broker.come_back();
         tasks.push((id, path));
     }
     for (id, path) in tasks {
@@ -136,7 +136,7 @@ fn an_engine_whose_store_is_wiped_is_said_to_have_lost_writes_and_what_waited_ru
     }
     broker.kill();
     broker.wipe();
-    broker.start_again();
+    broker.come_back();
     running.iter().for_each(|(_, [_, go])| fs::write(go, "").expect("the folder is ours"));
     let mut ended = |id: u64| {
         wait_until_within(Duration::from_secs(120), "it ends", || {

@@ -545,15 +545,26 @@ fn weather(mut storm: Storm) {
     assert!(counts.iter().all(|count| *count > 0), "{:?}", storm.counts);
 }
 
+/// Starts a node of a storm: the first ones have workers.
+fn node(number: usize, address: &str, flags: &[&str]) -> Cluster {
+    let is_holder = number < HOLDERS;
+    let builder = Cluster::builder().workers(if is_holder { WORKERS } else { 0 }).hook(HOOK);
+    let builder = builder.arg("--address").arg(address).arg("--engine-wait=2s");
+    let builder = flags.iter().fold(builder, |builder, flag| builder.arg(flag));
+    if is_holder { builder.arg("--queue=default=2").start() } else { builder.start() }
+}
+
 #[test]
 fn of_nodes_and_a_broker_that_are_killed_and_stopped_at_random_each_accepted_task_has_one_end() {
     let Some(broker) = Broker::start() else { return };
     let address = broker.address();
-    let start = |number: usize| {
-        let is_holder = number < HOLDERS;
-        let builder = Cluster::builder().workers(if is_holder { WORKERS } else { 0 }).hook(HOOK);
-        let builder = builder.arg("--address").arg(&address).arg("--engine-wait=2s");
-        if is_holder { builder.arg("--queue=default=2").start() } else { builder.start() }
-    };
-    weather(Storm::start(vec![broker], start));
+    weather(Storm::start(vec![broker], |number| node(number, &address, &[])));
+}
+
+#[test]
+fn of_nodes_and_three_brokers_that_are_killed_and_stopped_at_random_each_accepted_task_has_one_end() {
+    let Some(brokers) = Broker::start_three() else { return };
+    let addresses: Vec<_> = brokers.iter().map(Broker::address).collect();
+    // Without TLS a node goes to another server only if it may.
+    weather(Storm::start(brokers, |number| node(number, &addresses[number % addresses.len()], &["--insecure-engine"])));
 }

@@ -136,7 +136,7 @@ fn an_engine_that_is_killed_in_the_middle_of_a_value_loses_nothing() {
     driver.send().unwrap();
     wait_until("the origin's agent puts pieces into the engine", || (values(&broker).0 > 5).then_some(()));
     broker.kill();
-    broker.start_again();
+    broker.come_back();
     assert!(driver.get_value(echoed).unwrap().decode::<&str>().unwrap() == text);
     wait_for_no_values(&broker);
 }

@@ -1,10 +1,12 @@
 //! A real NATS server, in a folder and on a port of its own.
 
+use std::fs::OpenOptions;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
 use rustix::process::Signal;
@@ -13,30 +15,95 @@ use serde_json::{Value, json};
 use super::skip;
 use super::wait::{DEADLINE, wait_until};
 
-/// A `nats-server` with JetStream. Dropped, it is killed.
+/// The variable that says what runs as the server of a test: a [`Kind`].
+const KIND: &str = "TRACER_TEST_BROKER";
+/// The variable that names the program of a current version.
+const CURRENT: &str = "TRACER_CURRENT_NATS_SERVER";
+/// The variable that names a file to which each server that starts adds its version.
+const STARTED: &str = "TRACER_TEST_BROKERS";
+
+/// What runs as a server.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    /// The one that is installed: Debian's is 2.9.10.
+    Debian,
+    /// A current one.
+    Current,
+    /// A current one that syncs each write before it acknowledges.
+    Always,
+    /// Three of those; where a test has a configuration of its own, one.
+    Cluster,
+}
+
+impl Kind {
+    /// Returns the one that is asked for by [`KIND`].
+    fn of_tests() -> Kind {
+        match std::env::var(KIND).as_deref() {
+            Err(_) | Ok("" | "debian") => Kind::Debian,
+            Ok("current") => Kind::Current,
+            Ok("always") => Kind::Always,
+            Ok("cluster") => Kind::Cluster,
+            Ok(other) => panic!("{KIND}: expected `debian`, `current`, `always` or `cluster`, found `{other}`"),
+        }
+    }
+
+    /// Returns the program and its version; none, and the test is skipped, if there is none. Debian has its own where only root looks.
+    fn program(self) -> Option<&'static (String, String)> {
+        static PROGRAMS: [OnceLock<Option<(String, String)>>; 2] = [const { OnceLock::new() }; 2];
+        let with_version = |program: String| {
+            let said = Command::new(&program).arg("--version").output().ok()?.stdout;
+            Some((program, String::from_utf8_lossy(&said).trim().replace("nats-server: v", "nats-server ")))
+        };
+        if self == Kind::Debian {
+            let programs = || ["nats-server", "/usr/sbin/nats-server"].map(str::to_owned).into_iter();
+            let found = PROGRAMS[0].get_or_init(|| programs().find_map(with_version));
+            return found.as_ref().or_else(|| {
+                skip("nats-server", "it is not installed");
+                None
+            });
+        }
+        let found = PROGRAMS[1].get_or_init(|| with_version(std::env::var(CURRENT).ok()?));
+        found.as_ref().or_else(|| {
+            skip("current nats-server", format!("{CURRENT} names none"));
+            None
+        })
+    }
+}
+
+/// Returns the program that tests run as a server; none, and the test is skipped, if there is none.
+pub fn broker_program() -> Option<&'static str> {
+    Kind::of_tests().program().map(|(program, _)| program.as_str())
+}
+
+/// A `nats-server` with JetStream, or three. Dropped, it is killed.
 pub struct Broker {
+    kind: Kind,
     folder: tempfile::TempDir,
     host: IpAddr,
     port: u16,
     is_tls: bool,
+    has_jetstream: bool,
     /// Lines of its configuration beside where it listens and keeps things.
     configuration: String,
     /// File that is all of its configuration, of one that was started with such.
     file: Option<PathBuf>,
     child: Option<Child>,
-}
-
-/// Returns the program, if it is installed: Debian has it where only root looks.
-pub fn broker_program() -> Option<&'static str> {
-    ["nats-server", "/usr/sbin/nats-server"]
-        .into_iter()
-        .find(|program| Command::new(program).arg("--version").stdout(Stdio::null()).status().is_ok())
+    /// Further servers of its cluster, to which everything happens that happens to it.
+    others: Vec<Broker>,
 }
 
 impl Broker {
-    /// Starts one, or skips the test.
+    /// Starts one, or three that keep three copies, or skips the test.
     pub fn start() -> Option<Broker> {
-        Broker::start_with("", true)
+        match Kind::of_tests() {
+            Kind::Cluster => {
+                let mut others = Broker::start_three()?;
+                let mut first = others.remove(0);
+                first.others = others;
+                Some(first)
+            }
+            _ => Broker::start_with("", true),
+        }
     }
 
     /// Starts one that has no JetStream, or skips the test.
@@ -54,53 +121,109 @@ impl Broker {
         Broker::start_at(host, configuration, true)
     }
 
-    fn start_with(configuration: &str, jetstream: bool) -> Option<Broker> {
-        Broker::start_at(Ipv4Addr::LOCALHOST.into(), configuration, jetstream)
+    /// Starts three current ones that know each other and sync each write, and makes streams with three copies on them; or skips the test. A client goes to
+    /// the others only with `--insecure-engine` where there is no TLS.
+    pub fn start_three() -> Option<Vec<Broker>> {
+        Kind::Cluster.program()?;
+        let port = free_ports_of_servers();
+        let route = |at: u16| format!("nats://127.0.0.1:{}", port + at + 2000);
+        let start = |at: u16| {
+            let mut broker = Broker::unstarted(Kind::Cluster, port + at)?;
+            let routes: Vec<_> = (0..3).filter(|other| *other != at).map(route).collect();
+            let routes = routes.join(", ");
+            broker.configuration = format!(
+                "server_name: tracer-{}\nhttp: 127.0.0.1:{}\ncluster {{ name: tracer, listen: 127.0.0.1:{}, routes: [ {routes} ] }}\n",
+                at + 1,
+                port + at + 4000,
+                port + at + 2000
+            );
+            broker.run();
+            Some(broker)
+        };
+        let brokers = (0..3).map(start).collect::<Option<Vec<_>>>()?;
+        let mut init = Command::new(env!("CARGO_BIN_EXE_tracer"));
+        init.env_clear().args([
+            "engine",
+            "init",
+            "--replicas",
+            "3",
+            "--queue",
+            "default",
+            "--address",
+            &brokers[0].address(),
+        ]);
+        // Servers that have just started have to find each other first.
+        wait_until("the servers take streams", || {
+            let run = init.output().expect("it starts");
+            run.status.success().then_some(())
+        });
+        Some(brokers)
     }
 
-    fn start_at(host: IpAddr, configuration: &str, jetstream: bool) -> Option<Broker> {
-        let mut broker = Broker::unstarted(free_port())?;
+    fn start_with(configuration: &str, has_jetstream: bool) -> Option<Broker> {
+        Broker::start_at(Ipv4Addr::LOCALHOST.into(), configuration, has_jetstream)
+    }
+
+    fn start_at(host: IpAddr, configuration: &str, has_jetstream: bool) -> Option<Broker> {
+        let mut broker = Broker::unstarted(Kind::of_tests(), free_port())?;
         broker.host = host;
         broker.is_tls = configuration.contains("tls {");
+        broker.has_jetstream = has_jetstream;
         broker.configuration = configuration.to_owned();
-        broker.run(jetstream);
+        broker.run();
         Some(broker)
     }
 
-    fn unstarted(port: u16) -> Option<Broker> {
-        if broker_program().is_none() {
-            skip("nats-server", "it is not installed");
-            return None;
-        }
-        let folder = tempfile::Builder::new().prefix("tracer-broker-").tempdir().expect("a folder for the broker");
-        let (host, configuration) = (Ipv4Addr::LOCALHOST.into(), String::new());
-        Some(Broker { folder, host, port, is_tls: false, configuration, file: None, child: None })
+    fn unstarted(kind: Kind, port: u16) -> Option<Broker> {
+        kind.program()?;
+        Some(Broker {
+            kind,
+            folder: tempfile::Builder::new().prefix("tracer-broker-").tempdir().expect("a folder for the broker"),
+            host: Ipv4Addr::LOCALHOST.into(),
+            port,
+            is_tls: false,
+            has_jetstream: true,
+            configuration: String::new(),
+            file: None,
+            child: None,
+            others: Vec::new(),
+        })
     }
 
     /// Starts one with a configuration file that says all, this port of loopback among it; or skips the test.
     pub fn start_file(file: &Path, port: u16) -> Option<Broker> {
-        let mut broker = Broker::unstarted(port)?;
+        let mut broker = Broker::unstarted(Kind::of_tests(), port)?;
         broker.configuration = std::fs::read_to_string(file).expect("there is a configuration");
         broker.is_tls = broker.configuration.contains("tls {");
         broker.file = Some(file.into());
-        broker.run(true);
+        broker.run();
         Some(broker)
     }
 
-    fn run(&mut self, jetstream: bool) {
-        let mut command = Command::new(broker_program().expect("it was found"));
-        if let Some(file) = &self.file {
-            command.arg("-c").arg(file);
-        } else {
-            let configuration = self.folder.path().join("nats.conf");
-            std::fs::write(&configuration, &self.configuration).expect("its folder is ours");
-            command.arg("-c").arg(configuration);
+    /// Returns the version of the servers that `tracer engine config` is to write files for.
+    pub fn version_of_tests() -> Option<String> {
+        Kind::of_tests().program().map(|(_, version)| version.trim_start_matches("nats-server ").to_owned())
+    }
+
+    fn run(&mut self) {
+        let (program, version) = self.kind.program().expect("it was found");
+        let mut command = Command::new(program);
+        let file = self.file.clone().unwrap_or_else(|| {
+            let file = self.folder.path().join("nats.conf");
+            let sync = match self.kind {
+                Kind::Debian | Kind::Current => "",
+                Kind::Always | Kind::Cluster => "\n  sync_interval: always",
+            };
+            let jetstream = match self.has_jetstream {
+                true => format!("jetstream {{\n  store_dir: \"{}\"{sync}\n}}\n", self.folder.path().display()),
+                false => String::new(),
+            };
+            std::fs::write(&file, format!("{jetstream}{}", self.configuration)).expect("its folder is ours");
             command.args(["-a", &self.host.to_string(), "-p", &self.port.to_string()]);
-            if jetstream {
-                command.arg("-js").arg("-sd").arg(self.folder.path());
-            }
-        }
-        command.stdout(Stdio::null()).stderr(Stdio::null());
+            file
+        });
+        note_start(version, &std::fs::read_to_string(&file).expect("it is there"));
+        command.arg("-c").arg(file).stdout(Stdio::null()).stderr(Stdio::null());
         self.child = Some(command.spawn().expect("the broker starts"));
         wait_until("the broker listens", || TcpStream::connect(SocketAddr::new(self.host, self.port)).ok());
     }
@@ -176,46 +299,56 @@ impl Broker {
             let _ = child.kill();
             child.wait().expect("it is ours");
         }
+        self.others.iter_mut().for_each(Broker::kill);
     }
 
     /// Sends a signal to it while it runs.
     pub fn signal(&self, signal: Signal) {
         super::kill(self.child.as_ref().expect("it runs").id(), signal);
+        self.others.iter().for_each(|other| other.signal(signal));
     }
 
     /// Has one that was stopped go on, and starts one that was killed again.
     pub fn come_back(&mut self) {
         match &self.child {
-            Some(_) => self.signal(Signal::CONT),
-            None => self.run(true),
+            Some(child) => super::kill(child.id(), Signal::CONT),
+            None => self.run(),
         }
+        self.others.iter_mut().for_each(Broker::come_back);
     }
 
     /// Kills it, and starts it again with other lines of configuration.
     pub fn start_again_with(&mut self, configuration: &str) {
         self.kill();
         configuration.clone_into(&mut self.configuration);
-        self.run(true);
+        self.run();
     }
 
     /// Starts it again if it has ended by itself, as whoever supervises it would: 2.9.10 dereferences a null pointer when it is asked for a message of a stream
     /// that is just being made.
     pub fn supervise(&mut self) {
         if self.child.as_mut().is_some_and(|child| !matches!(child.try_wait(), Ok(None))) {
-            self.kill();
-            self.run(true);
+            self.child = None;
+            self.run();
         }
+        self.others.iter_mut().for_each(Broker::supervise);
     }
 
     /// Removes all that one has on its disk that was killed.
     pub fn wipe(&self) {
         std::fs::remove_dir_all(self.folder.path().join("jetstream")).expect("its folder is ours");
+        self.others.iter().for_each(Broker::wipe);
     }
+}
 
-    /// Starts it again over what it has on its disk.
-    pub fn start_again(&mut self) {
-        self.run(true);
-    }
+/// Adds a server that starts to the list of the gate (`.ci/run`), which cannot see what a test prints that passes.
+fn note_start(version: &str, configuration: &str) {
+    let Some(path) = std::env::var_os(STARTED) else { return };
+    let sync = if configuration.contains("\n  sync_interval: always") { ", sync_interval: always" } else { "" };
+    let cluster = if configuration.contains("\ncluster {") { ", one of three" } else { "" };
+    let mut file = OpenOptions::new().create(true).append(true).open(&path).expect("the list can be written to");
+    // One write, because several test binaries may append at once.
+    file.write_all(format!("{version}{sync}{cluster}\n").as_bytes()).expect("the list can be written to");
 }
 
 /// A client of a broker that has signed in.
@@ -296,7 +429,7 @@ fn read_answer(lines: &mut BufReader<TcpStream>) -> Vec<u8> {
 }
 
 /// Returns bytes as URLs have them.
-fn base64_url(bytes: &[u8]) -> String {
+pub fn base64_url(bytes: &[u8]) -> String {
     const DIGITS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_";
     let digit = |bits: u32| char::from(DIGITS[(bits & 63) as usize]);
     let mut text = String::new();

@@ -26,7 +26,7 @@ mod spans;
 mod terminal;
 mod wait;
 
-pub use broker::{Broker, broker_program, free_port, free_ports_of_servers};
+pub use broker::{Broker, base64_url, broker_program, free_port, free_ports_of_servers};
 pub use cluster::{Builder, Cluster, Cluster as Head};
 pub use foreign::{build_standalone, cargo_on_new_crate, compile_c, compile_c_with};
 pub use http::{Answer, Api, Ask, read_answer, read_chunk, read_head};

@@ -50,7 +50,7 @@ impl Agent {
         }
         self.hearing.is_cut_off = true;
         self.let_go_of_unimported();
-        let running = self.held.iter().filter(|(_, held)| held.attempt.is_some()).map(|(id, _)| *id);
+        let running = self.held.iter().filter(|(_, held)| held.attempt.is_some()).map(|(id, _)| id);
         let running: Vec<_> = running.collect();
         if !running.is_empty() {
             self.tell(ToHead::CutOff(u32::try_from(running.len()).unwrap_or(u32::MAX)));

@@ -186,6 +186,13 @@ fn output(mut command: Command) -> Result<Vec<u8>, Failure> {
     Err(format!("`{program}` ended with {}: {}", output.status, String::from_utf8_lossy(&output.stderr)).into())
 }
 
+/// Runs `tracer` with these arguments to its end.
+pub(crate) fn run_tracer(place: &Place, arguments: &[&str]) -> Result<(), Failure> {
+    let mut run = command(TRACER, place.folder.path());
+    run.args(arguments);
+    output(run).map(drop)
+}
+
 fn stop(folder: &Path, flags: &[&str]) -> Result<(), Failure> {
     let mut stop = command(TRACER, folder);
     stop.arg("stop").args(flags);

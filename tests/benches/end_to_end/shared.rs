@@ -1,6 +1,7 @@
 //! Tasks of queues, over a NATS server on this machine: what a node pays that has joined, and one shared task and many of them beside what the engine alone
-//! takes by the same client for the least that they need of it. Without `nats-server` nothing is measured.
+//! takes by the same client for the least that they need of it; both also on current servers that sync each write, one and three. Without `nats-server` nothing is measured.
 
+mod current;
 mod engine_alone;
 mod node;
 
@@ -38,10 +39,18 @@ impl Broker {
         let mut programs = ["nats-server", "/usr/sbin/nats-server"].into_iter();
         let is_there = |program: &&str| Command::new(program).arg("--version").stdout(Stdio::null()).status().is_ok();
         let Some(program) = programs.find(is_there) else { return Ok(None) };
-        let folder = tempfile::Builder::new().prefix("broker-").tempdir_in(env!("CARGO_TARGET_TMPDIR"))?;
         let port = TcpListener::bind("127.0.0.1:0")?.local_addr()?.port();
+        Broker::run(program, port, "", "").map(Some)
+    }
+
+    /// Starts a program with further lines of configuration, of JetStream and of all.
+    fn run(program: &str, port: u16, of_jetstream: &str, of_all: &str) -> Result<Broker, Failure> {
+        let folder = tempfile::Builder::new().prefix("broker-").tempdir_in(env!("CARGO_TARGET_TMPDIR"))?;
+        let file = folder.path().join("nats.conf");
+        let store = folder.path().display();
+        std::fs::write(&file, format!("jetstream {{\n  store_dir: \"{store}\"\n  {of_jetstream}\n}}\n{of_all}"))?;
         let mut command = Command::new(program);
-        command.args(["-a", "127.0.0.1", "-p", &port.to_string(), "-js", "-sd"]).arg(folder.path());
+        command.args(["-a", "127.0.0.1", "-p", &port.to_string(), "-c"]).arg(file);
         let child = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn()?;
         let broker = Broker { child, address: format!("nats://127.0.0.1:{port}"), _folder: folder };
         let begun = Instant::now();
@@ -51,7 +60,7 @@ impl Broker {
             }
             std::thread::sleep(Duration::from_millis(10));
         }
-        Ok(Some(broker))
+        Ok(broker)
     }
 
     fn address(&self) -> &str {
@@ -81,7 +90,7 @@ pub(crate) fn measure(run: &mut Run) -> Result<(), Failure> {
     say("engine alone: one task after another, and several at a time");
     let (trips, tasks) = (run.effort.round_trips, run.effort.tasks);
     let one = engine_alone::measure(&broker.address, &Alone::of_one(trips, 1))?;
-    let bundled = Alone { messages: tasks.div_ceil(BUNDLE), in_flight: BUNDLES, tasks: BUNDLE };
+    let bundled = Alone { messages: tasks.div_ceil(BUNDLE), in_flight: BUNDLES, tasks: BUNDLE, copies: 1 };
     let bundled = tasks as f64 / engine_alone::measure(&broker.address, &bundled)?.seconds;
     let singles = trips as f64 / engine_alone::measure(&broker.address, &Alone::of_one(trips, ONCE_AT_A_TIME))?.seconds;
 
@@ -135,7 +144,7 @@ pub(crate) fn measure(run: &mut Run) -> Result<(), Failure> {
     if attempts < expected {
         return Err(format!("{expected} shared tasks left {attempts} spans of attempts").into());
     }
-    Ok(())
+    current::measure(run)
 }
 
 /// Local no-op tasks of a node that has joined, beside those of one that has not: by turns, as no machine is equally fast all the time.

@@ -31,11 +31,13 @@ pub(super) struct Alone {
     pub(super) in_flight: usize,
     /// Tasks in each.
     pub(super) tasks: usize,
+    /// Copies that the servers keep.
+    pub(super) copies: usize,
 }
 
 impl Alone {
     pub(super) fn of_one(messages: usize, in_flight: usize) -> Alone {
-        Alone { messages, in_flight, tasks: 1 }
+        Alone { messages, in_flight, tasks: 1, copies: 1 }
     }
 }
 
@@ -54,7 +56,7 @@ fn runtime() -> Result<tokio::runtime::Runtime, Failure> {
 pub(super) fn measure(address: &str, alone: &Alone) -> Result<Found, Failure> {
     runtime()?.block_on(async {
         let context = jetstream::new(async_nats::connect(address).await?);
-        make(&context).await
+        make(&context, alone.copies).await
     })?;
     let (holder, messages, in_flight, tasks) = (address.to_owned(), alone.messages, alone.in_flight, alone.tasks);
     let holder = std::thread::spawn(move || {
@@ -66,7 +68,7 @@ pub(super) fn measure(address: &str, alone: &Alone) -> Result<Found, Failure> {
     Ok(found)
 }
 
-async fn make(context: &Context) -> Result<(), Failure> {
+async fn make(context: &Context, copies: usize) -> Result<(), Failure> {
     for name in [QUEUE, RECORDS] {
         let _ = context.delete_stream(name).await;
     }
@@ -76,6 +78,7 @@ async fn make(context: &Context) -> Result<(), Failure> {
         retention: RetentionPolicy::WorkQueue,
         discard: DiscardPolicy::New,
         max_messages_per_subject: 1,
+        num_replicas: copies,
         ..Config::default()
     };
     let consumer = pull::Config {
@@ -86,7 +89,13 @@ async fn make(context: &Context) -> Result<(), Failure> {
     };
     context.create_stream(queue).await?.create_consumer(consumer).await?;
     let subjects = vec!["bench.record.*".into()];
-    let records = Config { name: RECORDS.into(), subjects, max_messages_per_subject: 1, ..Config::default() };
+    let records = Config {
+        name: RECORDS.into(),
+        subjects,
+        max_messages_per_subject: 1,
+        num_replicas: copies,
+        ..Config::default()
+    };
     context.create_stream(records).await?;
     Ok(())
 }
