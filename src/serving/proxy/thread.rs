@@ -17,7 +17,7 @@ use tokio::net::unix::pipe;
 use tokio::sync::mpsc::UnboundedReceiver;
 use tokio::task::AbortHandle;
 use tracer_ipc::claims::SharedClaims;
-use tracer_ipc::replica_table::{CallerIndex, DeploymentIndex, ReplicaIndex, ReplicaTable};
+use tracer_ipc::replica_table::{CallerIndex, ReplicaIndex, ReplicaTable};
 use tracer_ipc::serving::{ProxyReport, ProxySettings};
 
 use super::access_log::{AccessLog, Line};

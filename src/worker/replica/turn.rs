@@ -426,7 +426,7 @@ impl Replica {
         }
         let began_unix_nano = now_unix_nano();
         let context = Context::of(opening, headers);
-        let mut facts = Facts::new(began_unix_nano, &context);
+        let facts = Facts::new(began_unix_nano, &context);
         if is_call && !self.takes_calls {
             if lane.claims.claim(id.into()) {
                 lane.refuse_call(id, opening.target);
