@@ -12,6 +12,13 @@
 //! the rest are looked at. If none has, the request waits behind those of the same caller that came before it, up to the bound of the
 //! deployment, which all callers share; beyond that it is refused with the time after which trying again may help.
 //!
+//! # Turns
+//!
+//! To wake a process takes longer than many a request. So a caller that knows a replica to be quick [stays](Preference::Awake) with it, as long as that is
+//! awake and has no more requests than it is done with before another one had begun: requests that come together are handled in one batch then, however
+//! many replicas there are. After a *turn* of some hundred requests it draws again, and of two with as many requests in flight the one that was given
+//! fewer so far has the next turn, so that in the long run all have the same part.
+//!
 //! # Fairness
 //!
 //! While anyone waits, a request that arrives waits too. Whoever sees room, because it has given a place back, or because the first request
@@ -29,6 +36,12 @@ use tracer_ipc::replica_table::{CallerIndex, DeploymentIndex, ReplicaIndex, Repl
 
 /// Places that are handed out at one time: what the table says is not believed, and could say for ever that someone waits.
 const HAND_OUT_LIMIT: usize = 1 << 16;
+/// Time for which a replica counts as awake that has answered, or was given something to do, in nanoseconds.
+const AWAKE_NS: u64 = 1_000_000;
+/// Requests of a turn: so many that to wake the next replica costs little of them.
+const TURN: u32 = 256;
+/// Turns of a deployment at the same time, at most: as many replicas are awake before another is drawn.
+const TURNS: usize = 4;
 /// The longest time after which a refused request is told to try again, in seconds.
 const RETRY_AFTER_LIMIT: u64 = 120;
 
@@ -49,14 +62,14 @@ pub enum Arrival<T> {
 }
 
 /// Replicas that a request prefers.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy)]
 pub enum Preference<'a> {
     /// The one with fewer requests of two.
     None,
     /// The one that every caller prefers for this model, then the same second one (rendezvous hashing).
     Model(&'a str),
-    /// A certain one of the deployment's replicas.
-    Replica(ReplicaIndex),
+    /// One that is awake, with fewer requests than it is done with in the time of waking another. The function says how many these are.
+    Awake(&'a dyn Fn(ReplicaIndex) -> u64),
 }
 
 impl<'a> Preference<'a> {
@@ -146,10 +159,8 @@ impl<T> Router<T> {
         if queue.is_empty() && self.table.waiting(deployment) == 0 {
             let place = match preference {
                 Preference::Model(model) => queue.take_place_for(model, &self.table, self.caller),
-                Preference::Replica(replica) if self.table.take(self.caller, replica) => Some(replica),
-                Preference::Replica(_) | Preference::None => {
-                    queue.take_place(&self.table, self.caller, &mut self.random)
-                }
+                Preference::Awake(room) => queue.take_awake(room, &self.table, self.caller, &mut self.random, now_ns),
+                Preference::None => queue.take_place(&self.table, self.caller, &mut self.random),
             };
             if let Some(replica) = place {
                 if self.table.is_first(deployment) {
@@ -176,6 +187,7 @@ impl<T> Router<T> {
     pub fn release(&mut self, replica: ReplicaIndex, now_ns: u64) {
         self.table.release(self.caller, replica);
         if let Some(deployment) = self.table.deployment_of(replica) {
+            self.queues[deployment.get()].answered(replica, now_ns);
             self.hand_out(deployment, now_ns);
         }
     }
@@ -289,6 +301,10 @@ impl<T> Router<T> {
 struct Queue<T> {
     /// Replicas of this generation of the table.
     replicas: Vec<ReplicaIndex>,
+    /// Requests that each of them was given in this generation.
+    given: Vec<u64>,
+    /// Turns that are not over, the oldest first.
+    staying: Vec<Turn>,
     generation: Option<u64>,
     timeout_ns: Option<u64>,
     /// Oldest first; those that were given up leave a gap, but never at the front.
@@ -298,6 +314,17 @@ struct Queue<T> {
     /// Without the gaps.
     count: usize,
     pace: Pace,
+}
+
+/// A turn of a replica that is awake.
+#[derive(Debug)]
+struct Turn {
+    /// Place among the replicas of the deployment.
+    at: usize,
+    /// Requests until it is over.
+    left: u32,
+    /// Time at which it was given something to do, or has answered.
+    awake_ns: u64,
 }
 
 #[derive(Debug)]
@@ -310,6 +337,8 @@ impl<T> Default for Queue<T> {
     fn default() -> Queue<T> {
         Queue {
             replicas: Vec::new(),
+            given: Vec::new(),
+            staying: Vec::new(),
             generation: None,
             timeout_ns: None,
             waiting: VecDeque::new(),
@@ -328,32 +357,88 @@ impl<T> Queue<T> {
             self.generation = Some(generation);
             self.replicas.clear();
             self.replicas.extend(table.ready(deployment));
+            // One that is new has had none, and is not to make up for it.
+            self.given.clear();
+            self.given.resize(self.replicas.len(), 0);
+            self.staying.clear();
+        }
+    }
+
+    /// Takes a place at a replica that is awake, or where a turn begins.
+    fn take_awake(
+        &mut self,
+        room: &dyn Fn(ReplicaIndex) -> u64,
+        table: &ReplicaTable,
+        caller: CallerIndex,
+        random: &mut Random,
+        now_ns: u64,
+    ) -> Option<ReplicaIndex> {
+        let stays = self.staying.iter_mut().position(|turn| {
+            let replica = self.replicas[turn.at];
+            let in_flight = table.in_flight(replica);
+            let is_awake = now_ns.saturating_sub(turn.awake_ns) < AWAKE_NS;
+            if !is_awake || in_flight >= room(replica) || !table.take(caller, replica) {
+                return false;
+            }
+            if in_flight == 0 {
+                turn.awake_ns = now_ns;
+            }
+            turn.left -= 1;
+            true
+        });
+        let at = match stays {
+            Some(number) if self.staying[number].left == 0 => self.staying.remove(number).at,
+            Some(number) => self.staying[number].at,
+            None => {
+                let at = self.find_place(table, caller, random)?;
+                if room(self.replicas[at]) > 0 {
+                    self.staying.retain(|turn| turn.at != at);
+                    if self.staying.len() >= TURNS {
+                        self.staying.remove(0);
+                    }
+                    self.staying.push(Turn { at, left: TURN - 1, awake_ns: now_ns });
+                }
+                at
+            }
+        };
+        self.given[at] += 1;
+        Some(self.replicas[at])
+    }
+
+    /// Notes that a replica has answered.
+    #[inline]
+    fn answered(&mut self, replica: ReplicaIndex, now_ns: u64) {
+        if let Some(turn) = self.staying.iter_mut().find(|turn| self.replicas[turn.at] == replica) {
+            turn.awake_ns = now_ns;
         }
     }
 
     /// Takes a place where it is the better one of two, or where there is one.
     fn take_place(&self, table: &ReplicaTable, caller: CallerIndex, random: &mut Random) -> Option<ReplicaIndex> {
+        self.find_place(table, caller, random).map(|at| self.replicas[at])
+    }
+
+    fn find_place(&self, table: &ReplicaTable, caller: CallerIndex, random: &mut Random) -> Option<usize> {
         let count = self.replicas.len();
-        let (&first, &second) = match count {
+        let (first, second) = match count {
             0 => return None,
-            1 => (&self.replicas[0], &self.replicas[0]),
+            1 => (0, 0),
             _ => {
                 let first = random.below(count);
-                let second = (first + 1 + random.below(count - 1)) % count;
-                (&self.replicas[first], &self.replicas[second])
+                (first, (first + 1 + random.below(count - 1)) % count)
             }
         };
-        let (better, other) =
-            if table.in_flight(second) < table.in_flight(first) { (second, first) } else { (first, second) };
-        if table.take(caller, better) {
+        let load = |at: usize| (table.in_flight(self.replicas[at]), self.given[at]);
+        let (better, other) = if load(second) < load(first) { (second, first) } else { (first, second) };
+        let take = |at: usize| table.take(caller, self.replicas[at]);
+        if take(better) {
             return Some(better);
         }
-        if count > 1 && table.take(caller, other) {
+        if count > 1 && take(other) {
             return Some(other);
         }
         let start = random.below(count);
-        let all = self.replicas[start..].iter().chain(&self.replicas[..start]);
-        all.copied().find(|&replica| table.take(caller, replica))
+        (start..count).chain(0..start).find(|&at| take(at))
     }
 
     /// Takes a place at the first replica that has room, in the order of a model.

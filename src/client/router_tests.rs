@@ -34,6 +34,8 @@ struct Simulation {
     admitted: u64,
     refused: u64,
     random: Random,
+    /// Requests that a replica is done with in the time of waking another; none if nobody knows.
+    room: Option<u64>,
 }
 
 impl Simulation {
@@ -64,6 +66,7 @@ impl Simulation {
             admitted: 0,
             refused: 0,
             random: Random(seed | 1),
+            room: None,
             table,
         }
     }
@@ -85,7 +88,9 @@ impl Simulation {
     fn arrive(&mut self, caller: usize) {
         let number = self.sent[caller];
         self.sent[caller] += 1;
-        match self.routers[caller].arrive(self.deployment, (caller, number), self.now_ns) {
+        let room = self.room.map(|room| move |_| room);
+        let preference = room.as_ref().map_or(Preference::None, |room| Preference::Awake(room));
+        match self.routers[caller].arrive_for(self.deployment, preference, (caller, number), self.now_ns) {
             Arrival::Admitted(request, replica) => {
                 let service_ns = self.service_ns();
                 self.begin(request, replica, service_ns);
@@ -169,6 +174,8 @@ fn a_hundred_thousand_requests_to_a_thousand_replicas_keep_limits_order_and_turn
     let room: u32 = limits.iter().sum();
     let mut simulation = Simulation::new(CALLERS, &limits, 3000, 7);
     for step in 0..100_000_u64 {
+        // For half of the time they stay with replicas that are awake.
+        simulation.room = (step % 20_000 < 10_000).then_some(4);
         // The first caller asks for as much as all others, and all of them for more than there is, in waves.
         let caller = if step % 2 == 0 { 0 } else { simulation.random.below(CALLERS) };
         simulation.arrive(caller);
@@ -190,7 +197,13 @@ fn a_hundred_thousand_requests_to_a_thousand_replicas_keep_limits_order_and_turn
 
 #[test]
 fn two_choices_keep_replicas_within_ten_per_cent_of_even() {
+    [None, Some(4)].into_iter().for_each(stay_even);
+}
+
+/// Asserts it for callers that stay with a replica until it has this many requests.
+fn stay_even(room: Option<u64>) {
     let mut simulation = Simulation::new(CALLERS, &[1000; 1000], 1000, 3);
+    simulation.room = room;
     for _ in 0..100_000 {
         let caller = simulation.random.below(CALLERS);
         simulation.arrive(caller);
@@ -444,22 +457,73 @@ fn callers_agree_where_a_model_is_and_on_the_next_replica_when_that_one_is_full(
     assert!(places.len() > 1, "models are spread");
 }
 
-#[test]
-fn a_request_goes_to_the_replica_that_it_prefers_while_that_has_room_and_is_ready() {
-    let mut simulation = Simulation::new(1, &[3, 9], 10, 1);
-    let (deployment, table) = (simulation.deployment, Arc::clone(&simulation.table));
-    let [preferred, other] = [0, 1].map(|number| table.replica(number).unwrap());
-    let mut place = || {
-        let preference = Preference::Replica(preferred);
-        match simulation.routers[0].arrive_for(deployment, preference, (0, 0), 0) {
+/// A caller of replicas that are done with ten requests in the time of waking another.
+struct Quick {
+    simulation: Simulation,
+    room: u64,
+}
+
+impl Quick {
+    fn new(replicas: usize) -> Quick {
+        Quick { simulation: Simulation::new(1, &vec![100; replicas], 10, 1), room: 10 }
+    }
+
+    fn place(&mut self) -> ReplicaIndex {
+        let Simulation { routers, deployment, now_ns, .. } = &mut self.simulation;
+        match routers[0].arrive_for(*deployment, Preference::Awake(&|_| self.room), (0, 0), *now_ns) {
             Arrival::Admitted(_, replica) => replica,
             arrival => panic!("there is room, and it was {arrival:?}"),
         }
-    };
-    assert_eq!([place(), place(), place(), place()], [preferred, preferred, preferred, other]);
-    table.set_state(preferred, ReplicaState::Draining);
-    table.set_limit(preferred, 9);
-    assert_eq!(place(), other);
+    }
+
+    fn release(&mut self, replica: ReplicaIndex) {
+        self.simulation.routers[0].release(replica, self.simulation.now_ns);
+    }
+}
+
+#[test]
+fn a_caller_stays_with_a_replica_for_a_turn_and_all_have_the_same_part_in_the_long_run() {
+    const REPLICAS: usize = 16;
+    const TURNS: usize = 100;
+    let mut quick = Quick::new(REPLICAS);
+    let (mut counts, mut changes, mut last) = ([0; REPLICAS], 0, None);
+    for _ in 0..REPLICAS * TURNS * TURN as usize {
+        let replica = quick.place();
+        quick.simulation.now_ns += AWAKE_NS / 2;
+        quick.release(replica);
+        counts[replica.get()] += 1;
+        changes += usize::from(last.replace(replica) != Some(replica));
+    }
+    assert!((REPLICAS * TURNS / 2..=REPLICAS * TURNS).contains(&changes), "{changes} changes");
+    let even = TURNS * TURN as usize;
+    assert!(counts.iter().all(|count| (even * 9 / 10..=even * 11 / 10).contains(count)), "{counts:?}");
+}
+
+#[test]
+fn a_caller_stays_with_no_replica_that_has_enough_or_sleeps_or_is_to_drain() {
+    let mut quick = Quick::new(100);
+    let first = quick.place();
+    (1..quick.room).for_each(|_| assert_eq!(quick.place(), first));
+    let second = quick.place();
+    assert_ne!(second, first, "it has enough");
+    quick.release(first);
+    assert_eq!(quick.place(), first);
+    assert_eq!(quick.place(), second);
+    // The second one answers, and the first one does not.
+    quick.simulation.now_ns += AWAKE_NS;
+    quick.release(second);
+    quick.release(second);
+    assert_eq!([quick.place(), quick.place()], [second; 2]);
+    quick.simulation.now_ns += AWAKE_NS;
+    let third = quick.place();
+    assert!(![first, second].contains(&third), "nobody has answered for long");
+    quick.simulation.table.set_state(third, ReplicaState::Draining);
+    let fourth = quick.place();
+    assert_ne!(fourth, third);
+    assert_eq!(quick.place(), fourth);
+    quick.room = 0;
+    let places: std::collections::BTreeSet<_> = (0..50).map(|_| quick.place()).collect();
+    assert!(places.len() > 30, "nobody is quick: {places:?}");
 }
 
 #[test]

@@ -87,6 +87,8 @@ pub struct SharedClaims(SharedMemory);
 
 /// Words of its file: the entries, and the mean time in nanoseconds.
 const WORDS: usize = CLAIM_COUNT + 1;
+/// Multiple of the mean as which a longer time counts: one that was held up, because another process had the core, says little.
+const MOST_MEANS: u64 = 2;
 /// Requests that count in the mean time, the last ones most.
 const MEAN_OF: u64 = 8;
 
@@ -106,12 +108,13 @@ impl SharedClaims {
         Ok(SharedClaims(memory))
     }
 
-    /// Notes how long a request has taken until its answer began, in nanoseconds, as a part of the time that it shared with others.
+    /// Notes how long a request has taken until its answer began, in nanoseconds, from the answer before on if that was later than its own beginning.
     #[inline]
     pub fn note_handled(&self, ns: u64) {
         // Another thread may do the same, which costs one of the two.
         let mean = self.handling_ns();
-        let next = if mean == 0 { ns } else { mean - mean / MEAN_OF + ns / MEAN_OF };
+        let next =
+            if mean == 0 { ns } else { mean - mean / MEAN_OF + ns.min(mean.saturating_mul(MOST_MEANS)) / MEAN_OF };
         self.mean().store(next.max(1), Relaxed);
     }
 

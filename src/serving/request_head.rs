@@ -14,7 +14,8 @@ use tracer_core::http_field;
 
 /// The longest head of a request, in bytes.
 pub const HEAD_BYTES: usize = 64 << 10;
-/// The most headers of a request: as many as hyper parses without memory of the heap, when it is told no number.
+/// The most headers of a request: as many as hyper parses without memory of the heap, when it is told no number. With 128 each head takes two allocations of
+/// 4 KiB, and a quarter more of hyper's time (1.4 µs in place of 1.1).
 pub const HEADERS: usize = 100;
 /// The longest line with the size of a chunk, with its end.
 const CHUNK_SIZE_BYTES: usize = 18;

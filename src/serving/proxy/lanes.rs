@@ -28,8 +28,7 @@ use crate::lane::{self, Body, LaneError, Numbers, Opening, Reset, whole_frames};
 const LANE_BYTES: usize = 16 << 20;
 /// Requests with which a lane is written before the turn is over: its replica handles them while the proxy takes in others, on another core.
 const EARLY: u32 = 8;
-/// Time within which a replica that is awake has handled what it has, in nanoseconds, so that it gets one request more: that of waking another process on a
-/// busy machine.
+/// Time in nanoseconds in which another process is awake, on a busy machine. A replica that is awake and done with all it has by then gets one request more.
 const QUICK_NS: u64 = 100_000;
 /// Pause before something is written again to a lane that cannot be watched.
 const WRITE_PAUSE: Duration = Duration::from_millis(10);
@@ -126,11 +125,9 @@ impl Lane {
         }
     }
 
-    /// Returns whether one more request may as well be sent there when so many are: its replica is awake, and has done them all before another one would have
-    /// begun.
-    pub(super) fn takes_along(&self, in_flight: u64) -> bool {
-        let handling_ns = self.claims.handling_ns();
-        in_flight > 0 && handling_ns > 0 && handling_ns.saturating_mul(in_flight + 1) <= QUICK_NS
+    /// Returns how many requests its replica is done with in the time of waking another one; 0 when nobody knows.
+    pub(super) fn quick_room(&self) -> u64 {
+        QUICK_NS.checked_div(self.claims.handling_ns()).unwrap_or(0)
     }
 
     /// Gives a number back that nothing was sent under.
@@ -505,14 +502,15 @@ mod tests {
     }
 
     #[test]
-    fn a_replica_gets_one_request_more_while_it_has_done_with_all_before_another_one_is_awake() {
+    fn a_replica_has_room_for_the_requests_that_it_handles_before_another_one_is_awake() {
         with_lane(|lane, _, _| {
-            assert!(!lane.takes_along(1), "nobody knows how long it takes");
+            assert_eq!(lane.quick_room(), 0, "nobody knows how long it takes");
             lane.claims.note_handled(QUICK_NS / 4);
-            assert_eq!([0, 1, 3, 4].map(|in_flight| lane.takes_along(in_flight)), [false, true, true, false]);
-            assert!(!lane.takes_along(u64::MAX - 1));
-            (0..100).for_each(|_| lane.claims.note_handled(QUICK_NS));
-            assert!(!lane.takes_along(1), "it has become slow");
+            assert_eq!(lane.quick_room(), 4);
+            lane.claims.note_handled(u64::MAX);
+            assert_eq!(lane.quick_room(), 3, "it was held up once");
+            (0..100).for_each(|_| lane.claims.note_handled(QUICK_NS * 2));
+            assert_eq!(lane.quick_room(), 0, "it has become slow");
         });
     }
 }

@@ -267,9 +267,10 @@ async fn send(
     (upload, upgrade): (&Upload, Option<&'static str>),
 ) -> Result<Rc<Exchange>, Refused> {
     let thread = Rc::clone(&progress.thread);
+    let room = |replica| thread.quick_room(replica);
     let (mut place, lane, number) = loop {
         let preference = match progress.model() {
-            "" => thread.awake(route.deployment).map_or(Preference::None, Preference::Replica),
+            "" => Preference::Awake(&room),
             model => Preference::Model(model),
         };
         let admitted = thread.admission.admit(route.deployment, preference, route.of.queue_timeout);
@@ -331,7 +332,6 @@ async fn send(
     let exchange =
         lane.open(number, upload.is_empty() && upgrade.is_none(), &opening, headers::to_replica(&parts.headers, &told));
     place.keep();
-    thread.sent_to(route.deployment, lane.replica);
     fault::point("request_sent");
     thread.looking.request_was_sent();
     Ok(exchange)

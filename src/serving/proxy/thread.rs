@@ -17,7 +17,7 @@ use tokio::net::unix::pipe;
 use tokio::sync::mpsc::UnboundedReceiver;
 use tokio::task::AbortHandle;
 use tracer_ipc::claims::SharedClaims;
-use tracer_ipc::replica_table::{CallerIndex, DeploymentIndex, ReplicaIndex, ReplicaTable};
+use tracer_ipc::replica_table::{CallerIndex, ReplicaIndex, ReplicaTable};
 use tracer_ipc::serving::{ProxyReport, ProxySettings};
 
 use super::access_log::{AccessLog, Line};
@@ -121,8 +121,6 @@ pub(super) struct ProxyThread {
     settings: RefCell<Option<Rc<Settings>>>,
     /// By the number of the replica.
     lanes: RefCell<Vec<Option<Rc<Lane>>>>,
-    /// The replica that a request of a deployment went to last, by the number of the deployment.
-    last_replicas: RefCell<Vec<Option<ReplicaIndex>>>,
     /// Exchanges that lost replicas had begun, until their spans are complete.
     lost: RefCell<HashMap<ReplicaIndex, Vec<Rc<Exchange>>>>,
     flush: Rc<Flush>,
@@ -262,17 +260,10 @@ impl ProxyThread {
         self.lanes.borrow().get(replica.get())?.clone().filter(|lane| lane.is_open())
     }
 
-    /// Returns the replica that a request may as well follow the last one to: it is awake, and quick. Requests that come together are handled in one
-    /// batch then, however many replicas there are.
-    pub(super) fn awake(&self, deployment: DeploymentIndex) -> Option<ReplicaIndex> {
-        let replica = self.last_replicas.borrow()[deployment.get()]?;
-        let lane = self.lane(replica)?;
-        lane.takes_along(self.table.in_flight(replica)).then_some(replica)
-    }
-
-    /// Notes where a request of a deployment was sent.
-    pub(super) fn sent_to(&self, deployment: DeploymentIndex, replica: ReplicaIndex) {
-        self.last_replicas.borrow_mut()[deployment.get()] = Some(replica);
+    /// Returns how many requests a replica is done with in the time of waking another one: with fewer, one more may as well go there. Requests that come
+    /// together are handled in one batch then, however many replicas there are.
+    pub(super) fn quick_room(&self, replica: ReplicaIndex) -> u64 {
+        self.lane(replica).map_or(0, |lane| lane.quick_room())
     }
 
     /// Gives up a request that a replica may still have.
@@ -410,7 +401,6 @@ async fn follow(begin: Begin, mut orders: UnboundedReceiver<Order>) -> std::io::
         log: RefCell::new(AccessLog::open(&begin.session_dir, &begin.service, begin.log_limit)),
         settings: RefCell::default(),
         lanes: RefCell::new(vec![None; begin.table.capacity().replicas]),
-        last_replicas: RefCell::new(vec![None; begin.table.capacity().deployments]),
         lost: RefCell::default(),
         flush: Rc::default(),
         connections: RefCell::default(),

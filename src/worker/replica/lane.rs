@@ -48,6 +48,8 @@ pub(super) struct State {
     pub(super) is_closed: bool,
     /// Requests that wait for room because the lane has too much to write.
     pub(super) starved: Vec<u32>,
+    /// Time at which an answer began last.
+    answered_unix_nano: u64,
     /// Requests whose spans are being ended, after which their last frames are queued.
     ending: usize,
 }
@@ -123,7 +125,7 @@ impl Lane {
     pub(super) fn respond(&self, id: u32, response: &ModuleResponse<'_>) -> Answered {
         fault::point("handler_answered");
         let mut state = self.state();
-        let State { requests, outbox, is_closed, .. } = &mut *state;
+        let State { requests, outbox, is_closed, answered_unix_nano, .. } = &mut *state;
         let Some(request) = requests.get_mut(&id).filter(|request| request.gone.is_none() && !*is_closed) else {
             return Answered::Gone;
         };
@@ -133,7 +135,9 @@ impl Lane {
                 request.facts.grpc_status(headers.clone());
                 request.last_frame = Some(outbox.frame(|out| lane::put_head(out, id, false, status, headers)));
                 request.has_head = true;
-                request.facts.head(status);
+                let now = request.facts.head(status);
+                self.claims.note_handled(now.saturating_sub(request.facts.began_unix_nano.max(*answered_unix_nano)));
+                *answered_unix_nano = now;
                 Answered::Taken
             }
             Err(message) => {
@@ -204,10 +208,6 @@ impl Lane {
     /// Ends a request that the module has ended, if nothing of its body waits for credit: its span first, then the last frame.
     pub(super) fn finish(&self, id: u32) {
         let Some(mut finishing) = self.take_finished(id) else { return };
-        let Facts { first_byte_ns, beside, .. } = finishing.facts;
-        if let Some(ns) = first_byte_ns {
-            self.claims.note_handled(ns / u64::from(beside.max(1)));
-        }
         if let Some(span) = finishing.span.take() {
             let trailers = finishing.trailers.iter().flatten().map(|(name, value)| (&**name, &**value));
             finishing.facts.grpc_status(trailers);

@@ -228,8 +228,6 @@ fn host_and_port(text: &str) -> (&str, Option<u16>) {
 pub(super) struct Facts {
     /// Time of its span's start.
     pub(super) began_unix_nano: u64,
-    /// Number of requests that the handler had when it began, this one among them.
-    pub(super) beside: u32,
     /// From then to the head of the response.
     pub(super) first_byte_ns: Option<u64>,
     /// The status of the response; 0 before.
@@ -264,10 +262,12 @@ impl Facts {
         }
     }
 
-    /// Notes the head of a response.
-    pub(super) fn head(&mut self, status: u16) {
+    /// Notes the head of a response, and returns the time of it.
+    pub(super) fn head(&mut self, status: u16) -> u64 {
+        let now = now_unix_nano();
         self.status = status;
-        self.first_byte_ns = Some(now_unix_nano().saturating_sub(self.began_unix_nano));
+        self.first_byte_ns = Some(now.saturating_sub(self.began_unix_nano));
+        now
     }
 }
 

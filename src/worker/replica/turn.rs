@@ -426,7 +426,7 @@ impl Replica {
         }
         let began_unix_nano = now_unix_nano();
         let context = Context::of(opening, headers);
-        let mut facts = Facts::new(began_unix_nano, &context);
+        let facts = Facts::new(began_unix_nano, &context);
         if is_call && !self.takes_calls {
             if lane.claims.claim(id.into()) {
                 lane.refuse_call(id, opening.target);
@@ -466,7 +466,7 @@ impl Replica {
             baggage: &context.baggage,
             is_last: frame.is_last,
         };
-        facts.beside = self.looking.request_began();
+        self.looking.request_began();
         lane.state().requests.insert(id, Request::new(frame.is_last, facts));
         events.request(new, own.chain(others));
         Ok(())

@@ -1,10 +1,11 @@
 //! Hostile clients: what they do to the latency of well-behaved ones, as a ratio to the latency without them in the same run.
 //!
 //! The hostile ones are a process that runs only where nobody else wants the cores, so that what is seen is what the server does for them, and
-//! not that two cores are few.
+//! not that two cores are few. What they cost all the same, as packets that they make, is seen by a control: the same clients with a process for
+//! a server that takes no part, and reads what they send and nothing else.
 
 use std::io::{ErrorKind, Read, Write};
-use std::net::TcpStream;
+use std::net::{TcpListener, TcpStream};
 use std::thread;
 use std::time::Duration;
 
@@ -14,12 +15,12 @@ use super::floors::Role;
 use super::load::Load;
 use super::service::{Service, one};
 
-/// Kinds of hostile clients.
-const KINDS: [(&str, &str); 4] = [
-    ("resets", "HTTP/2 rapid reset, 4 connections"),
-    ("slow", "slow heads, 1,000 connections"),
-    ("idle", "14,000 connections with nothing to do"),
-    ("heads", "heads of 1 MiB and of 10,000 headers, 4 connections"),
+/// Kinds of hostile clients, and whether they go on without an answer, so that there is a control.
+const KINDS: [(&str, &str, bool); 4] = [
+    ("resets", "HTTP/2 rapid reset, 4 connections", false),
+    ("slow", "slow heads, 1,000 connections", true),
+    ("idle", "14,000 connections with nothing to do", false),
+    ("heads", "heads of 1 MiB and of 10,000 headers, 4 connections", false),
 ];
 /// Connections of those that behave.
 const CONNECTIONS: u32 = 8;
@@ -31,18 +32,26 @@ pub(crate) fn measure(seconds: u32, runs: usize) -> Result<(), Failure> {
     let load = Load::get(CONNECTIONS, "/");
     load.run(&service, 1)?;
     println!("\nhostile: traced, {load} that behave");
-    println!("{:<52}{:>12}{:>12}{:>8}", "", "p99 µs with", "without", "ratio");
-    for (kind, what) in KINDS {
-        let (mut with, mut without) = (Vec::new(), Vec::new());
+    println!("{:<52}{:>12}{:>12}{:>12}{:>8}", "", "p99 µs with", "control", "without", "ratio");
+    let beside = |kind: &str, address: &str| {
+        let mut hostile = Role::start(&["hostile", kind, address])?;
+        // It says so when it is under way.
+        hostile.port()?;
+        load.run(&service, seconds).map(|measured| measured.p99_us)
+    };
+    for (kind, what, has_control) in KINDS {
+        let (mut with, mut control, mut without) = (Vec::new(), Vec::new(), Vec::new());
         for _ in 0..runs {
             without.push(load.run(&service, seconds)?.p99_us);
-            let mut hostile = Role::start(&["hostile", kind, &format!("{host}:{port}")])?;
-            // It says so when it is under way.
-            hostile.port()?;
-            with.push(load.run(&service, seconds)?.p99_us);
+            with.push(beside(kind, &format!("{host}:{port}"))?);
+            if has_control {
+                let mut reader = Role::start(&["hostile", "reader", &format!("{host}:0")])?;
+                control.push(beside(kind, &format!("{host}:{}", reader.port()?))?);
+            }
         }
         let (with, without) = (median(with), median(without));
-        println!("{what:<52}{with:>12.0}{without:>12.0}{:>8.2}", with / without);
+        let control = if has_control { format!("{:.0}", median(control)) } else { "-".into() };
+        println!("{what:<52}{with:>12.0}{control:>12}{without:>12.0}{:>8.2}", with / without);
     }
     Ok(())
 }
@@ -55,6 +64,7 @@ pub(crate) fn run(kind: &str, address: &str) -> Result<(), Failure> {
         "heads" => (4, flood),
         "slow" => (8, drip),
         "idle" => return idle(address),
+        "reader" => return read(address),
         other => return Err(format!("there is no hostile client `{other}`").into()),
     };
     thread::scope(|scope| {
@@ -109,14 +119,33 @@ fn flood(address: &str, number: usize) {
     }
 }
 
-/// Sends heads on many connections, each a byte every tenth of a second.
+/// Interval between two bytes of a slow head.
+const DRIP: Duration = Duration::from_millis(100);
+
+/// Sends heads on many connections, a byte of each at a time.
 fn drip(address: &str, _: usize) {
     let mut streams: Vec<_> = (0..125).filter_map(|_| TcpStream::connect(address).ok()).collect();
     let mut bytes = b"GET / HTTP/1.1\r\nx-a: ".iter().copied().chain(std::iter::repeat(b'a'));
     while streams.len() > 100 {
         let byte = [bytes.next().unwrap_or(b'a')];
         streams.retain_mut(|stream| stream.write_all(&byte).is_ok());
-        thread::sleep(Duration::from_millis(100));
+        thread::sleep(DRIP);
+    }
+}
+
+/// Reads what clients send, in the place of a server, and does nothing with it.
+fn read(address: &str) -> Result<(), Failure> {
+    let listener = TcpListener::bind(address)?;
+    listener.set_nonblocking(true)?;
+    println!("{}", listener.local_addr()?.port());
+    let mut streams = Vec::new();
+    loop {
+        while let Ok((stream, _)) = listener.accept() {
+            stream.set_nonblocking(true)?;
+            streams.push(stream);
+        }
+        streams.iter_mut().for_each(|stream| drop(stream.read(&mut [0; 1024])));
+        thread::sleep(DRIP);
     }
 }
 
