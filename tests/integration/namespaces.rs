@@ -10,7 +10,7 @@ use serde_json::json;
 use crate::engine::agent_pid;
 use crate::partitions::{ATTEMPT, Waiting, attempts, ends_what_it_runs_when_cut_off, wait_until_idle};
 use crate::shared_spans::{shown_attempts, spans_of};
-use crate::support::{Builder, Cluster, HOOK, Network, broker_program, in_network_of, skip, wait_until};
+use crate::support::{Builder, Cluster, HOOK, Network, broker_program, in_network_of, wait_until};
 
 /// A broker in a network of its own, with a link to each of three nodes. Dropped, it is killed.
 struct Engine {
@@ -24,10 +24,7 @@ impl Engine {
 
     /// Starts one, or skips the test.
     fn start() -> Option<Engine> {
-        let Some(program) = broker_program() else {
-            skip("nats-server", "it is not installed");
-            return None;
-        };
+        let program = broker_program()?;
         let network = Network::start(3)?;
         let folder = tempfile::tempdir().expect("a folder for the broker");
         let node = nkeys::KeyPair::new_user();
