@@ -450,11 +450,18 @@ impl Nats {
             Ok(_) => Answer::Put(Ok(())),
             // There is one of this task.
             Err(error) if error.kind() == PublishErrorKind::WrongLastSequence => Answer::Put(Ok(())),
-            Err(error) => match put_error(&error) {
-                // Its part for commands is made by the first node that runs some.
-                Some(PutError::NoQueue) if tier == Tier::Commands => {
-                    Answer::Put(Err(PutError::NoCommands(queue.into())))
+            // Nobody takes it either while servers choose who leads the stream.
+            Err(error) if error.kind() == PublishErrorKind::StreamNotFound => {
+                let name = queue_stream(queue, tier);
+                match tokio::time::timeout(LEADER_ANSWERS, self.context.get_stream(&name)).await {
+                    Ok(Err(error)) if !is_not_there(&error) => Answer::Unreachable,
+                    // Its part for commands is made by the first node that runs some.
+                    Ok(Err(_)) if tier == Tier::Commands => Answer::Put(Err(PutError::NoCommands(queue.into()))),
+                    Ok(Err(_)) => Answer::Put(Err(PutError::NoQueue)),
+                    Ok(Ok(_)) | Err(_) => Answer::Unreachable,
                 }
+            }
+            Err(error) => match put_error(&error) {
                 Some(why) => Answer::Put(Err(why)),
                 None => Answer::Unreachable,
             },
@@ -622,13 +629,20 @@ async fn last_or_why(
 /// Returns why a publication was refused; none if nobody knows what became of it.
 fn put_error(error: &PublishError) -> Option<PutError> {
     match error.kind() {
-        PublishErrorKind::StreamNotFound => Some(PutError::NoQueue),
-        PublishErrorKind::TimedOut | PublishErrorKind::BrokenPipe | PublishErrorKind::MaxAckPending => None,
+        PublishErrorKind::StreamNotFound
+        | PublishErrorKind::TimedOut
+        | PublishErrorKind::BrokenPipe
+        | PublishErrorKind::MaxAckPending => None,
         _ => {
             let reason = with_causes(error);
             let is_full =
                 ["maximum bytes", "maximum messages", "insufficient"].iter().any(|word| reason.contains(word));
-            Some(if is_full { PutError::Full } else { PutError::Refused(reason) })
+            match is_full {
+                true => Some(PutError::Full),
+                // Servers that choose who leads.
+                false if reason.contains("temporarily unavailable") => None,
+                false => Some(PutError::Refused(reason)),
+            }
         }
     }
 }
@@ -868,6 +882,11 @@ async fn get_stream(
     }
     let (question, reason) = (format!("STREAM.INFO.{name}"), "no server leads the stream".into());
     Err(EngineError::Answer { address: address.into(), question, reason })
+}
+
+/// True if the engine says that there is no such stream.
+fn is_not_there(error: &GetStreamError) -> bool {
+    matches!(error.kind(), GetStreamErrorKind::JetStream(error) if error.error_code() == ErrorCode::STREAM_NOT_FOUND)
 }
 
 /// True for what the client says of a question to JetStream that nobody takes.

@@ -22,7 +22,7 @@ const CURRENT: &str = "TRACER_CURRENT_NATS_SERVER";
 /// The variable that names a file to which each server that starts adds its version.
 const STARTED: &str = "TRACER_TEST_BROKERS";
 
-/// What runs as a server.
+/// Program, settings and number of the servers of a test.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
     /// The one that is installed: Debian's is 2.9.10.

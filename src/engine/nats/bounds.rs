@@ -1,14 +1,13 @@
 //! The most that a task of a queue may ask for. It is kept in the description of the queue's first stream, behind the version of the cluster: it lasts as long
 //! as the queue, every version of the server has descriptions, and nobody but an admin changes one.
 
-use async_nats::jetstream::ErrorCode;
-use async_nats::jetstream::context::{Context, GetStreamErrorKind};
+use async_nats::jetstream::context::Context;
 use async_nats::jetstream::stream::{Config as StreamConfig, Info, Stream};
 use tracer_core::causes::with_causes;
 use tracer_core::queue::QueueBound;
 use tracer_ipc::protocol::EngineAccess;
 
-use super::{CLUSTER_VERSION, CLUSTER_VERSION_IS, Connected, Nats, queue_stream};
+use super::{CLUSTER_VERSION, CLUSTER_VERSION_IS, Connected, Nats, is_not_there, queue_stream};
 use crate::access::EngineError;
 use crate::interface::{Answer, PutError, Tier};
 
@@ -36,11 +35,9 @@ enum BoundError {
 }
 
 async fn stream(context: &Context, queue: &str) -> Result<Stream<Info>, BoundError> {
-    context.get_stream(queue_stream(queue, Tier::First)).await.map_err(|error| match error.kind() {
-        GetStreamErrorKind::JetStream(error) if error.error_code() == ErrorCode::STREAM_NOT_FOUND => {
-            BoundError::NoQueue
-        }
-        _ => BoundError::Unknown(with_causes(&error)),
+    context.get_stream(queue_stream(queue, Tier::First)).await.map_err(|error| match is_not_there(&error) {
+        true => BoundError::NoQueue,
+        false => BoundError::Unknown(with_causes(&error)),
     })
 }
 
