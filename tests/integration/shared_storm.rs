@@ -550,7 +550,6 @@ fn weather(mut storm: Storm) {
     println!("{tasks} tasks accepted and {refused} refused in {:?}, {:?}", begun.elapsed(), storm.counts);
     storm.check();
     println!("all has ended after {:?}", begun.elapsed());
-    assert!(storm.counts.has_all(), "{:?}", storm.counts);
 }
 
 /// Starts a node of a storm: the first ones have workers.
