@@ -6,7 +6,7 @@ use std::collections::VecDeque;
 #[derive(Debug)]
 pub(super) struct Todo<T> {
     first: Option<T>,
-    /// Those behind the first; empty if there is none.
+    /// Elements behind the first; empty if there is none.
     rest: VecDeque<T>,
 }
 

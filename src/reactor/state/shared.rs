@@ -18,7 +18,7 @@ pub(crate) struct SharedTasks {
     pub job: Option<JobId>,
     /// Tasks that are to be handed to the agent with the next turn.
     pub to_share: VecDeque<TaskId>,
-    /// Those of them that go together, while others are on the way and more may come.
+    /// A bundle of some of them, while others are on the way and more tasks may come.
     pub gathered: Option<Gathered>,
     /// Tasks that the agent was told of and that the engine is not known to have; of bundles the first.
     pub on_the_way: BTreeSet<TaskId>,
