@@ -678,6 +678,7 @@ impl Agent {
         self.hearing.lapse_ns().map_or(next_ns, |lapse_ns| next_ns.min(lapse_ns))
     }
 
+    /// Does the rest of what is due, and returns when to come again for that.
     fn go_on(&mut self, now_ns: u64) -> u64 {
         let since_last_ns = now_ns.saturating_sub(std::mem::replace(&mut self.ticked_ns, now_ns));
         if self.is_reachable && since_last_ns >= self.settings.ack_wait_ns {
@@ -1451,7 +1452,7 @@ impl Agent {
         }
     }
 
-    /// Takes what another node has told. The time is in nanoseconds since the Unix epoch.
+    /// Takes what another node has told. The time is that of this node's clock, in nanoseconds since the Unix epoch.
     pub fn on_told(&mut self, told: &[u8], now_unix_nano: u64) {
         match Told::decode(told) {
             Ok(Told::Stop(id, stop)) if self.held.get(&id).is_some_and(|held| held.attempt.is_some()) => {

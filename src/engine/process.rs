@@ -384,10 +384,10 @@ fn lost_elsewhere(past: &PastAttempt, clocks: &Clocks) -> LostElsewhere {
     lost_between((past.number, &past.mark), past.until_unix_nano, clocks)
 }
 
-/// Returns a lost attempt with its times by the clock of this node. It does not end before it begins, however wrong a measurement was.
+/// Returns a lost attempt with its times by the clock of this node.
 fn lost_between((attempt, mark): (u32, &Mark), until_unix_nano: u64, clocks: &Clocks) -> LostElsewhere {
     let since_unix_nano = clocks.to_own(mark.unix_nano);
-    let until_unix_nano = clocks.to_own(until_unix_nano).max(since_unix_nano);
+    let until_unix_nano = clocks.to_own(until_unix_nano);
     LostElsewhere { attempt, node_id: mark.node_id.clone(), since_unix_nano, until_unix_nano }
 }
 
@@ -481,7 +481,7 @@ fn on_engine(agent: &mut Agent, modules: &mut Modules, (out, nats): (&mut Out, &
         },
         FromEngine::Nodes(nodes) => agent.on_nodes(nodes),
         FromEngine::Record(key, record) => agent.on_record(key, &record),
-        FromEngine::Told(told, _room) => agent.on_told(&told, engine_now(nats)),
+        FromEngine::Told(told, _room) => agent.on_told(&told, now_unix_nano()),
         FromEngine::Dead(dead) => agent.on_dead(dead),
         FromEngine::PutAside { queue, name, reason, problem } => {
             let problem = problem.map(|problem| problem.to_string());

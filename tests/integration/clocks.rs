@@ -48,8 +48,13 @@ impl FakeTime {
 
     /// Starts a node with one slot for tasks of the queue `default` at this time.
     fn holder(&self, broker: &Broker) -> Cluster {
-        let builder = Cluster::builder().workers(1).hook(HOOK).arg("--address").arg(broker.address());
-        let builder = builder.arg("--queue=default=1");
+        self.node(broker, 1, &["--queue=default=1"])
+    }
+
+    /// Starts a node at this time.
+    fn node(&self, broker: &Broker, workers: usize, flags: &[&str]) -> Cluster {
+        let builder = Cluster::builder().workers(workers).hook(HOOK).arg("--address").arg(broker.address());
+        let builder = flags.iter().fold(builder, |builder, flag| builder.arg(flag));
         self.environment.iter().fold(builder, |builder, (name, value)| builder.env(name, value)).start()
     }
 }
@@ -173,6 +178,23 @@ fn the_spans_of_a_node_whose_clock_is_five_seconds_ahead_are_right_and_are_shown
 #[test]
 fn the_spans_of_a_node_whose_clock_is_five_seconds_behind_are_right_and_are_shown_on_one_clock() {
     a_node_at("-5s", -5);
+}
+
+#[test]
+fn a_task_that_another_node_refuses_ends_by_the_clock_of_the_one_that_submitted_it() {
+    let Some(broker) = Broker::start() else { return };
+    let Some(ahead) = FakeTime::start("+5s") else { return };
+    let key = format!("--trusted-key={}", nkeys::KeyPair::new_user().public_key());
+    let b = Cluster::builder().arg("--address").arg(broker.address()).arg("--queue=default").arg(&key).start();
+    let a = ahead.node(&broker, 0, &[]);
+    for node in [&b, &a] {
+        agent_pid(node);
+    }
+    offset_of(&b, &a);
+    a.tracer(&["submit", "task", "--queue", "default", "demo:my_function"]).status(1);
+    let task = a.wait_for_task(1);
+    let [submitted, ended] = ["submitted_time", "ended_time"].map(|key| time_of(&task, key));
+    assert!((0..SECOND_NS * 60).contains(&(ended - submitted)), "{task}");
 }
 
 /// A node at one time dies, and one at another time takes its task over.

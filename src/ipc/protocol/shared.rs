@@ -192,9 +192,9 @@ pub struct LostElsewhere {
     pub attempt: u32,
     /// The node, as spans name it.
     pub node_id: String,
-    /// Time at which that node took it, in nanoseconds since the Unix epoch: by the clock of whoever is told, once its agent knows that.
+    /// Time at which that node took it, in nanoseconds since the Unix epoch by the clock of the head that is told, as far as its agent knows that.
     pub since_unix_nano: u64,
-    /// Time of the next attempt, by the clock of the node that had that one.
+    /// Time of the next attempt, by the same clock. If a measurement was wrong it may be before the other.
     pub until_unix_nano: u64,
 }
 
