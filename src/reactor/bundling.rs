@@ -26,7 +26,8 @@ pub(crate) fn takes_more(state: &mut State, first: TaskId) -> bool {
     takes_more
 }
 
-/// Returns how many of the tasks that are to be handed over next go together, of which this is the first; 1 if it goes by itself.
+/// Returns how many of the tasks that are to be handed over next go together, of which this is the first; 1 if it goes by itself. Looks at all of them: one that
+/// was gathered may have been cancelled since.
 pub(crate) fn count_from(state: &mut State, first: TaskId) -> u32 {
     state.shared.gathered = None;
     gather(state, first, None).0.count

@@ -28,8 +28,8 @@ struct State {
 }
 
 impl Looking {
-    /// Notes that a request has come. Returns how many the module has with it.
-    pub(super) fn request_began(&self) -> u32 {
+    /// Notes that a request has come.
+    pub(super) fn request_began(&self) {
         let mut state = lock(&self.0);
         if let Some(look) = state.look.take() {
             state.spin.has_found(look);
@@ -41,7 +41,6 @@ impl Looking {
             state.alone = 0;
         }
         state.open += 1;
-        state.open
     }
 
     /// Notes that the module has ended a request.
