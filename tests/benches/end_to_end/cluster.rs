@@ -386,6 +386,15 @@ impl<'a> Cluster<'a> {
         Ok([ProcessFigures::of("head".into(), head_pid)?, ProcessFigures::of("agent".into(), agent)?])
     }
 
+    /// Returns the number of tasks of other nodes that the head has.
+    pub(crate) fn imports(&self) -> Result<usize, Failure> {
+        let mut driver = Driver::connect(&temp_dir(self.place.folder.path()))?;
+        let Reply::Status(status) = driver.query(&Query::Status)? else {
+            return Err("the head answered another question".into());
+        };
+        Ok(status.engine.ok_or("the head has joined no engine")?.imports)
+    }
+
     /// Returns the head and each worker as they are now.
     pub(crate) fn processes(&self) -> Result<Vec<ProcessFigures>, Failure> {
         let mut driver = Driver::connect(&temp_dir(self.place.folder.path()))?;

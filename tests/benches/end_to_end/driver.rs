@@ -49,6 +49,7 @@ pub(crate) fn run_role(arguments: &[String]) -> Result<(), Failure> {
         "throughput" => serde_json::to_string(&throughput(&cluster, count)?)?,
         "round_trips" => serde_json::to_string(&round_trips(&cluster, count)?)?,
         "shared_throughput" => serde_json::to_string(&shared_throughput(&cluster, count)?)?,
+        "shared_burst" => serde_json::to_string(&shared_burst(&cluster, count)?)?,
         "shared_round_trips" => serde_json::to_string(&shared_round_trips(&cluster, count)?)?,
         "shared_large" => serde_json::to_string(&shared_large(&cluster, count)?)?,
         "shared_once" => serde_json::to_string(&shared_once(&cluster, count)?)?,
@@ -76,10 +77,13 @@ fn throughput(cluster: &Cluster, count: usize) -> Result<Throughput, Failure> {
 
 /// The same of tasks of a queue.
 fn shared_throughput(cluster: &Cluster, count: usize) -> Result<Throughput, Failure> {
-    throughput_of(count, |count| {
-        let tasks = (0..count).map(|_| cluster.remote(NO_OP).queue(QUEUE).submit());
-        expect_ones(tasks.collect::<Result<_, _>>()?)
-    })
+    throughput_of(count, |count| shared_burst(cluster, count))
+}
+
+/// Tasks of a queue, all submitted before the first result is asked for.
+fn shared_burst(cluster: &Cluster, count: usize) -> Result<(), Failure> {
+    let tasks = (0..count).map(|_| cluster.remote(NO_OP).queue(QUEUE).submit());
+    expect_ones(tasks.collect::<Result<_, _>>()?)
 }
 
 fn throughput_of(count: usize, run_all: impl Fn(usize) -> Result<(), Failure>) -> Result<Throughput, Failure> {

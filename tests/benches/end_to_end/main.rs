@@ -63,6 +63,8 @@ struct Effort {
     submits: usize,
     spawns: usize,
     tasks: usize,
+    /// Tasks of a queue in a row.
+    shared: usize,
     /// Clusters of each kind, where one differs from the next; the median of them is shown.
     runs: usize,
     round_trips: usize,
@@ -87,6 +89,7 @@ const FULL: Effort = Effort {
     submits: 50,
     spawns: 200,
     tasks: 50_000,
+    shared: 300_000,
     runs: 5,
     round_trips: 2_000,
     queued: 1_000_000,
@@ -105,6 +108,7 @@ const QUICK: Effort = Effort {
     submits: 3,
     spawns: 10,
     tasks: 2_000,
+    shared: 2_000,
     runs: 1,
     round_trips: 50,
     queued: 10_000,

@@ -88,7 +88,7 @@ pub(crate) fn measure(run: &mut Run) -> Result<(), Failure> {
     beside_the_same_not_joined(run, &joined)?;
 
     say("engine alone: one task after another, and several at a time");
-    let (trips, tasks) = (run.effort.round_trips, run.effort.tasks);
+    let (trips, tasks) = (run.effort.round_trips, run.effort.shared);
     let one = engine_alone::measure(&broker.address, &Alone::of_one(trips, 1))?;
     let bundled = Alone { messages: tasks.div_ceil(BUNDLE), in_flight: BUNDLES, tasks: BUNDLE, copies: 1 };
     let bundled = tasks as f64 / engine_alone::measure(&broker.address, &bundled)?.seconds;
@@ -118,15 +118,14 @@ pub(crate) fn measure(run: &mut Run) -> Result<(), Failure> {
     }
     node::idle(run, &broker, &holder)?;
     node::large(run, &broker, &origin)?;
+    node::held(run, &holder, &origin)?;
     say(&format!("{tasks} shared tasks"));
-    let held = node::Held::begin(&holder)?;
     let before = place[1].span_lines()?;
     let many: driver::Throughput = origin.drive(&["shared_throughput".into(), tasks.to_string()])?;
     run.report.add(Figure {
         floor: Some(("the slower of the engine alone in bundles and the holder", bundled.min(own))),
         ..Figure::rate(&format!("{tasks} shared no-op tasks"), Variant::Traced, tasks as f64 / many.seconds)
     });
-    held.end(run)?;
     say(&format!("{trips} shared tasks that are not started twice, {ONCE_AT_A_TIME} at a time"));
     let once: f64 = origin.drive(&["shared_once".into(), trips.to_string()])?;
     run.report.add(Figure {

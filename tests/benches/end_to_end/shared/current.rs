@@ -49,7 +49,7 @@ fn start(program: &str, servers: usize) -> Result<Vec<Broker>, Failure> {
 }
 
 fn measure_on(run: &mut Run, broker: &Broker, how: &str, copies: usize) -> Result<(), Failure> {
-    let (trips, tasks) = (run.effort.round_trips, run.effort.tasks);
+    let (trips, tasks) = (run.effort.round_trips, run.effort.shared);
     let place = [Place::new()?, Place::new()?];
     let count = copies.to_string();
     let init = ["engine", "init", "--address", broker.address(), "--replicas", &count, "--queue", "default"];

@@ -1,17 +1,22 @@
 //! A node beside its engine: what it takes while nothing is to be done, what its agent takes with tasks, and large values on the way.
 
-use std::time::Duration;
+use std::process::Stdio;
+use std::time::{Duration, Instant};
+
+use rustix::process::{Pid, Signal, kill_process};
 
 use super::super::cluster::{self, Cluster};
 use super::super::process;
 use super::super::report::{self, Figure, Variant};
 use super::super::{Failure, Run, say};
-use super::{Broker, engine_alone};
+use super::{Broker, LISTENS, engine_alone};
 
 /// Time for which an idle node is watched.
 const IDLE: Duration = Duration::from_secs(5);
 /// Bytes of a large argument, and of a large result.
 const LARGE: usize = 100 << 20;
+/// Tasks that an agent holds at once.
+const HELD: usize = 1_000;
 
 /// Measures processor time and memory of a node that serves a queue of two parts and has nothing to do, and of its server.
 pub(super) fn idle(run: &mut Run, broker: &Broker, holder: &Cluster<'_>) -> Result<(), Failure> {
@@ -47,24 +52,48 @@ pub(super) fn large(run: &mut Run, broker: &Broker, origin: &Cluster<'_>) -> Res
     Ok(())
 }
 
-/// The memory of an agent before it holds tasks.
-pub(super) struct Held {
-    pid: u32,
-    before: u64,
+/// Measures the memory that an agent takes more while it holds tasks, which it does for a moment while the workers are stopped.
+pub(super) fn held(run: &mut Run, holder: &Cluster<'_>, origin: &Cluster<'_>) -> Result<(), Failure> {
+    say(&format!("{HELD} tasks that are held"));
+    let agent = holder.head_and_agent()?[1].pid;
+    let stopped = Stopped::all_of(holder)?;
+    process::forget_peak(agent)?;
+    let before = process::memory(agent)?.0;
+    let mut burst = origin.driver(&["shared_burst".into(), HELD.to_string()])?;
+    let mut burst = burst.stdout(Stdio::null()).spawn()?;
+    let begun = Instant::now();
+    while holder.imports()? < HELD {
+        if begun.elapsed() > LISTENS {
+            return Err(format!("expected {HELD} tasks to be held at once, found {}", holder.imports()?).into());
+        }
+        std::thread::sleep(Duration::from_millis(2));
+    }
+    let more = process::memory(agent)?.1.saturating_sub(before);
+    drop(stopped);
+    if !burst.wait()?.success() {
+        return Err("the tasks that were held have not succeeded".into());
+    }
+    let name = format!("memory that an agent takes more while it holds {HELD} short tasks");
+    run.report.add(Figure::bytes(&name, Variant::Traced, more as f64));
+    Ok(())
 }
 
-impl Held {
-    pub(super) fn begin(holder: &Cluster<'_>) -> Result<Held, Failure> {
-        let pid = holder.head_and_agent()?[1].pid;
-        process::forget_peak(pid)?;
-        Ok(Held { pid, before: process::memory(pid)?.0 })
-    }
+/// Workers that are stopped. Dropped, they go on.
+struct Stopped(Vec<Pid>);
 
-    /// Measures how much more it has taken at the most since then.
-    pub(super) fn end(self, run: &mut Run) -> Result<(), Failure> {
-        let more = process::memory(self.pid)?.1.saturating_sub(self.before);
-        let name = "memory that an agent takes more while it holds thousands of short tasks";
-        run.report.add(Figure::bytes(name, Variant::Traced, more as f64));
-        Ok(())
+impl Stopped {
+    fn all_of(cluster: &Cluster<'_>) -> Result<Stopped, Failure> {
+        let processes = cluster.processes()?;
+        let workers = processes.iter().filter(|process| process.name != "head");
+        let workers = workers.filter_map(|worker| Pid::from_raw(worker.pid as i32)).collect::<Vec<_>>();
+        let stopped = Stopped(workers);
+        stopped.0.iter().try_for_each(|worker| kill_process(*worker, Signal::STOP))?;
+        Ok(stopped)
+    }
+}
+
+impl Drop for Stopped {
+    fn drop(&mut self) {
+        self.0.iter().for_each(|worker| drop(kill_process(*worker, Signal::CONT)));
     }
 }
