@@ -9,7 +9,7 @@ use crate::driver::{Driver, DriverError};
 use crate::exit;
 use crate::protocol::{Query, Reply, TaskReport};
 use crate::task::TaskId;
-use tracer_core::ClusterTaskId;
+use tracer_core::{ClusterTaskId, PlaceId};
 
 /// A task on the command line: its id here or in the cluster, or the name of an actor, which stands for the task that creates the actor.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -41,7 +41,7 @@ impl NamedTask {
             NamedTask::Cluster(id) => {
                 let text = format!(
                     "task {id} was submitted on another node, and this can be asked only there\n\
-                     (hint: `tracer get {id}` shows what became of it on any node that has joined the engine)"
+                     (hint: `tracer get {id}` shows on any node what became of it, and `tracer cancel {id}` ends it)"
                 );
                 return Err(CommandError::new(exit::FAILED, text));
             }
@@ -59,9 +59,20 @@ impl NamedTask {
         }
     }
 
+    /// Returns the id of the task if it is of another place than this one.
+    pub(super) fn elsewhere(&self, here: Option<PlaceId>) -> Option<ClusterTaskId> {
+        match self {
+            NamedTask::Cluster(id) => Some(*id).filter(|id| here != Some(id.place)),
+            NamedTask::Id(_) | NamedTask::Actor(_) => None,
+        }
+    }
+
     /// Returns the ids of the tasks.
-    pub(super) fn ids(named: &[NamedTask], driver: &mut Driver) -> Result<Vec<TaskId>, CommandError> {
-        named.iter().map(|named| named.id(driver)).collect()
+    pub(super) fn ids<'a>(
+        named: impl IntoIterator<Item = &'a NamedTask>,
+        driver: &mut Driver,
+    ) -> Result<Vec<TaskId>, CommandError> {
+        named.into_iter().map(|named| named.id(driver)).collect()
     }
 }
 

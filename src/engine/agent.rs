@@ -21,7 +21,9 @@ use tracer_core::paged_map::PagedMap;
 use tracer_core::queue::QueueBound;
 use tracer_core::task::{Outcome, TaskId};
 use tracer_core::{ClusterTaskId, PlaceId, Stored};
-use tracer_ipc::protocol::{ClaimedBy, Digest, Found, OnPartition, OpenTasks, SharedEnd, SharedOutput, Stop};
+use tracer_ipc::protocol::{
+    CancelAnswer, CancelReport, ClaimedBy, Digest, Found, OnPartition, OpenTasks, SharedEnd, SharedOutput, Stop,
+};
 
 use crate::bundle::BundleRecord;
 use crate::clock::ClockOffset;
@@ -32,6 +34,7 @@ use crate::message::{BundleMessage, Heartbeat, TaskMessage, Told, value_of, with
 use crate::record::{Claim, End, Event, Holder, Mark, Record, Refusal, Sight, Terms, change};
 
 mod bundles;
+mod cancels;
 mod cut_off;
 mod demands;
 mod held;
@@ -39,6 +42,7 @@ mod keys;
 mod modules;
 mod output;
 mod places;
+mod questions;
 mod quiet;
 mod run_times;
 mod superseded;
@@ -47,11 +51,13 @@ mod trust;
 
 pub(crate) use bundles::BUNDLE_WAIT_NS;
 use bundles::{BundleChange, HeldBundle, SharedBundle};
+use cancels::Cancel;
 use cut_off::Hearing;
 use demands::Demands;
 use held::HeldTasks;
 use keys::SharedKey;
 use modules::ModulesKnown;
+use questions::Asker;
 use run_times::{Function, RunTimes, Window};
 use todo::Todo;
 
@@ -236,6 +242,10 @@ pub enum ToHead {
     Settled(ClusterTaskId),
     /// The answer to a question of somebody.
     Found(u64, Found),
+    /// Somebody at the node of this place wants a task of this head to end.
+    Cancel(TaskId, Stop, PlaceId),
+    /// The answer to somebody here who wants a task of another node to end.
+    CancelAnswered(u64, CancelAnswer),
     /// A task of this head has written something.
     Output {
         /// The task.
@@ -480,14 +490,14 @@ enum Asked {
     /// The result of this attempt.
     PutResult(ClusterTaskId, u32),
     GetResult(TaskId, ValueKey),
-    /// The record that somebody asks for, under the number of the question.
-    Find(u64, ClusterTaskId),
+    /// The record of a task that somebody asks for.
+    Find(Asker, ClusterTaskId),
     /// The record of the bundle in which the task that somebody asks for would have this place.
-    FindInBundle(u64, ClusterTaskId, u32),
+    FindInBundle(Asker, ClusterTaskId, u32),
     /// The queue of a task that somebody asks for, with the attempts that were begun.
-    FindMessage(u64, u32),
+    FindMessage(Asker, u32),
     /// The result that somebody asks for.
-    FindValue(u64, Box<SharedEnd>, u64),
+    FindValue(Asker, Box<SharedEnd>, u64),
 }
 
 /// The state of an agent.
@@ -541,6 +551,8 @@ pub struct Agent {
     /// The task at which [`look_again`](Self::look_again) goes on; none to begin anew.
     looked_at_last: Option<TaskId>,
     is_stopping: bool,
+    /// Requests to end tasks of other nodes, by the numbers of their questions.
+    cancels: BTreeMap<u64, Cancel>,
     /// Records of which it was said that they cannot be read.
     unread: BTreeSet<RecordKey>,
     effects: Vec<Effect>,
@@ -582,6 +594,7 @@ impl Agent {
             clock: None,
             looked_at_last: None,
             is_stopping: false,
+            cancels: BTreeMap::new(),
             unread: BTreeSet::new(),
             effects: Vec::new(),
         }
@@ -675,6 +688,7 @@ impl Agent {
     pub fn on_tick(&mut self, now_ns: u64) -> u64 {
         self.end_if_cut_off(now_ns);
         let next_ns = self.go_on(now_ns);
+        let next_ns = self.go_on_cancelling(now_ns).map_or(next_ns, |due_ns| next_ns.min(due_ns));
         self.hearing.lapse_ns().map_or(next_ns, |lapse_ns| next_ns.min(lapse_ns))
     }
 
@@ -1469,6 +1483,10 @@ impl Agent {
             Ok(Told::DoYouRunBundle(id)) => self.on_asked_for_bundle(id),
             Ok(Told::NeedsValues(id)) if id.place == self.settings.own.place => self.put_values_again(id.task),
             Ok(Told::NotFollowed(id)) => self.on_told_not_followed(id),
+            Ok(Told::Cancel(id, stop, by)) if id.place == self.settings.own.place => {
+                self.tell(ToHead::Cancel(id.task, stop, by));
+            }
+            Ok(Told::CancelAnswered(id, report)) => self.on_cancel_answered(id, report),
             Err(_) => self.on_output_told(told),
             Ok(_) => {}
         }
@@ -1483,96 +1501,6 @@ impl Agent {
             share.values.iter_mut().for_each(|(_, digest)| *digest = None);
             self.put(task);
         }
-    }
-
-    // ---- questions ----------------------------------------------------------------------------------------------------
-
-    /// Looks for a task of any node, and answers under the number of the question.
-    pub fn on_find(&mut self, number: u64, id: ClusterTaskId) {
-        if self.is_reachable {
-            self.ask(Asked::Find(number, id), Request::Read(RecordKey::Task(id)));
-        } else {
-            self.tell(ToHead::Found(number, Found::Unreachable));
-        }
-    }
-
-    fn on_record_found(&mut self, number: u64, id: ClusterTaskId, answer: Answer) {
-        let Answer::Record(entry) = answer else { return self.tell(ToHead::Found(number, Found::Unreachable)) };
-        match entry.map(|entry| Record::decode(&entry.value)).transpose() {
-            Ok(None) => self.find_in_bundle(number, id, 0),
-            Ok(Some(record)) => self.tell_found(number, id, record),
-            Err(error) => {
-                self.note_unread(RecordKey::Task(id), &error);
-                self.tell(ToHead::Found(number, Found::Unreachable));
-            }
-        }
-    }
-
-    /// Answers a question for a task whose record is this one.
-    fn tell_found(&mut self, number: u64, id: ClusterTaskId, record: Record) {
-        let attempts_of = |claim: &Claim, has_begun: bool| claim.attempt - u32::from(!has_begun && claim.attempt > 0);
-        let found = match record {
-            Record::GivenBack { claim, has_begun } => {
-                let attempts = attempts_of(&claim, has_begun);
-                return self.ask(Asked::FindMessage(number, attempts), Request::FindMessage(id));
-            }
-            Record::Claimed(claim) | Record::Suspected { claim, .. } => Found::Claimed(claimed_by(claim)),
-            Record::Ended(End::Outcome { attempt, outcome, .. }) => match value_of(&outcome) {
-                None => Found::Ended { end: outcome, loss: None },
-                Some((mut shared, stored)) => {
-                    let max = self.settings.max_value;
-                    let digest = match shared.digest {
-                        Some(digest) if stored.bytes <= max => digest,
-                        digest => {
-                            let loss = match digest {
-                                Some(_) => too_large("the result", stored.bytes, max),
-                                None => "the result is said to be in a file of another node".to_owned(),
-                            };
-                            // No file of this node is meant.
-                            shared.outcome = Outcome::Stored(Stored { name: String::new(), ..stored });
-                            shared.digest = Some(digest.unwrap_or_default());
-                            let found = Found::Ended { end: shared.encode(), loss: Some(loss) };
-                            return self.tell(ToHead::Found(number, found));
-                        }
-                    };
-                    let key = ValueKey { id, attempt, digest, bytes: stored.bytes };
-                    let asked = Asked::FindValue(number, Box::new(shared), stored.bytes);
-                    return self.ask(asked, Request::GetValue(key));
-                }
-            },
-            Record::Ended(End::Lost(claim) | End::NodesLost(claim)) => {
-                let Mark { node_id, .. } = claim.mark;
-                Found::Lost { attempt: claim.attempt, why: format!("the node that ran it was lost (node `{node_id}`)") }
-            }
-        };
-        self.tell(ToHead::Found(number, found));
-    }
-
-    fn on_message_found(&mut self, number: u64, attempts: u32, answer: Answer) {
-        let found = match answer {
-            Answer::InQueue(Some(queue)) => Found::Waiting { queue, attempts },
-            // Its record says that somebody gave it back.
-            Answer::InQueue(None) if attempts > 0 => Found::Waiting { queue: String::new(), attempts },
-            Answer::InQueue(None) => Found::Unknown,
-            _ => Found::Unreachable,
-        };
-        self.tell(ToHead::Found(number, found));
-    }
-
-    fn on_value_found(&mut self, number: u64, mut shared: SharedEnd, bytes: u64, answer: Answer) {
-        let loss = match answer {
-            Answer::ValueGot(Ok(name)) => {
-                (shared.outcome, shared.digest) = (Outcome::Stored(Stored { name, bytes }), None);
-                None
-            }
-            Answer::ValueGot(Err(ValueError::Missing)) => Some(format!(
-                "the result takes {}, and its origin has taken it out of the engine\n(hint: ask there)",
-                Size(bytes)
-            )),
-            Answer::ValueGot(Err(why)) => Some(format!("the result takes {}, but {why}", Size(bytes))),
-            _ => return self.tell(ToHead::Found(number, Found::Unreachable)),
-        };
-        self.tell(ToHead::Found(number, Found::Ended { end: shared.encode(), loss }));
     }
 
     // ---- records ------------------------------------------------------------------------------------------------------
@@ -1723,7 +1651,10 @@ impl Agent {
                 self.ask_holder(id, record.claim());
                 self.let_go_of(id);
             }
-            (Event::EndedUnbegun { .. } | Event::Withdrawn { .. }, Record::Ended(end)) => self.on_own_ended(id, end),
+            (Event::EndedUnbegun { .. } | Event::Withdrawn { .. }, Record::Ended(end)) => {
+                self.on_ended_elsewhere(id, CancelReport::Cancelled);
+                self.on_own_ended(id, end);
+            }
             (Event::Withdrawn { .. }, Record::Claimed(claim)) => self.hold_own(id, claim),
             (Event::Outcome { .. }, Record::Ended(end)) => {
                 self.tell(ToHead::Settled(id));
@@ -1795,6 +1726,7 @@ impl Agent {
                 self.leave_to_be_delivered(id, *sight);
             }
             (Event::EndedUnbegun { .. }, Refusal::Begun) => {
+                self.stop_elsewhere(id, claim);
                 let task = self.task_of(id);
                 let share = task.and_then(|task| self.shares.get_mut(&task));
                 let withdrawn = share.as_ref().and_then(|share| share.withdrawn.as_ref());
@@ -1806,7 +1738,7 @@ impl Agent {
                     share.withdrawn = None;
                 }
             }
-            (Event::EndedUnbegun { .. }, _) => {}
+            (Event::EndedUnbegun { .. }, _) => self.on_ended_elsewhere(id, CancelReport::Ended),
             // It was brought about, and the answer was lost.
             (Event::Withdrawn { by, .. }, Refusal::Begun)
                 if claim.is_some_and(|claim| claim.holder == *by) && !self.held.contains_key(&id) =>
@@ -1978,14 +1910,14 @@ impl Agent {
             Asked::ReadBundle(id) => self.on_bundle_read(id, answer),
             Asked::SwapBundle(id, next) => self.on_bundle_swapped(id, *next, &answer),
             Asked::BundleSight(id) => self.on_bundle_heartbeats(id, answer),
-            Asked::FindInBundle(number, id, place) => self.on_bundle_found(number, id, place, answer),
+            Asked::FindInBundle(asker, id, place) => self.on_bundle_found(asker, id, place, answer),
             Asked::IsSuperseded(key) => self.on_standing_read(key, answer),
             Asked::PutArgument(task, at) => self.on_argument_put(task, at, answer),
             Asked::GetArgument(id, key) => self.on_argument_got(id, &key, answer),
             Asked::PutResult(id, attempt) => self.on_result_put(id, attempt, answer),
-            Asked::Find(number, id) => self.on_record_found(number, id, answer),
-            Asked::FindMessage(number, attempts) => self.on_message_found(number, attempts, answer),
-            Asked::FindValue(number, end, bytes) => self.on_value_found(number, *end, bytes, answer),
+            Asked::Find(asker, id) => self.on_record_found(asker, id, answer),
+            Asked::FindMessage(asker, attempts) => self.on_message_found(asker, attempts, answer),
+            Asked::FindValue(asker, end, bytes) => self.on_value_found(asker, *end, bytes, answer),
             Asked::GetResult(task, key) => self.on_result_got(task, &key, answer),
             Asked::Pull(queue, tier, waits) => self.on_pulled(queue, tier, waits, &answer),
         }

@@ -8,6 +8,7 @@ use tracer_ipc::protocol::{OpenTask, OutputSize, Stream, Written};
 
 use super::*;
 use crate::bundle;
+use crate::interface::InQueue;
 use crate::message::{BundledTask, ListedModules, Prepared, prepare};
 use crate::output::OutputMessage;
 
@@ -257,8 +258,13 @@ impl Engine {
                 Some(Answer::ValueGot(value.map(|value| files.write(value)).ok_or(ValueError::Missing)))
             }
             Request::FindMessage(id) => {
-                let found = kept.messages.iter().any(|message| message.id == id && !message.is_done);
-                Some(Answer::InQueue(found.then(|| QUEUE.into())))
+                let has = |message: &&Message| match BundleMessage::decode(&message.bytes) {
+                    Err(_) => message.id == id,
+                    Ok(bundle) => bundle.tasks.iter().any(|task| bundle::member(message.id, task.place) == id),
+                };
+                let found = kept.messages.iter().filter(|message| !message.is_done).find(has);
+                let found = found.map(|message| BundleMessage::is_one(&message.bytes));
+                Some(Answer::InQueue(found.map(|is_bundle| InQueue { queue: QUEUE.into(), is_bundle })))
             }
             Request::DropValues(id) => {
                 kept.values.retain(|key, _| key.id != id);
@@ -381,6 +387,12 @@ struct World {
     heard_again: u32,
     results: u32,
     next_task: u64,
+    /// Requests to end tasks of other nodes that are not answered: by node, number of its agent, and number of the question.
+    cancels: BTreeMap<(usize, u64, u64), ClusterTaskId>,
+    next_cancel: u64,
+    /// Such tasks that have ended by their record, and those whose origin or holder was told.
+    cancelled_by_record: u32,
+    cancelling_elsewhere: u32,
 }
 
 /// The node that ends what it runs when the engine does not hear it.
@@ -431,6 +443,10 @@ impl World {
             heard_again: 0,
             results: 0,
             next_task: 1,
+            cancels: BTreeMap::new(),
+            next_cancel: 1,
+            cancelled_by_record: 0,
+            cancelling_elsewhere: 0,
         }
     }
 
@@ -645,6 +661,35 @@ impl World {
                 self.tell_free(at);
             }
             ToHead::Found(..) => panic!("nobody has asked"),
+            ToHead::Cancel(task, stop, by) => {
+                let is_open =
+                    |accepted: &&mut Accepted| accepted.end.is_none() && !accepted.was_refused && !accepted.is_lost;
+                let report = match node.head.accepted.get_mut(&task) {
+                    None => CancelReport::Unknown,
+                    Some(accepted) => match Some(accepted).filter(is_open) {
+                        None => CancelReport::Ended,
+                        Some(accepted) => {
+                            accepted.is_withdrawn = true;
+                            CancelReport::Cancelling
+                        }
+                    },
+                };
+                if let Some(agent) = &mut node.agent {
+                    if report == CancelReport::Cancelling {
+                        agent.on_withdraw(task, b"cancelled".to_vec(), Some(stop));
+                    }
+                    agent.on_cancelled_for(by, task, report);
+                }
+            }
+            ToHead::CancelAnswered(number, answer) => {
+                let is_open = self.cancels.remove(&(at, node.generation, number)).is_some();
+                assert!(is_open, "a request to end a task is answered twice: {answer:?}");
+                match answer {
+                    CancelAnswer::Report(CancelReport::Cancelled) => self.cancelled_by_record += 1,
+                    CancelAnswer::Report(CancelReport::Cancelling) => self.cancelling_elsewhere += 1,
+                    _ => {}
+                }
+            }
             ToHead::Log(line) => assert!(line.contains("another node has taken it over"), "{line}"),
         }
     }
@@ -739,6 +784,24 @@ impl World {
         node.head.accepted.get_mut(&task).unwrap().is_withdrawn = true;
         if let Some(agent) = &mut node.agent {
             agent.on_withdraw(task, b"cancelled".to_vec(), Some(Stop::default()));
+        }
+        self.take_effects(at);
+    }
+
+    /// Has somebody at a node want to end a task of another one.
+    fn cancel_elsewhere(&mut self, at: usize) {
+        let is_of_silent = self.random.chance(50);
+        let others = self.nodes.iter().enumerate().filter(|(other, _)| *other != at);
+        let others = others.filter(|(_, node)| !is_of_silent || node.agent.is_none());
+        let of_node = |node: &Node| node.head.accepted.keys().map(|task| (node.place, *task)).collect::<Vec<_>>();
+        let all: Vec<_> = others.flat_map(|(_, node)| of_node(node)).collect();
+        let node = &mut self.nodes[at];
+        if let (Some(agent), false) = (&mut node.agent, all.is_empty()) {
+            let (place, task) = all[self.random.below(all.len())];
+            let (id, number) = (ClusterTaskId { place, task }, self.next_cancel);
+            self.next_cancel += 1;
+            self.cancels.insert((at, node.generation, number), id);
+            agent.on_cancel_elsewhere(number, id, Stop::default(), b"cancelled".to_vec(), self.now_ns);
         }
         self.take_effects(at);
     }
@@ -892,14 +955,16 @@ impl World {
         }
     }
 
+    fn kill_agent(&mut self, at: usize) {
+        self.nodes[at].agent = None;
+        self.nodes[at].generation += 1;
+    }
+
     fn fault(&mut self, faults: Faults) {
         let at = self.random.below(self.nodes.len());
         match self.random.below(6) {
             // The agent dies.
-            0 => {
-                self.nodes[at].agent = None;
-                self.nodes[at].generation += 1;
-            }
+            0 => self.kill_agent(at),
             // The head dies, and its agent with it; what it runs is gone.
             1 => {
                 let node = &mut self.nodes[at];
@@ -941,7 +1006,9 @@ impl World {
 
     fn are_all_ended(&self) -> bool {
         let has_ended = |accepted: &Accepted| accepted.end.is_some() || accepted.was_refused || accepted.is_lost;
+        let is_answered = |(at, generation, _): &(usize, u64, u64)| self.nodes[*at].generation != *generation;
         self.nodes.iter().all(|node| node.head.accepted.values().all(has_ended) && node.head.runs.is_empty())
+            && self.cancels.keys().all(is_answered)
     }
 
     fn describe(&self) -> String {
@@ -962,7 +1029,7 @@ impl World {
             }
             text += &format!("{} runs {:?}\n  {:?}\n", node.place, node.head.runs, node.agent);
         }
-        text
+        text + &format!("to be ended: {:?}\n", self.cancels)
     }
 }
 
@@ -987,6 +1054,8 @@ struct Seen {
     given_back: u32,
     ended_when_cut_off: u32,
     heard_again: u32,
+    cancelled_by_record: u32,
+    cancelling_elsewhere: u32,
 }
 
 impl Seen {
@@ -996,6 +1065,8 @@ impl Seen {
         self.given_back += world.given_back;
         self.ended_when_cut_off += world.ended_when_cut_off;
         self.heard_again += world.heard_again;
+        self.cancelled_by_record += world.cancelled_by_record;
+        self.cancelling_elsewhere += world.cancelling_elsewhere;
         self.results += world.results;
         self.again += world.starts.values().filter(|starts| **starts > 1).count() as u32;
         for node in &world.nodes {
@@ -1046,7 +1117,18 @@ fn run(seed: u64, faults: Faults, seen: &mut Seen) {
                 world.note_reach();
             }
             38..40 => world.take_back(at),
+            40..42 => world.cancel_elsewhere(at),
             _ => world.arrive(true),
+        }
+    }
+    if seed.is_multiple_of(4) {
+        // One of them is away for longer than anybody waits for it.
+        world.heal();
+        world.kill_agent(0);
+        for _ in 0..6 {
+            (1..3).for_each(|at| world.cancel_elsewhere(at));
+            (0..100).for_each(|_| world.arrive(true));
+            world.tick(SECOND);
         }
     }
     // From here on nothing goes wrong, and everything comes to its end.
@@ -1094,7 +1176,8 @@ fn every_accepted_task_ends_once_whatever_dies_and_none_starts_twice_that_must_n
     let of_tasks = [seen.succeeded, seen.cancelled, seen.lost, seen.nodes_lost, seen.again, seen.refused];
     let of_bundles = [seen.whole, seen.apart, seen.bundled_again, seen.bundled_cancelled, seen.bundled_taken_back];
     let of_partitions = [seen.ended_when_cut_off, seen.heard_again];
-    let counts = of_tasks.iter().chain(&of_bundles).chain(&of_partitions);
+    let of_cancels = [seen.cancelled_by_record, seen.cancelling_elsewhere];
+    let counts = of_tasks.iter().chain(&of_bundles).chain(&of_partitions).chain(&of_cancels);
     let counts = counts.chain([&seen.arguments, &seen.results, &seen.given_back]);
     assert!(counts.into_iter().all(|count| *count > 10), "{seen:?}");
     assert_eq!(seen.lost_by_engine, 0);
@@ -1374,6 +1457,7 @@ fn what_is_asked_of_any_task_is_answered_from_its_record_and_its_queue() {
             }
             let (number, request) = only_asked(&mut agent);
             assert_eq!(request, Request::FindMessage(id));
+            let queue = queue.map(|queue| InQueue { queue, is_bundle: false });
             agent.on_answer(number, Answer::InQueue(queue));
         }
         assert_eq!(agent.take_effects(), [Effect::Tell(ToHead::Found(5, expected))]);

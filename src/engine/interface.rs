@@ -271,6 +271,15 @@ pub struct Entry {
     pub value: Vec<u8>,
 }
 
+/// Place of a task's message.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct InQueue {
+    /// The queue.
+    pub queue: String,
+    /// True if the message is that of a bundle.
+    pub is_bundle: bool,
+}
+
 /// An answer of the engine.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Answer {
@@ -295,8 +304,8 @@ pub enum Answer {
         /// This node's own.
         own: Option<Entry>,
     },
-    /// The queue that has the message, if any has.
-    InQueue(Option<String>),
+    /// Place of the message, if any queue has it.
+    InQueue(Option<InQueue>),
     /// The digest of a value that is in the engine now; or why it is not.
     ValuePut(Result<Digest, PutError>),
     /// The name of the file that a value is in now; or why there is none.

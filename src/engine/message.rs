@@ -6,7 +6,7 @@ use tracer_core::codec::{Put, Take, WireError};
 use tracer_core::queue::QueueBound;
 use tracer_core::task::{Envelope, Failure, Input, InputSource, Outcome, TaskId};
 use tracer_core::{ClusterTaskId, PlaceId, Stored};
-use tracer_ipc::protocol::{Digest, SharedEnd, Stop};
+use tracer_ipc::protocol::{CancelReport, Digest, SharedEnd, Stop};
 
 use crate::bundle::check_count;
 use crate::clock::ClockOffset;
@@ -486,6 +486,10 @@ pub enum Told {
     Refused(ClusterTaskId, Distrust, PlaceId),
     /// Notice that nobody follows its output any more.
     NotFollowed(ClusterTaskId),
+    /// Somebody at the node of this place wants it to end. Answered by [`Told::CancelAnswered`].
+    Cancel(ClusterTaskId, Stop, PlaceId),
+    /// Outcome of a [`Told::Cancel`] at its origin.
+    CancelAnswered(ClusterTaskId, CancelReport),
 }
 
 /// Reason why a node does not trust a message.
@@ -514,6 +518,8 @@ const REFUSED: u8 = 10;
 /// See [`OutputMessage`](crate::output::OutputMessage).
 pub(crate) const OUTPUT: u8 = 5;
 const NOT_FOLLOWED: u8 = 6;
+const CANCEL: u8 = 7;
+const CANCEL_ANSWERED: u8 = 8;
 
 impl Told {
     /// Encodes it.
@@ -525,6 +531,8 @@ impl Told {
             Told::DoYouRunBundle(id) => (DO_YOU_RUN_BUNDLE, id),
             Told::Refused(id, ..) => (REFUSED, id),
             Told::NotFollowed(id) => (NOT_FOLLOWED, id),
+            Told::Cancel(id, ..) => (CANCEL, id),
+            Told::CancelAnswered(id, _) => (CANCEL_ANSWERED, id),
         };
         let mut out = vec![VERSION, kind];
         out.put_u64(id.place.0);
@@ -535,6 +543,11 @@ impl Told {
                 out.put_u8(*why as u8);
                 out.put_u64(by.0);
             }
+            Told::Cancel(_, stop, by) => {
+                stop.put(&mut out);
+                out.put_u64(by.0);
+            }
+            Told::CancelAnswered(_, report) => report.put(&mut out),
             Told::DoYouRun(_) | Told::NeedsValues(_) | Told::DoYouRunBundle(_) | Told::NotFollowed(_) => {}
         }
         out
@@ -556,6 +569,8 @@ impl Told {
                 Told::Refused(id, *why, PlaceId(take.u64()?))
             }
             NOT_FOLLOWED => Told::NotFollowed(id),
+            CANCEL => Told::Cancel(id, Stop::take(&mut take)?, PlaceId(take.u64()?)),
+            CANCEL_ANSWERED => Told::CancelAnswered(id, CancelReport::take(&mut take)?),
             _ => return Err(WireError::UnknownValue("message of a node")),
         };
         take.finish()?;
@@ -631,7 +646,9 @@ mod tests {
         let stop = |grace_ns| Told::Stop(id, Stop { grace_ns });
         let refused = Distrust::ALL.map(|why| Told::Refused(id, why, PlaceId(3)));
         let others = [Told::DoYouRun(id), Told::NeedsValues(id), Told::DoYouRunBundle(id), Told::NotFollowed(id)];
-        for told in [stop(None), stop(Some(0))].into_iter().chain(others).chain(refused) {
+        let cancels = CancelReport::ALL.map(|report| Told::CancelAnswered(id, report)).into_iter();
+        let cancels = cancels.chain([Told::Cancel(id, Stop { grace_ns: Some(7) }, PlaceId(3))]);
+        for told in [stop(None), stop(Some(0))].into_iter().chain(others).chain(refused).chain(cancels) {
             assert_eq!(Told::decode(&told.encode()), Ok(told));
         }
     }

@@ -47,7 +47,7 @@ use crate::access::{self, Credentials, EngineError};
 use crate::bundle::BUNDLE_LIMIT;
 use crate::clock::ClockOffset;
 use crate::doctor::{self, Finding};
-use crate::interface::{Answer, Dead, Delivery, Entry, Handle, PutError, Queues, RecordKey, Request, Tier};
+use crate::interface::{Answer, Dead, Delivery, Entry, Handle, InQueue, PutError, Queues, RecordKey, Request, Tier};
 use crate::message::{BundleMessage, Heartbeat, Told};
 use crate::signed::{self, Address, Signer, Unusable};
 use crate::survey::Survey;
@@ -488,15 +488,17 @@ impl Nats {
     }
 
     /// Looks into every queue of the cluster.
-    async fn find_message(&self, id: ClusterTaskId) -> Result<Option<String>, ()> {
+    async fn find_message(&self, id: ClusterTaskId) -> Result<Option<InQueue>, ()> {
         let mut streams = self.context.stream_names();
         while let Some(name) = streams.next().await {
             let name = name.map_err(drop)?;
-            if let Some(queue) = name.strip_prefix(&queue_stream("", Tier::First))
-                && (self.find_in_queue(queue, id).await?.is_some() || self.find_in_bundle(queue, id).await?)
-            {
-                return Ok(Some(queue.into()));
-            }
+            let Some(queue) = name.strip_prefix(&queue_stream("", Tier::First)) else { continue };
+            let is_bundle = match self.find_in_queue(queue, id).await? {
+                Some(entry) => BundleMessage::is_one(signed::message_of(&entry.value)),
+                None if self.find_in_bundle(queue, id).await? => true,
+                None => continue,
+            };
+            return Ok(Some(InQueue { queue: queue.into(), is_bundle }));
         }
         Ok(None)
     }

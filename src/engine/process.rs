@@ -304,6 +304,8 @@ impl Out {
                 FromAgent::Found { number, found: Found::Claimed(on_own_clock(claim, clocks)) }
             }
             ToHead::Found(number, found) => FromAgent::Found { number, found },
+            ToHead::Cancel(task, stop, by) => FromAgent::Cancel { task, stop, by },
+            ToHead::CancelAnswered(number, answer) => FromAgent::CancelAnswered { number, answer },
             ToHead::Output { task, place, node_id, output } => FromAgent::Output { task, place, node_id, output },
             ToHead::Log(line) => FromAgent::Log(line),
         };
@@ -451,6 +453,8 @@ fn on_head(
         ToAgent::Stopping => agent.on_stopping(),
         ToAgent::Taken(task) => agent.on_taken(task),
         ToAgent::Find { number, id } => agent.on_find(number, id),
+        ToAgent::CancelElsewhere { number, id, stop, end } => agent.on_cancel_elsewhere(number, id, stop, end, now_ns),
+        ToAgent::Cancelled { task, report, by } => agent.on_cancelled_for(by, task, report),
         ToAgent::TakeBack(task) => agent.on_take_back(task, engine_now(nats)),
         ToAgent::Survey(number) => nats.survey_for(number),
         ToAgent::Output { id, output } => agent.on_output(id, output),

@@ -278,6 +278,10 @@
 //!   `cancelling::a_function_that_waits_for_others_is_told_in_its_wait_and_may_clean_up`,
 //!   `cancelling::a_command_gets_sigterm_then_sigkill_and_each_step_is_seen` and
 //!   `cancelling::a_task_in_the_lease_of_a_busy_worker_is_cancelled_without_waiting_for_that_worker`.
+//! - A task of a queue is ended from any node by its id in the cluster, also when the node that submitted it is gone. What nodes tell each other for that may be lost: then whoever asks says after 15 s that
+//!   there is no answer. A task that travels in a bundle nobody has begun is ended only by the node that submitted it. Kept by
+//!   `shared_cancelling::a_task_that_waits_and_one_that_runs_are_ended_from_a_node_that_has_nothing_to_do_with_them` and
+//!   `shared_cancelling::a_task_whose_own_node_is_gone_is_ended_by_its_record_and_that_node_sees_it_when_it_is_back`.
 //!
 //! **Jobs take turns.** A driver with one task does not wait for all the tasks of another; within a job the first submitted begins first.
 //!

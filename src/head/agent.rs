@@ -7,6 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
+use tracer_core::clock::now_unix_nano;
 use tracer_core::count::{Count, Elapsed};
 use tracer_core::{ClusterTaskId, PlaceId};
 use tracer_engine::digest;
@@ -19,8 +20,8 @@ use crate::hook::builtin_names;
 use crate::module_store::ModuleStore;
 use crate::protocol::frame::put_frame;
 use crate::protocol::{
-    AgentNode, ClaimedBy, ClusterReport, Digest, EngineReport, Found, Reply, SharedEnd, SharedReport, TaskState,
-    ToAgent, kind, put_reply,
+    AgentNode, CancelAnswer, ClaimedBy, ClusterReport, Digest, EngineReport, Found, Reply, SharedEnd, SharedReport,
+    Stop, TaskState, ToAgent, kind, put_reply,
 };
 use crate::task::{Failure, ModuleVersion, Outcome};
 use crate::value::JsonText;
@@ -39,6 +40,8 @@ enum Question {
     Task(ClusterTaskId),
     /// Nodes and queues of the engine.
     Cluster,
+    /// End of a task of another node, which somebody here wants.
+    Cancel(ClusterTaskId, Stop),
 }
 
 /// The agent of this head.
@@ -191,6 +194,10 @@ impl AgentLink {
         let is_told = self.tell(&match question {
             Question::Task(id) => ToAgent::Find { number, id },
             Question::Cluster => ToAgent::Survey(number),
+            Question::Cancel(id, stop) => {
+                let end = SharedEnd::unbegun(Failure::Cancelled, now_unix_nano());
+                ToAgent::CancelElsewhere { number, id, stop, end: end.encode() }
+            }
         });
         if is_told {
             self.next_question += 1;
@@ -371,19 +378,20 @@ fn shared_report(id: ClusterTaskId, found: Found, engine: &str) -> Result<Shared
     Ok(report)
 }
 
+/// Returns the error for a task that cannot be ended because the engine does not answer.
+fn cancel_problem(id: ClusterTaskId, engine: &str) -> String {
+    format!(
+        "task {id} cannot be cancelled now: neither the node that submitted it answers nor the engine at `{engine}`\n\
+         (hint: `tracer status` says what is wrong with the engine)"
+    )
+}
+
 impl HeadIo {
     /// Has the agent look for a task of any node. The answer comes later, unless nobody can be asked.
     pub(super) fn find_shared(&mut self, id: &str, connection: u64, query: u64) -> Option<Reply> {
-        let refused = |text: String| Some(Reply::Shared(Err(text)));
-        let id: ClusterTaskId = match id.parse() {
-            Ok(id) => id,
-            Err(error) => return refused(format!("`{id}` is no id of a task in a cluster: {error}")),
-        };
-        let Some(agent) = &mut self.agent else {
-            return refused(format!(
-                "task {id} is one of a queue, but this head has joined no engine\n\
-                 (hint: ask on a node that has, or start this one with `tracer start --address nats://127.0.0.1:4222`)"
-            ));
+        let (agent, id) = match self.agent_for(id) {
+            Ok(found) => found,
+            Err(why) => return Some(Reply::Shared(Err(why))),
         };
         if !agent.ask(Question::Task(id), (connection, query)) {
             return Some(Reply::Shared(
@@ -391,6 +399,44 @@ impl HeadIo {
             ));
         }
         None
+    }
+
+    /// Has the agent end a task of another node. The answer comes later, unless nobody can be asked.
+    pub(super) fn cancel_elsewhere(&mut self, id: &str, stop: Stop, (connection, query): (u64, u64)) -> Option<Reply> {
+        let asked = self.agent_for(id).and_then(|(agent, id)| {
+            let is_asked = agent.ask(Question::Cancel(id, stop), (connection, query));
+            if is_asked { Ok(()) } else { Err(cancel_problem(id, &agent.engine.access.address)) }
+        });
+        asked.err().map(|why| Reply::CancelledElsewhere(Err(why)))
+    }
+
+    /// Tells whoever asked what became of a request to end a task of another node.
+    pub(super) fn on_cancel_answered(&mut self, number: u64, answer: CancelAnswer) {
+        let Some(agent) = &mut self.agent else { return };
+        let Some((Question::Cancel(id, _), connection, query)) = agent.questions.remove(&number) else { return };
+        let reply = match answer {
+            CancelAnswer::Report(report) => Ok(report),
+            CancelAnswer::Unreachable => Err(cancel_problem(id, &agent.engine.access.address)),
+            CancelAnswer::InBundle => Err(format!(
+                "task {id} cannot be cancelled now: it waits in a bundle of short tasks that no node has begun, and the node that submitted it, which alone \
+                 can take it out, does not answer\n\
+                 (hint: cancel it again when a node runs it, or that node is back; `tracer list nodes` shows those that are there)"
+            )),
+        };
+        self.answer_late(connection, query, &Reply::CancelledElsewhere(reply));
+    }
+
+    /// Returns the agent and the id of a task of a queue; or why it cannot be asked for such a task.
+    fn agent_for(&mut self, id: &str) -> Result<(&mut AgentLink, ClusterTaskId), String> {
+        let id: ClusterTaskId =
+            id.parse().map_err(|error| format!("`{id}` is no id of a task in a cluster: {error}"))?;
+        let agent = self.agent.as_mut().ok_or_else(|| {
+            format!(
+                "task {id} is one of a queue, but this head has joined no engine\n\
+                 (hint: ask on a node that has, or start this one with `tracer start --address nats://127.0.0.1:4222`)"
+            )
+        })?;
+        Ok((agent, id))
     }
 
     /// Has the agent look for the nodes and queues of the engine. The answer comes later, unless nobody can be asked.
@@ -482,6 +528,7 @@ impl HeadIo {
             match question {
                 Question::Task(_) => self.on_found(number, Found::Unreachable),
                 Question::Cluster => self.on_surveyed(number, Err("its agent has ended".into())),
+                Question::Cancel(..) => self.on_cancel_answered(number, CancelAnswer::Unreachable),
             }
         }
     }

@@ -8,6 +8,7 @@
 //! and touches nothing else. The peer is always a process of the same user (the socket is private), so the checks
 //! guard against mistakes and other versions, not against the user.
 
+mod cancel;
 mod cluster;
 mod explanation;
 pub mod frame;
@@ -19,6 +20,7 @@ mod tracing_settings;
 
 pub use tracer_core::codec as wire;
 
+pub use cancel::{CancelAnswer, CancelReport, CancelWhich};
 pub use cluster::{ClusterReport, ModuleReport, NodeReport, QueueReport};
 pub use explanation::{BlockedTask, Cycle, Explanation, Holder, OtherTask, Reason, RunningTask, WaitsFor};
 pub use message::*;
@@ -34,4 +36,4 @@ pub use shared::{
 pub use tracing_settings::{FurtherHook, HookChoice, TracingSettings};
 
 /// The version of everything in this module. Both sides must have the same.
-pub const PROTOCOL_VERSION: u32 = 7;
+pub const PROTOCOL_VERSION: u32 = 8;

@@ -252,16 +252,6 @@ pub(crate) fn tell_withdrawn(state: &State, effects: &mut impl Effects, id: Task
     let Some(withdrawn) = state.shared.open.get(&id).and_then(|open| open.withdrawn.as_deref()).cloned() else {
         return;
     };
-    let end = SharedEnd {
-        attempt: 0,
-        outcome: Outcome::Failed(withdrawn.failure),
-        digest: None,
-        started_unix_nano: None,
-        ended_unix_nano: withdrawn.unix_nano,
-        past: Vec::new(),
-        node_id: String::new(),
-        worker: None,
-        written: None,
-    };
+    let end = SharedEnd::unbegun(withdrawn.failure, withdrawn.unix_nano);
     effects.to_agent(&ToAgent::Withdraw { task: id, stops: withdrawn.stops, end: end.encode() });
 }

@@ -205,16 +205,9 @@ pub fn on_shared_ended(state: &mut State, effects: &mut impl Effects, id: TaskId
         return;
     }
     acknowledge(state, effects, &[id]);
-    let shared = decoded.unwrap_or_else(|error| SharedEnd {
-        attempt: 0,
-        outcome: Outcome::Failed(Failure::Result { message: format!("its end cannot be read: {error}") }),
-        digest: None,
-        started_unix_nano: None,
-        ended_unix_nano: now.unix_nano,
-        past: Vec::new(),
-        node_id: String::new(),
-        worker: None,
-        written: None,
+    let shared = decoded.unwrap_or_else(|error| {
+        let failure = Failure::Result { message: format!("its end cannot be read: {error}") };
+        SharedEnd::unbegun(failure, now.unix_nano)
     });
     if let (Some(task), Outcome::Returned(_) | Outcome::Stored(_), Some(started_unix_nano)) =
         (state.tasks.get(id), &shared.outcome, shared.started_unix_nano)

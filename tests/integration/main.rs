@@ -96,6 +96,7 @@ mod serving_tasks;
 mod serving_tls;
 mod serving_without_head;
 mod several_hooks;
+mod shared_cancelling;
 mod shared_commands;
 mod shared_deaths;
 mod shared_keys;

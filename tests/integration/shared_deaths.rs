@@ -17,26 +17,26 @@ const FEW_KILLS: u64 = 5;
 /// Time that a take-over may take here: two intervals of redelivery, and on a busy machine some more.
 const TAKEN_OVER: Duration = Duration::from_secs(60);
 
-fn starts(path: &Path) -> usize {
+pub(crate) fn starts(path: &Path) -> usize {
     fs::read_to_string(path).unwrap_or_default().lines().filter(|line| *line == "begin").count()
 }
 
-fn signal_all(cluster: &Cluster, signal: Signal) {
+pub(crate) fn signal_all(cluster: &Cluster, signal: Signal) {
     for process in cluster.processes() {
         kill_if_there(process.pid, signal);
     }
 }
 
-fn in_cluster(place: &str, task: u64) -> String {
+pub(crate) fn in_cluster(place: &str, task: u64) -> String {
     format!("{place}-{task}")
 }
 
-fn place_of(cluster: &Cluster) -> String {
+pub(crate) fn place_of(cluster: &Cluster) -> String {
     cluster.status()["engine"]["place_id"].as_str().expect("it has one").to_owned()
 }
 
 /// Submits a task that notes its starts in a file, without waiting; returns its id if it was accepted.
-fn submit_counted(origin: &Cluster, flags: &[&str], path: &Path) -> Option<u64> {
+pub(crate) fn submit_counted(origin: &Cluster, flags: &[&str], path: &Path) -> Option<u64> {
     let path = json!(path).to_string();
     let command = ["submit", "task", "--queue", "default", "--no-wait", "misbehaving_tasks:notes_when", &path];
     let run = origin.tracer(&[&command[..], flags].concat());
@@ -45,7 +45,7 @@ fn submit_counted(origin: &Cluster, flags: &[&str], path: &Path) -> Option<u64> 
 
 /// Starts a holder and an origin, and keeps both slots of the holder busy, so that what comes behind waits: each task with the files that it has written, and
 /// waits for.
-fn with_busy_slots(broker: &Broker, flags: &[&str]) -> (Cluster, Cluster, [(u64, [String; 2]); 2]) {
+pub(crate) fn with_busy_slots(broker: &Broker, flags: &[&str]) -> (Cluster, Cluster, [(u64, [String; 2]); 2]) {
     let (b, a) = (holder(broker), origin(broker));
     agent_pid(&b);
     let running = ["one", "two"].map(|name| submit_blocked(&a, flags, name));

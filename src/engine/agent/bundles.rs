@@ -14,7 +14,7 @@ use super::{
     Agent, Asked, Effect, Held, Import, Known, NotStored, QUESTIONS, Share, SharingBundle, ToHead, Token, claimed_by,
     sight_of,
 };
-use crate::bundle::{BUNDLE_LIMIT, BundleEvent, BundleRecord, Member, change_bundle, member, place_of};
+use crate::bundle::{BundleEvent, BundleRecord, Member, change_bundle, member, place_of};
 use crate::interface::{Answer, Delivery, Handle, RecordKey, Request, Tier};
 use crate::message::{BundleMessage, BundledTask, TaskMessage, Told};
 use crate::record::{Claim, Event, Mark, Record, Refusal, Sight, Terms};
@@ -997,34 +997,6 @@ impl Agent {
     fn let_go_of_bundle(&mut self, id: ClusterTaskId) {
         if self.bundles.get(&id).is_some_and(|bundle| !bundle.is_imported) {
             self.bundles.remove(&id);
-        }
-    }
-
-    // ---- questions ----------------------------------------------------------------------------------------------------
-
-    /// Looks for the bundle that has a task without a record, from the task itself on downward.
-    pub(super) fn find_in_bundle(&mut self, number: u64, id: ClusterTaskId, place: u32) {
-        let first = id.task.0.checked_sub(u64::from(place)).filter(|first| *first > 0 && place < BUNDLE_LIMIT);
-        match first {
-            Some(first) => {
-                let first = ClusterTaskId { task: TaskId(first), ..id };
-                self.ask(Asked::FindInBundle(number, id, place), Request::Read(RecordKey::Bundle(first)));
-            }
-            None => self.ask(Asked::FindMessage(number, 0), Request::FindMessage(id)),
-        }
-    }
-
-    pub(super) fn on_bundle_found(&mut self, number: u64, id: ClusterTaskId, place: u32, answer: Answer) {
-        let Answer::Record(entry) = answer else {
-            return self.tell(ToHead::Found(number, tracer_ipc::protocol::Found::Unreachable));
-        };
-        let record = entry.and_then(|entry| BundleRecord::decode(&entry.value).ok());
-        match record.filter(|record| place < record.count()) {
-            None => self.find_in_bundle(number, id, place + 1),
-            Some(record) => match record.of(place) {
-                Some(record) => self.tell_found(number, id, record),
-                None => self.ask(Asked::FindMessage(number, 0), Request::FindMessage(id)),
-            },
         }
     }
 }

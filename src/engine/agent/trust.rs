@@ -1,6 +1,6 @@
 //! Refusals by nodes that trust some keys and not the one that has signed: the origin hears of it, and ends what cannot run there.
 
-use tracer_core::task::{Failure, Outcome, Refusal, RefusalCode, TaskId};
+use tracer_core::task::{Failure, Refusal, RefusalCode, TaskId};
 use tracer_core::{ClusterTaskId, PlaceId};
 use tracer_ipc::protocol::SharedEnd;
 
@@ -26,17 +26,7 @@ impl Agent {
             return self.look_at_message_of(first);
         }
         let refusal = Refusal::new(RefusalCode::QueueRefused, refusal(by, self.settings.signs_as.as_deref()));
-        let end = SharedEnd {
-            attempt: 0,
-            outcome: Outcome::Failed(Failure::from(refusal)),
-            digest: None,
-            started_unix_nano: None,
-            ended_unix_nano: now_unix_nano,
-            past: Vec::new(),
-            node_id: String::new(),
-            worker: None,
-            written: None,
-        };
+        let end = SharedEnd::unbegun(Failure::from(refusal), now_unix_nano);
         let shares = self.shares.range_from(first);
         let of_bundle = shares.take_while(|(_, share)| share.bundle == Some(first) && !share.is_apart);
         let mut tasks: Vec<_> = of_bundle.map(|(task, _)| task).collect();

@@ -12,8 +12,8 @@ use crate::head::state::{DriverId, Now, WorkerPhase};
 use crate::hook::SearchPath;
 use crate::protocol::wire::{Take, WireError};
 use crate::protocol::{
-    ActorMethods, AttemptResult, FromAgent, Hello, PROTOCOL_VERSION, Query, Reply, Role, Submissions, TracingSettings,
-    Wait, Welcome, WorkerReady, kind, put_refusal, put_reply, put_value, take_value,
+    ActorMethods, AttemptResult, FromAgent, Hello, PROTOCOL_VERSION, Query, Reply, Role, Stop, Submissions, ToAgent,
+    TracingSettings, Wait, Welcome, WorkerReady, kind, put_refusal, put_reply, put_value, take_value,
 };
 use crate::task::{Failure, JobId, Outcome, Refusal, RefusalCode, TaskId, WorkerId};
 
@@ -337,6 +337,13 @@ impl Server {
                 }
             }
             FromAgent::Found { number, found } => io.on_found(number, found),
+            FromAgent::Cancel { task, stop, by } => {
+                let report = reactor::on_cancel(state, io, task, stop.grace_ns, now);
+                if let Some(agent) = &mut io.agent {
+                    agent.tell(&ToAgent::Cancelled { task, report, by });
+                }
+            }
+            FromAgent::CancelAnswered { number, answer } => io.on_cancel_answered(number, answer),
             FromAgent::Surveyed { number, cluster } => io.on_surveyed(number, cluster),
             FromAgent::PutAside { queue, name, reason, problem } => io.on_put_aside(&queue, &name, &reason, problem),
             FromAgent::Output { task, place, node_id, output } => {
@@ -372,6 +379,10 @@ impl Server {
             Query::Cancel { which, grace_ms } => {
                 let grace_ns = grace_ms.map(|grace| grace.saturating_mul(1_000_000));
                 Reply::Cancelled(reactor::on_cancel_many(state, io, &which, grace_ns, now))
+            }
+            Query::CancelElsewhere { id: task, grace_ms } => {
+                let stop = Stop { grace_ns: grace_ms.map(|grace| grace.saturating_mul(1_000_000)) };
+                return io.cancel_elsewhere(&task, stop, (id, number));
             }
             Query::Prune(which) => Reply::Pruned(reactor::on_prune(state, io, &which, now)),
             Query::HttpTracing { pid, failures } => {

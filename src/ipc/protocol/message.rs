@@ -5,6 +5,7 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
+use super::cancel::{CancelReport, CancelWhich};
 use super::frame::put_frame;
 use super::wire::{Put, Take, WireError};
 use super::{Explanation, FurtherHook, Metrics, PROTOCOL_VERSION, ServiceQuery, ServiceReply, TracingSettings};
@@ -264,6 +265,13 @@ pub enum Query {
         /// Time that each step may take, in milliseconds; none for what the task's submission said.
         grace_ms: Option<u64>,
     },
+    /// End a task that another node has put into a queue. Answered by [`Reply::CancelledElsewhere`].
+    CancelElsewhere {
+        /// Its id in the cluster.
+        id: String,
+        /// See [`Query::Cancel`].
+        grace_ms: Option<u64>,
+    },
     /// Forget ended tasks, with their results. Answered by [`Reply::Pruned`].
     Prune(PruneWhich),
     /// Said by the process of the HTTP API: hooks have failed in it. Answered by [`Reply::Noted`].
@@ -319,6 +327,8 @@ pub enum Reply {
     Actor(Result<Box<ActorReport>, String>),
     /// To [`Query::Cancel`]: the tasks that were named, or those that the choice has met and that had not ended.
     Cancelled(Vec<(TaskId, CancelReport)>),
+    /// To [`Query::CancelElsewhere`]; or why it could not be, with the next step.
+    CancelledElsewhere(Result<CancelReport, String>),
     /// To [`Query::Prune`].
     Pruned(PruneReport),
     /// To [`Query::HttpTracing`].
@@ -368,33 +378,6 @@ pub struct PruneReport {
     pub kept_bytes: u64,
     /// Number of kept ones that are in use.
     pub in_use: u64,
-}
-
-/// Selection of tasks to cancel.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub enum CancelWhich {
-    /// These.
-    Ids(Vec<TaskId>),
-    /// Every one that has not ended.
-    All,
-    /// Every one of this job that has not ended.
-    Job(JobId),
-    /// Every one that has not ended and whose name fits a pattern, in which `*` stands for any text and `?` for any character.
-    Named(String),
-}
-
-/// Outcome of a request to cancel a task.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum CancelReport {
-    /// There is no such task, or it was forgotten.
-    Unknown,
-    /// It had ended before.
-    Ended,
-    /// It will not run.
-    Cancelled,
-    /// It runs, and was asked to end; if it does not, it is made to.
-    Cancelling,
 }
 
 /// `tracer status`.

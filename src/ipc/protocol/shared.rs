@@ -9,9 +9,10 @@ use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 use tracer_core::codec::{Put, Take, WireError};
-use tracer_core::task::{AttemptReport, Outcome, Refusal, TaskId, WorkerId};
+use tracer_core::task::{AttemptReport, Failure, Outcome, Refusal, TaskId, WorkerId};
 use tracer_core::{ClusterTaskId, PlaceId};
 
+use super::cancel::{CancelAnswer, CancelReport};
 use super::cluster::ClusterReport;
 use super::message::{OutputSize, Stream, put_attempts, take_attempts, take_value};
 
@@ -97,6 +98,21 @@ impl SharedOutput {
 const ENCODED_BYTES: usize = 128;
 
 impl SharedEnd {
+    /// Makes the end of a task that no node has begun. The time is in nanoseconds since the Unix epoch.
+    pub fn unbegun(failure: Failure, ended_unix_nano: u64) -> SharedEnd {
+        SharedEnd {
+            attempt: 0,
+            outcome: Outcome::Failed(failure),
+            digest: None,
+            started_unix_nano: None,
+            ended_unix_nano,
+            past: Vec::new(),
+            node_id: String::new(),
+            worker: None,
+            written: None,
+        }
+    }
+
     /// Encodes it.
     pub fn encode(&self) -> Vec<u8> {
         let mut out = Vec::with_capacity(ENCODED_BYTES);
@@ -514,6 +530,26 @@ pub enum ToAgent {
         /// The task.
         id: ClusterTaskId,
     },
+    /// Somebody here wants a task of another node to end.
+    CancelElsewhere {
+        /// Number of the question, which comes back.
+        number: u64,
+        /// The task.
+        id: ClusterTaskId,
+        /// The way in which it is to end where it runs.
+        stop: Stop,
+        /// End that it has if nobody has begun it and its own node is not heard: an encoded [`SharedEnd`].
+        end: Vec<u8>,
+    },
+    /// The answer to [`FromAgent::Cancel`].
+    Cancelled {
+        /// The task.
+        task: TaskId,
+        /// Outcome of the request.
+        report: CancelReport,
+        /// Place of the node that has asked.
+        by: PlaceId,
+    },
     /// Somebody asks for the nodes and queues of the engine: the number of the question, which comes back.
     Survey(u64),
     /// An import that is followed has written something.
@@ -760,6 +796,22 @@ pub enum FromAgent<'a> {
         /// State of the task.
         found: Found,
     },
+    /// Somebody at another node wants a task of this head to end. Answered by [`ToAgent::Cancelled`].
+    Cancel {
+        /// The task.
+        task: TaskId,
+        /// The way in which it is to end where it runs.
+        stop: Stop,
+        /// Place of the node that asks.
+        by: PlaceId,
+    },
+    /// The answer to [`ToAgent::CancelElsewhere`].
+    CancelAnswered {
+        /// Number of the question.
+        number: u64,
+        /// Outcome of the request.
+        answer: CancelAnswer,
+    },
     /// The answer to [`ToAgent::Survey`].
     Surveyed {
         /// Number of the question.
@@ -918,6 +970,19 @@ impl ToAgent {
                 out.put_u64(*number);
                 put_id(out, *id);
             }
+            ToAgent::CancelElsewhere { number, id, stop, end } => {
+                out.put_u8(18);
+                out.put_u64(*number);
+                put_id(out, *id);
+                stop.put(out);
+                out.put_bytes(end);
+            }
+            ToAgent::Cancelled { task, report, by } => {
+                out.put_u8(19);
+                out.put_u64(task.0);
+                report.put(out);
+                out.put_u64(by.0);
+            }
             ToAgent::Survey(number) => {
                 out.put_u8(13);
                 out.put_u64(*number);
@@ -1003,6 +1068,14 @@ impl ToAgent {
             15 => ToAgent::TakeBack(TaskId(take.u64()?)),
             16 => ToAgent::Output { id: take_id(&mut take)?, output: SharedOutput::take(&mut take)? },
             17 => ToAgent::NotFollowed(TaskId(take.u64()?), PlaceId(take.u64()?)),
+            18 => {
+                let (number, id, stop) = (take.u64()?, take_id(&mut take)?, Stop::take(&mut take)?);
+                ToAgent::CancelElsewhere { number, id, stop, end: take.bytes()?.into() }
+            }
+            19 => {
+                let (task, report) = (TaskId(take.u64()?), CancelReport::take(&mut take)?);
+                ToAgent::Cancelled { task, report, by: PlaceId(take.u64()?) }
+            }
             _ => return Err(WireError::UnknownValue("message to an agent")),
         };
         take.finish()?;
@@ -1084,6 +1157,17 @@ impl FromAgent<'_> {
                 out.put_u64(*number);
                 found.put(out);
             }
+            FromAgent::Cancel { task, stop, by } => {
+                out.put_u8(22);
+                out.put_u64(task.0);
+                stop.put(out);
+                out.put_u64(by.0);
+            }
+            FromAgent::CancelAnswered { number, answer } => {
+                out.put_u8(23);
+                out.put_u64(*number);
+                answer.put(out);
+            }
             FromAgent::Surveyed { number, cluster } => {
                 out.put_u8(11);
                 out.put_u64(*number);
@@ -1159,6 +1243,11 @@ impl FromAgent<'_> {
             12 => FromAgent::Claimed(TaskId(take.u64()?), ClaimedBy::take(&mut take)?),
             13 => FromAgent::LetGo(TaskId(take.u64()?)),
             21 => FromAgent::GiveBack(take_id(&mut take)?),
+            22 => {
+                let (task, stop) = (TaskId(take.u64()?), Stop::take(&mut take)?);
+                FromAgent::Cancel { task, stop, by: PlaceId(take.u64()?) }
+            }
+            23 => FromAgent::CancelAnswered { number: take.u64()?, answer: CancelAnswer::take(&mut take)? },
             20 => {
                 let (queue, name, reason) = (take.str()?.into(), take.str()?.into(), take.str()?.into());
                 FromAgent::PutAside { queue, name, reason, problem: take_option(&mut take)? }
@@ -1272,6 +1361,8 @@ mod tests {
             ToAgent::Taken(TaskId(4)),
             ToAgent::TakeBack(TaskId(4)),
             ToAgent::Find { number: 8, id: ID },
+            ToAgent::CancelElsewhere { number: 8, id: ID, stop: Stop { grace_ns: Some(7) }, end: vec![1, 2] },
+            ToAgent::Cancelled { task: TaskId(4), report: CancelReport::Ended, by: PlaceId(5) },
             ToAgent::Survey(9),
             ToAgent::Output { id: ID, output: output() },
             ToAgent::NotFollowed(TaskId(4), PlaceId(5)),
@@ -1312,6 +1403,7 @@ mod tests {
             FromAgent::GiveBack(ID),
             FromAgent::Engine { is_reachable: true, text: "nats-server 2.9.10".into() },
             FromAgent::LostWrites { told: 9, now: 1 },
+            FromAgent::Cancel { task: TaskId(4), stop: Stop::default(), by: PlaceId(5) },
             FromAgent::Log("line".into()),
             FromAgent::PutAside {
                 queue: "q".into(),
@@ -1332,7 +1424,10 @@ mod tests {
             Found::Lost { attempt: 1, why: "gone".into() },
         ];
         let found = found.map(|found| FromAgent::Found { number: 8, found });
-        for message in from_agent.into_iter().chain(found) {
+        let reports = CancelReport::ALL.map(CancelAnswer::Report);
+        let answers = reports.into_iter().chain([CancelAnswer::Unreachable, CancelAnswer::InBundle]);
+        let answers = answers.map(|answer| FromAgent::CancelAnswered { number: 8, answer });
+        for message in from_agent.into_iter().chain(found).chain(answers) {
             let mut body = Vec::new();
             message.put(&mut body);
             assert_eq!(FromAgent::decode(&body), Ok(message));

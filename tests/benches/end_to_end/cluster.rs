@@ -330,9 +330,9 @@ impl<'a> Cluster<'a> {
     }
 
     /// Starts `tracer submit command` and goes on; nobody takes what the command writes.
-    pub(crate) fn submit_command(&self, line: &[&str]) -> Result<Child, Failure> {
+    pub(crate) fn submit_command(&self, flags: &[&str], line: &[&str]) -> Result<Child, Failure> {
         let mut submit = command(TRACER, self.place.folder.path());
-        submit.args(["submit", "command", "--no-wait", "--"]).args(line);
+        submit.args(["submit", "command", "--no-wait"]).args(flags).arg("--").args(line);
         Ok(submit.stdout(Stdio::null()).stderr(Stdio::null()).spawn()?)
     }
 

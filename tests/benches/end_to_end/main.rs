@@ -63,8 +63,9 @@ struct Effort {
     submits: usize,
     spawns: usize,
     tasks: usize,
-    /// Tasks of a queue in a row.
+    /// Tasks of a queue in a row, and those that must not be started twice.
     shared: usize,
+    shared_once: usize,
     /// Clusters of each kind, where one differs from the next; the median of them is shown.
     runs: usize,
     round_trips: usize,
@@ -90,6 +91,7 @@ const FULL: Effort = Effort {
     spawns: 200,
     tasks: 50_000,
     shared: 300_000,
+    shared_once: 20_000,
     runs: 5,
     round_trips: 2_000,
     queued: 1_000_000,
@@ -109,6 +111,7 @@ const QUICK: Effort = Effort {
     spawns: 10,
     tasks: 2_000,
     shared: 2_000,
+    shared_once: 100,
     runs: 1,
     round_trips: 50,
     queued: 10_000,

@@ -1,5 +1,8 @@
 //! Figures of the kernel for a process: its share of memory and its cpu time.
 
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+
 use serde::{Deserialize, Serialize};
 
 use super::Failure;
@@ -32,6 +35,22 @@ pub(crate) fn cpu_between(before: &[ProcessFigures], after: &[ProcessFigures], r
             one.cpu_ns - earlier.map_or(0, |earlier| earlier.cpu_ns)
         })
         .sum()
+}
+
+/// Returns the processes of a head in this place: those that have it in their environment.
+pub(crate) fn of_place(place: &Path) -> Result<Vec<u32>, Failure> {
+    let variable = [b"TRACER_TEMP_DIR=", place.as_os_str().as_bytes()].concat();
+    let mut found = Vec::new();
+    for entry in std::fs::read_dir("/proc")? {
+        let entry = entry?;
+        let Some(pid) = entry.file_name().to_str().and_then(|name| name.parse().ok()) else { continue };
+        // It may have ended since.
+        let environment = std::fs::read(entry.path().join("environ")).unwrap_or_default();
+        if environment.split(|byte| *byte == 0).any(|one| one == variable) {
+            found.push(pid);
+        }
+    }
+    Ok(found)
 }
 
 /// Returns the proportional set size in bytes.

@@ -150,7 +150,7 @@ fn writer(run: &mut Run) -> Result<(), Failure> {
         let times: Vec<f64> = cluster.drive(&role)?;
         alone.push(report::percentile(&times, 50));
         let script = "while :; do head -c 5000000 /dev/zero; sleep 0.01; done";
-        let mut writer = cluster.submit_command(&["sh", "-c", script])?;
+        let mut writer = cluster.submit_command(&[], &["sh", "-c", script])?;
         std::thread::sleep(Duration::from_millis(300));
         let times: Vec<f64> = cluster.drive(&role)?;
         beside.push(report::percentile(&times, 50));

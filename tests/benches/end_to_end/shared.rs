@@ -4,6 +4,7 @@
 mod current;
 mod engine_alone;
 mod node;
+mod take_over;
 
 use std::net::{TcpListener, TcpStream};
 use std::process::{Child, Command, Stdio};
@@ -87,21 +88,14 @@ pub(crate) fn measure(run: &mut Run) -> Result<(), Failure> {
     let joined = format!("--address={}", broker.address);
     beside_the_same_not_joined(run, &joined)?;
 
-    say("engine alone: one task after another, and several at a time");
-    let (trips, tasks) = (run.effort.round_trips, run.effort.shared);
+    say("engine alone, one task after another");
+    let trips = run.effort.round_trips;
     let one = engine_alone::measure(&broker.address, &Alone::of_one(trips, 1))?;
-    let bundled = Alone { messages: tasks.div_ceil(BUNDLE), in_flight: BUNDLES, tasks: BUNDLE, copies: 1 };
-    let bundled = tasks as f64 / engine_alone::measure(&broker.address, &bundled)?.seconds;
-    let singles = trips as f64 / engine_alone::measure(&broker.address, &Alone::of_one(trips, ONCE_AT_A_TIME))?.seconds;
 
     let place = [Place::new()?, Place::new()?];
     let hook = Some(&run.hook);
     let holder = Cluster::start_with_flags(&place[1], hook, &[&joined, "--queue=default"])?;
     let origin = Cluster::start_to_submit(&place[0], hook, &[&joined])?;
-    say("the holder's own throughput");
-    let own: driver::Throughput = holder.drive(&["throughput".into(), tasks.to_string()])?;
-    let own = tasks as f64 / own.seconds;
-
     say(&format!("{trips} shared tasks one after another"));
     let local: Vec<f64> = holder.drive(&["round_trips".into(), trips.to_string()])?;
     let times: Vec<f64> = origin.drive(&["shared_round_trips".into(), trips.to_string()])?;
@@ -119,31 +113,52 @@ pub(crate) fn measure(run: &mut Run) -> Result<(), Failure> {
     node::idle(run, &broker, &holder)?;
     node::large(run, &broker, &origin)?;
     node::held(run, &holder, &origin)?;
-    say(&format!("{tasks} shared tasks"));
     let before = place[1].span_lines()?;
-    let many: driver::Throughput = origin.drive(&["shared_throughput".into(), tasks.to_string()])?;
-    run.report.add(Figure {
-        floor: Some(("the slower of the engine alone in bundles and the holder", bundled.min(own))),
-        ..Figure::rate(&format!("{tasks} shared no-op tasks"), Variant::Traced, tasks as f64 / many.seconds)
-    });
-    say(&format!("{trips} shared tasks that are not started twice, {ONCE_AT_A_TIME} at a time"));
-    let once: f64 = origin.drive(&["shared_once".into(), trips.to_string()])?;
-    run.report.add(Figure {
-        floor: Some(("engine alone, as many at a time", singles)),
-        ..Figure::rate(
-            &format!("shared no-op tasks, at most once, {ONCE_AT_A_TIME} at a time"),
-            Variant::Traced,
-            trips as f64 / once,
-        )
-    });
+    let expected = throughput(run, &broker, &holder, &origin)?;
     origin.stop()?;
     holder.stop()?;
     // Work that is lost is no measurement.
-    let (attempts, expected) = (place[1].span_lines()? - before, many.tasks_in_all + trips);
+    let attempts = place[1].span_lines()? - before;
     if attempts < expected {
         return Err(format!("{expected} shared tasks left {attempts} spans of attempts").into());
     }
+    take_over::measure(run, &broker)?;
     current::measure(run)
+}
+
+/// Many tasks at a time, in bundles and by themselves, by turns with what they are compared with. Returns the number of attempts that leave a span at the holder.
+fn throughput(run: &mut Run, broker: &Broker, holder: &Cluster<'_>, origin: &Cluster<'_>) -> Result<usize, Failure> {
+    let (tasks, once) = (run.effort.shared, run.effort.shared_once);
+    let [mut bundled, mut own, mut many, mut singles, mut at_most_once] = [const { Vec::new() }; 5];
+    let mut attempts = 0;
+    for number in 1..=run.effort.runs {
+        say(&format!(
+            "{tasks} shared tasks, and {once} that are not started twice, run {number} of {}",
+            run.effort.runs
+        ));
+        let alone = Alone { messages: tasks.div_ceil(BUNDLE), in_flight: BUNDLES, tasks: BUNDLE, copies: 1 };
+        bundled.push(tasks as f64 / engine_alone::measure(&broker.address, &alone)?.seconds);
+        let local: driver::Throughput = holder.drive(&["throughput".into(), tasks.to_string()])?;
+        own.push(tasks as f64 / local.seconds);
+        let shared: driver::Throughput = origin.drive(&["shared_throughput".into(), tasks.to_string()])?;
+        many.push(tasks as f64 / shared.seconds);
+        let alone = Alone::of_one(once, ONCE_AT_A_TIME);
+        singles.push(once as f64 / engine_alone::measure(&broker.address, &alone)?.seconds);
+        let seconds: f64 = origin.drive(&["shared_once".into(), once.to_string()])?;
+        at_most_once.push(once as f64 / seconds);
+        attempts += local.tasks_in_all + shared.tasks_in_all + once;
+    }
+    let floor = report::percentile(&bundled, 50).min(report::percentile(&own, 50));
+    run.report.add(Figure {
+        floor: Some(("the slower of the engine alone in bundles and the holder", floor)),
+        ..Figure::rate(&format!("{tasks} shared no-op tasks"), Variant::Traced, f64::NAN).over(&many)
+    });
+    let name = format!("{once} shared no-op tasks, at most once, {ONCE_AT_A_TIME} at a time");
+    run.report.add(Figure {
+        floor: Some(("engine alone, as many at a time", report::percentile(&singles, 50))),
+        ..Figure::rate(&name, Variant::Traced, f64::NAN).over(&at_most_once)
+    });
+    Ok(attempts)
 }
 
 /// Local no-op tasks of a node that has joined, beside those of one that has not: by turns, as no machine is equally fast all the time.

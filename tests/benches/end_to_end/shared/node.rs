@@ -94,6 +94,8 @@ impl Stopped {
 
 impl Drop for Stopped {
     fn drop(&mut self) {
-        self.0.iter().for_each(|worker| drop(kill_process(*worker, Signal::CONT)));
+        for worker in &self.0 {
+            let _ = kill_process(*worker, Signal::CONT);
+        }
     }
 }
