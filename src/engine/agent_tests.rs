@@ -3,13 +3,14 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use tracer_core::task::{Demand, Envelope, FunctionSpec, Input, InputSource, TaskSpec};
-use tracer_ipc::protocol::{OpenTask, OutputSize, Stream, Written};
+use tracer_core::Stored;
+use tracer_core::task::{Demand, Envelope, FunctionSpec, Input, InputSource, Outcome, TaskSpec};
+use tracer_ipc::protocol::{CancelReport, Digest, OpenTask, OutputSize, Stream, Written};
 
 use super::*;
 use crate::bundle;
-use crate::interface::InQueue;
-use crate::message::{BundledTask, ListedModules, Prepared, prepare};
+use crate::interface::{Dead, Delivery, InQueue, ValueError};
+use crate::message::{BundleMessage, BundledTask, ListedModules, Prepared, TaskMessage, prepare, value_of};
 use crate::output::OutputMessage;
 
 const QUEUE: &str = "default";
@@ -1442,7 +1443,7 @@ fn what_is_asked_of_any_task_is_answered_from_its_record_and_its_queue() {
     for (record, queue, expected) in cases {
         let mut agent = agent();
         let is_unknown = record.is_none();
-        agent.on_find(5, id);
+        agent.on_find(5, id, 0);
         let (number, request) = only_asked(&mut agent);
         assert_eq!(request, Request::Read(RecordKey::Task(id)));
         agent.on_answer(number, Answer::Record(record));
@@ -1469,7 +1470,7 @@ fn what_is_asked_of_any_task_is_answered_from_its_record_and_its_queue() {
     };
     for (got, is_there) in [(Ok("12".to_owned()), true), (Err(ValueError::Missing), false)] {
         let mut agent = agent();
-        agent.on_find(5, id);
+        agent.on_find(5, id, 0);
         let (number, _) = only_asked(&mut agent);
         agent.on_answer(number, Answer::Record(entry(&ended(shared.encode()))));
         let (number, request) = only_asked(&mut agent);
@@ -1483,7 +1484,7 @@ fn what_is_asked_of_any_task_is_answered_from_its_record_and_its_queue() {
         assert_eq!(outcome, Outcome::Stored(Stored { name: name.into(), bytes: 5 }));
     }
     let mut named = agent();
-    named.on_find(5, id);
+    named.on_find(5, id, 0);
     let (number, _) = only_asked(&mut named);
     named.on_answer(number, Answer::Record(entry(&ended(end_with("7", 5, 2)))));
     let effects = named.take_effects();
@@ -1493,8 +1494,53 @@ fn what_is_asked_of_any_task_is_answered_from_its_record_and_its_queue() {
     let outcome = SharedEnd::decode(end).unwrap().outcome;
     assert_eq!(outcome, Outcome::Stored(Stored { name: String::new(), bytes: 5 }), "no file of this node is named");
     let mut away = Agent::new(settings(PlaceId(1), 1), 0);
-    away.on_find(6, id);
+    away.on_find(6, id, 0);
     assert_eq!(away.take_effects(), [Effect::Tell(ToHead::Found(6, Found::Unreachable))]);
+}
+
+/// Returns the number of a request for a record among what is to be done, if there is one.
+fn reads_a_record(effects: &[Effect]) -> Option<u64> {
+    effects.iter().find_map(|effect| match effect {
+        Effect::Ask(number, Request::Read(_)) => Some(*number),
+        _ => None,
+    })
+}
+
+#[test]
+fn a_question_that_the_engine_does_not_answer_is_asked_again_for_as_long_as_a_submission_would_wait() {
+    let id = ClusterTaskId { place: PlaceId(9), task: TaskId(4) };
+    let mut agent = agent();
+    let since_ns = agent.ticked_ns;
+    let limit_ns = since_ns + agent.settings.engine_wait_ns;
+    agent.on_find(5, id, since_ns);
+    let (mut now_ns, mut times) = (since_ns, 0);
+    let unanswered = Effect::Tell(ToHead::Found(5, Found::Unreachable));
+    loop {
+        let effects = agent.take_effects();
+        if effects.contains(&unanswered) {
+            break;
+        }
+        if let Some(number) = reads_a_record(&effects) {
+            times += 1;
+            agent.on_answer(number, Answer::Unreachable);
+        } else {
+            now_ns += SECOND / 10;
+            agent.on_tick(now_ns);
+        }
+        assert!(now_ns < 2 * limit_ns, "it is answered at last");
+    }
+    assert!(now_ns + SECOND > limit_ns && now_ns <= limit_ns && times > 10, "{now_ns} of {limit_ns}, {times}");
+    // An answer that comes in time is one.
+    agent.on_find(6, id, now_ns);
+    let number = reads_a_record(&agent.take_effects()).expect("it asks at once");
+    agent.on_answer(number, Answer::Unreachable);
+    assert_eq!(reads_a_record(&agent.take_effects()), None);
+    agent.on_tick(now_ns + SECOND);
+    let number = reads_a_record(&agent.take_effects()).expect("it asks again");
+    let record = Record::Ended(End::Outcome { attempt: 1, holder: None, outcome: b"done".to_vec() }).encode();
+    agent.on_answer(number, Answer::Record(Some(Entry { revision: 1, stamp_ns: 1, value: record })));
+    let done = Found::Ended { end: b"done".to_vec(), loss: None };
+    assert_eq!(agent.take_effects(), [Effect::Tell(ToHead::Found(6, done))]);
 }
 
 #[test]

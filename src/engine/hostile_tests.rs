@@ -9,7 +9,8 @@ use tracer_ipc::protocol::OpenTask;
 
 use super::*;
 use crate::bundle::{BundleEvent, change_bundle};
-use crate::message::{BundledTask, KeyEntry, ListedModules};
+use crate::interface::{Delivery, ValueError};
+use crate::message::{BundleMessage, BundledTask, KeyEntry, ListedModules, TaskMessage};
 
 const QUEUE: &str = "default";
 const SECOND: u64 = 1_000_000_000;
@@ -217,7 +218,7 @@ fn nothing_that_an_engine_says_makes_it_panic_or_grow() {
                 1 => agent.on_told(&bytes, 9),
                 2 => agent.on_record(RecordKey::Task(id), &bytes),
                 3 => agent.on_record(RecordKey::Bundle(id), &bytes),
-                4 => agent.on_find(at as u64, id),
+                4 => agent.on_find(at as u64, id, 0),
                 5 => drop(agent.on_tick(at as u64 * SECOND)),
                 _ => {
                     if let Some((number, request)) = open.pop_front()

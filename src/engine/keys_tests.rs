@@ -3,7 +3,7 @@
 use tracer_core::task::{Envelope, FunctionSpec, TaskSpec};
 
 use super::*;
-use crate::message::KeyEntry;
+use crate::message::{KeyEntry, TaskMessage};
 
 const SECOND: u64 = 1_000_000_000;
 const A: Holder = Holder { place: PlaceId(1), life: 1 };

@@ -452,7 +452,7 @@ fn on_head(
         ToAgent::StoodIn { id, attempt } => agent.on_stood_in(id, attempt),
         ToAgent::Stopping => agent.on_stopping(),
         ToAgent::Taken(task) => agent.on_taken(task),
-        ToAgent::Find { number, id } => agent.on_find(number, id),
+        ToAgent::Find { number, id } => agent.on_find(number, id, now_ns),
         ToAgent::CancelElsewhere { number, id, stop, end } => agent.on_cancel_elsewhere(number, id, stop, end, now_ns),
         ToAgent::Cancelled { task, report, by } => agent.on_cancelled_for(by, task, report),
         ToAgent::TakeBack(task) => agent.on_take_back(task, engine_now(nats)),

@@ -3,8 +3,10 @@
 use std::fs;
 use std::path::PathBuf;
 
+use rustix::process::Signal;
 use serde_json::{Value, json};
 
+use crate::shared_deaths::signal_all;
 use crate::support::{Broker, Cluster, HOOK, compile_c_with, wait_until};
 
 /// Starts a node that finds modules in its folder `built`, and has built the module `version` there with this answer.
@@ -52,6 +54,17 @@ fn told(node: &Cluster) -> Vec<(String, Option<String>)> {
     report["nodes"].as_array().expect("nodes").iter().filter_map(of).collect()
 }
 
+/// Submits a task that waits because a node is stopped, and returns what is said of it before that node goes on and runs it.
+fn explained_while_stopped(origin: &Cluster, holder: &Cluster) -> String {
+    signal_all(holder, Signal::STOP);
+    let id = origin.tracer(&["submit", "task", "version:answer", "--queue=default", "--no-wait"]).success();
+    let id: u64 = id.stdout_text().trim().parse().expect("an id");
+    let explained = origin.tracer(&["explain", &id.to_string()]).success().stdout_text();
+    signal_all(holder, Signal::CONT);
+    assert_eq!(origin.wait_for_task(id)["state"], "succeeded");
+    explained
+}
+
 #[test]
 fn a_task_whose_module_a_node_lacks_is_left_to_the_node_that_has_it() {
     let Some(broker) = Broker::start() else { return };
@@ -66,6 +79,13 @@ fn a_task_whose_module_a_node_lacks_is_left_to_the_node_that_has_it() {
         origin.submit("version:answer", &["--queue=default"]).success().stdout("1\n");
     }
     assert_eq!((lacks.tasks().len(), has.tasks().len()), (0, 6));
+    // One that waits for the node that has it.
+    let explained = explained_while_stopped(&origin, &has);
+    let said = format!("the module `version` is lacking on {lacks_name}, so it is left to other nodes");
+    assert!(
+        explained.contains(&said) && explained.contains("(hint: copy `libversion.so` into a module"),
+        "{explained}"
+    );
     origin.tracer(&["doctor"]).status(6).stdout_contains(&format!(
         "warning: `{lacks_name}` serves the queue `default` and lacks the module `version`, which others of it have\n\
          (hint: copy `libversion.so` into a module folder there, or start it with that folder in --module-path)"
@@ -116,6 +136,11 @@ fn another_build_of_a_module_runs_and_both_digests_are_told() {
         expected.sort();
         (told == expected).then_some(())
     });
+    let (own, other) = (short(&digests[0]), format!("{} on {}", short(&digests[1]), name(&holder)));
+    let said =
+        format!("the module `version` is another build there than on this node, by SHA-256: {own} here, {other}");
+    let explained = explained_while_stopped(&origin, &holder);
+    assert!(explained.contains(&said), "{explained}");
     let said = origin.tracer(&["doctor"]).status(6).stdout_text();
     for (node, digest) in [&origin, &holder].into_iter().zip(&digests) {
         assert!(said.contains(&format!("{} on `{}`", short(digest), name(node))), "{said}");
@@ -137,7 +162,7 @@ fn another_build_of_a_module_runs_and_both_digests_are_told() {
         (of("tracer.module.digest"), of("tracer.module.origin_digest"))
     };
     let (here, there) = digests_of("version.answer");
-    assert_eq!((here.len(), there.len()), (2, 2), "{}", spans.describe());
+    assert_eq!((here.len(), there.len()), (3, 3), "{}", spans.describe());
     assert!(here.contains(&json!(digests[1])) && here.contains(&Value::Null), "{here:?}");
     assert!(there.contains(&json!(digests[0])) && there.contains(&Value::Null), "{there:?}");
 }

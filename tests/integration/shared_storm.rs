@@ -418,8 +418,12 @@ impl Storm {
             let which = self.below(self.accepted.len());
             let Accepted { origin, id, .. } = &self.accepted[which];
             let (there, asked) = (&all[*origin][id], (origin + 1) % NODES);
-            let found = self.nodes[asked].tracer(&["get", &self.in_cluster(*origin, *id), "--format", "json"]);
-            let found = found.success().json();
+            let get = ["get", &self.in_cluster(*origin, *id), "--format", "json"];
+            // Servers that choose who leads cannot be asked for a moment.
+            let found = wait_until_within(END, "a node reads the record", || {
+                let found = self.nodes[asked].tracer(&get);
+                found.output.status.success().then(|| found.json())
+            });
             for key in ["state", "attempt"] {
                 assert_eq!(found[key], there[key], "{found} {there}");
             }

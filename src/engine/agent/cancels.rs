@@ -27,20 +27,16 @@ pub(super) struct Cancel {
     end: Vec<u8>,
     /// Time at which it came, in nanoseconds of the monotonic clock.
     since_ns: u64,
-    /// Time at which the origin is to be told again, by the same clock.
+    /// Time at which the origin is to be told again, or the engine asked again, by the same clock.
     tell_ns: u64,
-    /// True once the origin has not answered in time, or does not know the task.
-    is_without_origin: bool,
+    /// True while the engine is asked, since the origin has not answered in time or does not know the task.
+    is_asked: bool,
 }
 
 impl Cancel {
     /// Returns when something is to be done for it.
     fn due_ns(&self) -> u64 {
-        if self.is_without_origin {
-            self.since_ns + LIMIT_NS
-        } else {
-            self.tell_ns.min(self.since_ns + ORIGIN_LIMIT_NS)
-        }
+        if self.is_asked { self.since_ns + LIMIT_NS } else { self.tell_ns }
     }
 }
 
@@ -50,7 +46,7 @@ impl Agent {
         if !self.is_reachable {
             return self.tell(ToHead::CancelAnswered(number, CancelAnswer::Unreachable));
         }
-        let cancel = Cancel { id, stop, end, since_ns: now_ns, tell_ns: now_ns, is_without_origin: false };
+        let cancel = Cancel { id, stop, end, since_ns: now_ns, tell_ns: now_ns, is_asked: false };
         self.cancels.insert(number, cancel);
         self.go_on_cancelling(now_ns);
         self.is_due_soon = true;
@@ -70,10 +66,12 @@ impl Agent {
             let Some(cancel) = self.cancels.get_mut(&number) else { continue };
             if now_ns >= cancel.since_ns + LIMIT_NS {
                 self.answer_cancel(number, CancelAnswer::Unreachable);
-            } else if now_ns >= cancel.since_ns + ORIGIN_LIMIT_NS {
+                continue;
+            }
+            cancel.tell_ns = now_ns + TELL_AGAIN_NS;
+            if now_ns >= cancel.since_ns + ORIGIN_LIMIT_NS {
                 self.cancel_without_origin(number);
             } else {
-                cancel.tell_ns = now_ns + TELL_AGAIN_NS;
                 let (id, told) = (cancel.id, Told::Cancel(cancel.id, cancel.stop, own).encode());
                 self.say(Request::Tell(id.place, told));
             }
@@ -92,10 +90,10 @@ impl Agent {
         }
     }
 
-    /// Ends a task by its record, once.
+    /// Ends a task by its record.
     fn cancel_without_origin(&mut self, number: u64) {
-        let Some(cancel) = self.cancels.get_mut(&number).filter(|cancel| !cancel.is_without_origin) else { return };
-        cancel.is_without_origin = true;
+        let Some(cancel) = self.cancels.get_mut(&number).filter(|cancel| !cancel.is_asked) else { return };
+        cancel.is_asked = true;
         let id = cancel.id;
         self.find(Asker::Cancel(number), id);
     }
@@ -112,7 +110,12 @@ impl Agent {
         match found {
             Found::Waiting { .. } => self.end_unbegun_elsewhere(number),
             Found::Unknown => self.answer_cancel(number, CancelAnswer::Report(CancelReport::Unknown)),
-            _ => self.answer_cancel(number, CancelAnswer::Unreachable),
+            // Servers that choose who leads answer later.
+            _ => {
+                if let Some(cancel) = self.cancels.get_mut(&number) {
+                    cancel.is_asked = false;
+                }
+            }
         }
     }
 

@@ -1,4 +1,5 @@
-//! Questions for a task of any node, which its record answers, the record of its bundle, or its message.
+//! Questions for a task of any node, which its record answers, the record of its bundle, or its message. While the engine is there and does not answer, as servers
+//! that choose who leads do not, a question is asked again, for as long as a submission waits for an engine that is away.
 
 use tracer_core::count::Size;
 use tracer_core::task::{Outcome, TaskId};
@@ -20,17 +21,55 @@ pub(super) enum Asker {
     Cancel(u64),
 }
 
+/// Time after which a question is asked again that was not answered, in nanoseconds.
+const ASK_AGAIN_NS: u64 = 250_000_000;
+
+/// A question of a person.
+#[derive(Debug)]
+pub(super) struct Question {
+    id: ClusterTaskId,
+    /// Time at which it came, in nanoseconds of the monotonic clock.
+    since_ns: u64,
+    /// Time at which it is due again, by the same clock; none while the engine is asked.
+    again_ns: Option<u64>,
+}
+
 impl Agent {
     fn answer(&mut self, asker: Asker, found: Found) {
         match asker {
-            Asker::Person(number) => self.tell(ToHead::Found(number, found)),
+            Asker::Person(number) => {
+                let Some(question) = self.questions.get_mut(&number) else { return };
+                let again_ns = self.ticked_ns + ASK_AGAIN_NS;
+                let is_asked_again = found == Found::Unreachable
+                    && self.is_reachable
+                    && again_ns < question.since_ns + self.settings.engine_wait_ns;
+                if is_asked_again {
+                    question.again_ns = Some(again_ns);
+                    self.is_due_soon = true;
+                } else {
+                    self.questions.remove(&number);
+                    self.tell(ToHead::Found(number, found));
+                }
+            }
             Asker::Cancel(number) => self.cancel_as_found(number, &found),
         }
     }
 
     /// Looks for a task of any node, and answers under the number of the question.
-    pub fn on_find(&mut self, number: u64, id: ClusterTaskId) {
+    pub fn on_find(&mut self, number: u64, id: ClusterTaskId, now_ns: u64) {
+        self.questions.insert(number, Question { id, since_ns: now_ns, again_ns: None });
         self.find(Asker::Person(number), id);
+    }
+
+    /// Asks again what was not answered, and returns when to come again, if for any.
+    pub(super) fn go_on_asking(&mut self, now_ns: u64) -> Option<u64> {
+        let is_due = |question: &Question| question.again_ns.is_some_and(|again_ns| again_ns <= now_ns);
+        let due = self.questions.iter().filter(|(_, question)| is_due(question));
+        for (number, id) in due.map(|(number, question)| (*number, question.id)).collect::<Vec<_>>() {
+            self.questions.entry(number).and_modify(|question| question.again_ns = None);
+            self.find(Asker::Person(number), id);
+        }
+        self.questions.values().filter_map(|question| question.again_ns).min()
     }
 
     pub(super) fn find(&mut self, asker: Asker, id: ClusterTaskId) {
