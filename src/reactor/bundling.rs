@@ -22,15 +22,15 @@ const BYTES: usize = 256 << 10;
 pub(crate) fn takes_more(state: &mut State, first: TaskId) -> bool {
     let before = state.shared.gathered.take().filter(|gathered| gathered.first == first);
     let (gathered, takes_more) = gather(state, first, before);
-    state.shared.gathered = Some(gathered).filter(|_| takes_more);
+    state.shared.gathered = Some(gathered);
     takes_more
 }
 
-/// Returns how many of the tasks that are to be handed over next go together, of which this is the first; 1 if it goes by itself. Looks at all of them: one that
-/// was gathered may have been cancelled since.
+/// Returns how many of the tasks that are to be handed over next go together, of which this is the first; 1 if it goes by itself. Looks again only at those that
+/// have come since: whoever is cancelled has all of them looked at.
 pub(crate) fn count_from(state: &mut State, first: TaskId) -> u32 {
-    state.shared.gathered = None;
-    gather(state, first, None).0.count
+    let before = state.shared.gathered.take().filter(|gathered| gathered.first == first);
+    gather(state, first, before).0.count
 }
 
 fn gather(state: &mut State, first: TaskId, before: Option<Gathered>) -> (Gathered, bool) {

@@ -129,7 +129,8 @@ pub(crate) fn message(state: &State, effects: &mut impl Effects, id: TaskId) -> 
         origin: state.shared.place.map(|place| ClusterTaskId { place, task: id }),
         ..envelope.clone()
     };
-    let mut bytes = Vec::new();
+    // With room for what it has more than the one that was submitted: where it comes from, and the digest of its module.
+    let mut bytes = Vec::with_capacity(task.envelope().len() + 64);
     exported.encode(&mut bytes);
     let key = envelope.policy.idempotency_key;
     Some(Ok(ToAgent::Share {
@@ -243,6 +244,7 @@ pub(crate) fn withdraw(
     let before = open.withdrawn.as_ref().and_then(|withdrawn| withdrawn.stops);
     let stops = stops.into_iter().chain(before).reduce(Stop::sooner);
     open.withdrawn = Some(Box::new(Withdrawn { failure, stops, unix_nano: now.unix_nano }));
+    state.shared.gathered = None;
     tell_withdrawn(state, effects, id);
     CancelReport::Cancelling
 }

@@ -59,6 +59,7 @@ pub fn on_agent(state: &mut State, effects: &mut impl Effects) {
         }
     }
     shared.to_share = shared.open.keys().collect();
+    shared.gathered = None;
     shared.open.values_mut().for_each(|open| open.is_taken_back = false);
     if state.is_stopping {
         effects.to_agent(&ToAgent::Stopping);

@@ -846,6 +846,20 @@ fn short_tasks_wait_for_a_whole_bundle_while_others_are_on_the_way() {
     on_stored(&mut story.state, &mut story.effects, TaskId(4));
     story.schedule();
     assert_eq!(handed_over(&story).0[1], (24, 5, (24..29).collect()));
+
+    // One that is cancelled while it waits for others is in no bundle.
+    story.effects.to_agent.clear();
+    submit(&mut story, &vec![of_queue(NEVER_AGAIN); 7]);
+    story.schedule();
+    assert_eq!(handed_over(&story), (vec![], vec![]), "two are on the way");
+    let report = on_cancel(&mut story.state, &mut story.effects, TaskId(33), None, story.now);
+    assert_eq!(report, CancelReport::Cancelling);
+    on_stored(&mut story.state, &mut story.effects, TaskId(3));
+    on_stored(&mut story.state, &mut story.effects, TaskId(24));
+    story.schedule();
+    assert_eq!(handed_over(&story).0[0], (29, 4, (29..33).collect()));
+    assert_eq!(handed_over(&story).1, [33]);
+    story.check();
 }
 
 #[test]

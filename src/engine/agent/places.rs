@@ -40,7 +40,14 @@ impl Places {
 
     /// Returns the places in their order.
     pub(super) fn iter(self) -> impl Iterator<Item = u32> {
-        (0..BUNDLE_LIMIT).filter(move |place| self.contains(*place))
+        let of_word = |(number, mut word): (u32, u64)| {
+            std::iter::from_fn(move || {
+                let bit = (word != 0).then(|| word.trailing_zeros())?;
+                word &= word - 1;
+                Some(number * 64 + bit)
+            })
+        };
+        (0..).zip(self.0).flat_map(of_word)
     }
 }
 

@@ -64,6 +64,8 @@ impl SharedTasks {
         if !is_known {
             return false;
         }
+        let has = |Gathered { first, count, .. }: &Gathered| (first.0..first.0 + u64::from(*count)).contains(&id.0);
+        self.gathered = self.gathered.take().filter(|gathered| !has(gathered));
         match self.bundle_of(id) {
             None => drop(self.on_the_way.remove(&id)),
             Some((first, _)) => {
