@@ -432,6 +432,10 @@ impl Agent {
 
     /// Hands the tasks of a bundle to the head that this node has claimed.
     fn import_bundle(&mut self, first: ClusterTaskId, claim: &Claim) {
+        if self.hearing.is_cut_off() {
+            // Whoever it comes to asks, and hears that it does not run here.
+            return self.let_go_of_bundle(first);
+        }
         let is_limited = self.bundles.get(&first).is_some_and(|bundle| self.most_of(&bundle.queue) < self.slots);
         let Some(bundle) = self.bundles.get_mut(&first).filter(|bundle| !bundle.is_imported) else { return };
         let Some(message) = bundle.message.as_deref().and_then(|message| BundleMessage::decode(message).ok()) else {

@@ -412,7 +412,10 @@ impl Agent {
     /// Hands a task to the head that this node has claimed, once its large arguments are here.
     pub(super) fn import(&mut self, id: ClusterTaskId, claim: Claim) {
         let max = self.settings.max_value;
-        if self.held.get(&id).is_none_or(|held| held.attempt.is_some()) || self.puts_off(id, &claim) {
+        if self.held.get(&id).is_none_or(|held| held.attempt.is_some()) || self.is_given_back(id) {
+            return;
+        }
+        if self.puts_off(id, &claim) {
             return;
         }
         let Some(held) = self.held.get_mut(&id) else { return };
@@ -436,10 +439,19 @@ impl Agent {
         self.hand_over(id, claim, Vec::new(), problem);
     }
 
+    /// Returns whether this node is about to give a task back: by then it is anybody's, and it is claimed again before it runs here.
+    fn is_given_back(&self, id: ClusterTaskId) -> bool {
+        let is_it = |event: &Event| matches!(event, Event::GivenBack { .. });
+        self.changes.get(&id).is_some_and(|change| change.todo.iter().any(is_it))
+    }
+
     fn hand_over(&mut self, id: ClusterTaskId, claim: Claim, files: Vec<String>, problem: Option<String>) {
-        if self.hearing.is_cut_off() {
+        if self.hearing.is_cut_off() || self.is_given_back(id) {
             self.effects.extend(files.into_iter().map(Effect::RemoveFile));
-            return self.on_import_given_back(id, claim.attempt, false);
+            if !self.is_given_back(id) {
+                self.on_import_given_back(id, claim.attempt, false);
+            }
+            return;
         }
         let Some(held) = self.held.get_mut(&id) else { return };
         let Some(message) = held.message.take() else { return };
