@@ -106,7 +106,7 @@ pub struct Sharing {
     pub queue: String,
     /// The part of it.
     pub tier: Tier,
-    /// Its [message](TaskMessage), without the digests of its values.
+    /// Its [message](crate::message::TaskMessage), without the digests of its values.
     pub message: Vec<u8>,
     /// Arguments that are to go into the engine, in the order of the envelope's inputs.
     pub values: Vec<ValueSource>,
