@@ -105,6 +105,8 @@ pub fn examine(access: &EngineAccess, role: roles::Role, monitors: &[String]) ->
 
 /// Runs the agent of a session's head until that is gone.
 pub fn run(session_dir: &Path) -> Result<(), AgentError> {
+    // Between a head and an engine, both of which have more to say soon.
+    tracer_ipc::background::batch_wakeups();
     let mut stream = UnixStream::connect(socket_path(session_dir)).map_err(AgentError::Head)?;
     let mut hello = Vec::new();
     Hello::of_this_process(Role::Agent).encode(&mut hello);

@@ -1,6 +1,7 @@
-//! Scheduling of a thread that does what can wait, such as writing spans, beside threads that answer somebody.
+//! Scheduling of a thread that does what can wait, such as writing spans, beside threads that answer somebody; and of a process that does better when it handles
+//! several messages at a time.
 //!
-//! Such a thread sleeps for long, has a millisecond of work, and would take a core for as long as that from a thread that is about to be woken: with a fair
+//! A thread that writes spans sleeps for long, has a millisecond of work, and would take a core for as long as that from a thread that is about to be woken: with a fair
 //! scheduler whoever has slept goes first. A long *slice* (`sched_setattr` with `sched_runtime`, Linux 6.12 and later; see sched(7)) changes the order and
 //! not the share: it is given its deadline that much later, so that threads with slices of the usual length run before it, and take a core from it
 //! when they are woken. It still gets its share of a busy machine, which a low priority would not give it. Older kernels ignore the slice.
@@ -15,6 +16,16 @@ pub fn yield_to_others() {
     let Some(attributes) = attributes().filter(|found| found.sched_policy == libc::SCHED_OTHER as u32) else { return };
     let sched_flags = attributes.sched_flags | libc::SCHED_FLAG_RESET_ON_FORK as u64;
     let attributes = libc::sched_attr { sched_flags, sched_runtime: SLICE_NS, ..attributes };
+    // SAFETY: the call reads a structure of the size that it says, which outlives it, and changes the calling thread alone.
+    let _refused = unsafe { libc::syscall(libc::SYS_sched_setattr, 0, &raw const attributes, 0) };
+}
+
+/// Has the calling thread, and threads that it starts later, take no core from others when they are woken (`SCHED_BATCH`, see sched(7)), unless it has a
+/// policy of its own. On a busy machine more has then come by the time it runs, and is handled at one go; on an idle one nothing changes. Its priority and its
+/// share stay as they are.
+pub fn batch_wakeups() {
+    let Some(attributes) = attributes().filter(|found| found.sched_policy == libc::SCHED_OTHER as u32) else { return };
+    let attributes = libc::sched_attr { sched_policy: libc::SCHED_BATCH as u32, ..attributes };
     // SAFETY: the call reads a structure of the size that it says, which outlives it, and changes the calling thread alone.
     let _refused = unsafe { libc::syscall(libc::SYS_sched_setattr, 0, &raw const attributes, 0) };
 }
@@ -47,5 +58,19 @@ mod tests {
         // A kernel without slices says 0 for all.
         assert!(own.sched_runtime == SLICE_NS || own.sched_runtime == before.sched_runtime, "{}", own.sched_runtime);
         assert_eq!(child.sched_runtime, before.sched_runtime, "a thread that it starts has the usual one");
+    }
+
+    #[test]
+    fn a_thread_that_batches_its_wakeups_keeps_its_priority_and_threads_that_it_starts_do_the_same() {
+        let attributes = || attributes().unwrap();
+        let before = attributes();
+        let after = std::thread::spawn(move || {
+            batch_wakeups();
+            (attributes(), std::thread::spawn(attributes).join().unwrap())
+        });
+        let (own, child) = after.join().unwrap();
+        for found in [own, child] {
+            assert_eq!((found.sched_policy, found.sched_nice), (libc::SCHED_BATCH as u32, before.sched_nice));
+        }
     }
 }
