@@ -127,7 +127,10 @@ fn agents_that_are_killed_while_they_copy_begin_again() {
 #[test]
 fn an_engine_that_is_killed_in_the_middle_of_a_value_loses_nothing() {
     let Some(mut broker) = Broker::start() else { return };
-    let (b, a) = (holder(&broker), origin(&broker));
+    let b = holder(&broker);
+    // Three servers that were all killed need longer until one leads than a submission waits by itself.
+    let a = Cluster::builder().workers(0).hook(HOOK).arg("--address").arg(broker.address());
+    let a = a.arg("--engine-wait=60s").start();
     agent_pid(&a);
     agent_pid(&b);
     let mut driver = Driver::connect(&a.temp_dir()).unwrap();
