@@ -24,7 +24,7 @@ use crate::task::TaskId;
 /// The id or name of an actor ends the actor: calls that wait fail, those that run may take --grace, then its worker gets SIGKILL.
 #[derive(clap::Args)]
 #[command(
-    after_help = "Example:\n  tracer cancel 7\n  tracer cancel hits\n  tracer cancel --name 'nightly-*' --grace 10s"
+    after_help = "Example:\n  tracer cancel 7\n  tracer cancel c3f9a2m4q7cxw-1042\n  tracer cancel hits\n  tracer cancel --name 'nightly-*' --grace 10s"
 )]
 #[command(group(clap::ArgGroup::new("which").required(true)))]
 pub(super) struct Args {
