@@ -338,7 +338,7 @@ fn submit(spec: TaskSpec<'_>, hands_input_over: bool, common: &Common) -> Comman
     match ended {
         None => {
             if let Some(id) = cluster_task_id.as_ref().filter(|_| format == Format::Text) {
-                report::talk(&format!("in the cluster it is task {id}: `get` takes this id on any node"));
+                report::talk(&format!("in the cluster it is task {id}: `get` and `cancel` take this id on any node"));
             }
             let accepted = Submitted { id, cluster_task_id, trace_id };
             report::value(format, &accepted, |accepted| accepted.id.to_string());

@@ -2223,6 +2223,28 @@ fn a_node_that_is_not_heard_ends_what_it_runs_when_its_claims_have_lapsed_if_it_
 }
 
 #[test]
+fn a_bundle_that_a_node_has_claimed_without_being_heard_does_not_begin_there() {
+    let first = ClusterTaskId { place: PlaceId(9), task: TaskId(1) };
+    for is_cut_off in [false, true] {
+        let mut agent = agent_that_stops();
+        let tasks = (0..2).map(|place| BundledTask { place, submitted_unix_nano: 0, envelope: b"e" }).collect();
+        let message = BundleMessage { crash_limit: 2, count: 2, run_ns: 1_000, tasks }.encode();
+        let handle = Handle("h".into());
+        agent.on_delivered(Delivery { queue: QUEUE.into(), handle, id: first, message, is_again: false }, 1);
+        let swap = agent.take_effects().into_iter().find_map(|effect| match effect {
+            Effect::Ask(number, Request::Swap { key: RecordKey::Bundle(_), .. }) => Some(number),
+            _ => None,
+        });
+        if is_cut_off {
+            agent.on_tick(2 * ACK_WAIT);
+        }
+        agent.on_answer(swap.expect("it claims the bundle"), Answer::Swapped(Some(1)));
+        let begun = told(&mut agent).into_iter().filter(|told| matches!(told, ToHead::Import(_))).count();
+        assert_eq!(begun, if is_cut_off { 0 } else { 2 });
+    }
+}
+
+#[test]
 fn an_attempt_that_another_node_has_taken_over_is_ended_and_its_message_is_left_alone() {
     let mut agent = agent_that_stops();
     assert!(takes(&mut agent, delivery_of(1, 1)));

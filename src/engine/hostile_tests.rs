@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use proptest::prelude::*;
 use proptest::test_runner::TestRunner;
 use tracer_core::task::{Envelope, FunctionSpec, TaskSpec};
-use tracer_ipc::protocol::OpenTask;
+use tracer_ipc::protocol::{CancelReport, OpenTask};
 
 use super::*;
 use crate::bundle::{BundleEvent, change_bundle};
@@ -101,6 +101,8 @@ fn seeds() -> Vec<Vec<u8>> {
     ];
     seeds.extend(records.iter().map(Record::encode));
     seeds.extend(told.iter().map(Told::encode));
+    seeds.push(Told::Cancel(id, Stop { grace_ns: Some(0) }, id.place).encode());
+    seeds.extend(CancelReport::ALL.map(|report| Told::CancelAnswered(id, report).encode()));
     seeds.push(Vec::new());
     seeds
 }

@@ -20,8 +20,8 @@ use crate::hook::builtin_names;
 use crate::module_store::ModuleStore;
 use crate::protocol::frame::put_frame;
 use crate::protocol::{
-    AgentNode, CancelAnswer, ClaimedBy, ClusterReport, Digest, EngineReport, Found, Reply, SharedEnd, SharedReport,
-    Stop, TaskState, ToAgent, kind, put_reply,
+    AgentNode, CancelAnswer, CancelReport, ClaimedBy, ClusterReport, Digest, EngineReport, Found, Reply, SharedEnd,
+    SharedReport, Stop, TaskState, ToAgent, kind, put_reply,
 };
 use crate::task::{Failure, ModuleVersion, Outcome};
 use crate::value::JsonText;
@@ -332,10 +332,7 @@ fn shared_report(id: ClusterTaskId, found: Found, engine: &str) -> Result<Shared
             ));
         }
         Found::Unknown => {
-            return Err(format!(
-                "the engine at `{engine}` has no task {id}: it was never put into a queue, waits at its origin for an argument, or ended too long ago\n\
-                 (hint: `list tasks` on the node that submitted it shows those that are known there)"
-            ));
+            return Err(unknown_task(id, engine));
         }
         Found::Waiting { queue, attempts } => {
             report.queue = Some(queue).filter(|queue| !queue.is_empty());
@@ -378,6 +375,14 @@ fn shared_report(id: ClusterTaskId, found: Found, engine: &str) -> Result<Shared
     Ok(report)
 }
 
+/// Returns the error for a task that neither the engine nor a node that answers knows.
+fn unknown_task(id: ClusterTaskId, engine: &str) -> String {
+    format!(
+        "the engine at `{engine}` has no task {id}: it was never put into a queue, waits at its origin for an argument, or ended too long ago\n\
+         (hint: `list tasks` on the node that submitted it shows those that are known there)"
+    )
+}
+
 /// Returns the error for a task that cannot be ended because the engine does not answer.
 fn cancel_problem(id: ClusterTaskId, engine: &str) -> String {
     format!(
@@ -415,6 +420,7 @@ impl HeadIo {
         let Some(agent) = &mut self.agent else { return };
         let Some((Question::Cancel(id, _), connection, query)) = agent.questions.remove(&number) else { return };
         let reply = match answer {
+            CancelAnswer::Report(CancelReport::Unknown) => Err(unknown_task(id, &agent.engine.access.address)),
             CancelAnswer::Report(report) => Ok(report),
             CancelAnswer::Unreachable => Err(cancel_problem(id, &agent.engine.access.address)),
             CancelAnswer::InBundle => Err(format!(

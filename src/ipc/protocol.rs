@@ -30,8 +30,8 @@ pub use service::{
     ServiceRefusal, ServiceRefusalCode, ServiceReply, ServiceReport, ServiceState, ServiceSummary, ServiceVersion,
 };
 pub use shared::{
-    AgentNode, BUNDLE_LIMIT, ClaimedBy, Digest, EndParts, EngineAccess, Found, FromAgent, Import, LostElsewhere,
-    OnPartition, OpenTask, OpenTasks, SharedEnd, SharedOutput, Stop, ToAgent, Written, encode_report,
+    AgentNode, BUNDLE_LIMIT, ClaimedBy, Digest, EngineAccess, Found, FromAgent, Import, LostElsewhere, OnPartition,
+    OpenTask, OpenTasks, SharedEnd, SharedOutput, Stop, ToAgent, Written, encode_report,
 };
 pub use tracing_settings::{FurtherHook, HookChoice, TracingSettings};
 

@@ -1,11 +1,8 @@
 //! Tasks of other nodes that this head runs: what becomes of their attempts is told to the agent, and not to the journal.
 
-use std::borrow::Cow;
-
-use tracer_core::ClusterTaskId;
 use tracer_core::count::Size;
 use tracer_core::task::{AttemptReport, Failure, Outcome, TaskId};
-use tracer_ipc::protocol::{EndParts, ToAgent, Written, encode_report};
+use tracer_ipc::protocol::{SharedEnd, ToAgent, Written, encode_report};
 
 use crate::{
     effects::Effects,
@@ -30,14 +27,11 @@ pub(crate) struct Here<'a> {
 
 /// Returns what the agent is told of the end of an import.
 pub(crate) fn message_of_end(import: &Imported) -> Option<ToAgent> {
-    import.end.clone().map(|end| message_of(import.id, end))
-}
-
-fn message_of(id: ClusterTaskId, end: ImportEnd) -> ToAgent {
-    match end {
+    let id = import.id;
+    import.end.clone().map(|end| match end {
         ImportEnd::Outcome { attempt, end } => ToAgent::Ended { id, attempt, end },
         ImportEnd::GivenBack { attempt, has_begun } => ToAgent::GivenBack { id, attempt, has_begun },
-    }
+    })
 }
 
 /// Notes how an import has ended here: it has its outcome; or the head stops, has no process for it or may have lost it, and it is given back to whoever takes it.
@@ -61,39 +55,34 @@ pub(crate) fn note_end(
         ImportEnd::GivenBack { attempt: if has_begun { attempt } else { attempt + 1 }, has_begun }
     } else {
         let outcome = match &ended.outcome {
-            Outcome::Stored(stored) if stored.bytes > here.max_shared_value => {
-                Cow::Owned(Outcome::Failed(Failure::Result {
-                    message: format!(
-                        "the result takes {}, but at most {} are shared over a queue\n\
+            Outcome::Stored(stored) if stored.bytes > here.max_shared_value => Outcome::Failed(Failure::Result {
+                message: format!(
+                    "the result takes {}, but at most {} are shared over a queue\n\
                      (hint: start the node with a larger --max-shared-value, or write it to a place that all nodes reach, and return its name)",
-                        Size(stored.bytes),
-                        Size(here.max_shared_value)
-                    ),
-                }))
-            }
-            outcome => Cow::Borrowed(outcome),
+                    Size(stored.bytes),
+                    Size(here.max_shared_value)
+                ),
+            }),
+            outcome => outcome.clone(),
         };
-        let end = EndParts {
+        let end = SharedEnd {
             attempt,
-            outcome: &outcome,
+            outcome,
             digest: None,
             started_unix_nano: ended.started_unix_nano,
             ended_unix_nano: ended.ended_unix_nano,
-            past,
-            node_id: here.node_id,
+            past: past.to_vec(),
+            node_id: here.node_id.into(),
             worker: ended.worker.zip(ended.worker_pid),
             written: written.map(|size| Written { from_attempt: import.first_attempt, size }),
         };
         // The claim is for an attempt, whether or not it has begun.
         ImportEnd::Outcome { attempt: attempt.max(import.first_attempt), end: end.encode() }
     };
-    let message = message_of(import.id, end);
-    effects.to_agent(&message);
-    import.end = match message {
-        ToAgent::Ended { attempt, end, .. } => Some(ImportEnd::Outcome { attempt, end }),
-        ToAgent::GivenBack { attempt, has_begun, .. } => Some(ImportEnd::GivenBack { attempt, has_begun }),
-        _ => None,
-    };
+    import.end = Some(end);
+    if let Some(message) = message_of_end(import) {
+        effects.to_agent(&message);
+    }
 }
 
 /// Notes that an attempt at an import has failed, and that the next one follows here.

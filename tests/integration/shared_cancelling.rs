@@ -57,7 +57,10 @@ fn a_task_that_waits_and_one_that_runs_are_ended_from_a_node_that_has_nothing_to
     assert_eq!(a.wait_for_task(running[1].0)["state"], "succeeded");
     assert_eq!(starts(&path), 0);
     let never = in_cluster(&place, 1_000);
-    c.tracer(&["cancel", &never]).status(1).stderr_contains(&format!("there is no task {never}"));
+    c.tracer(&["cancel", &never])
+        .status(1)
+        .stderr_contains(&format!("has no task {never}: it was never put"))
+        .stderr_contains("(hint: ");
 }
 
 #[test]

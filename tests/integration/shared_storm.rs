@@ -413,17 +413,21 @@ impl Storm {
         for path in &self.refused {
             assert_eq!(starts(path), 0, "what was refused has run: {}", path.display());
         }
+        // Servers that have only just come back choose who leads.
+        let known =
+            self.accepted.first().map(|task| self.in_cluster(task.origin, task.id)).expect("tasks were accepted");
+        for node in &self.nodes {
+            wait_until_within(END, "a node can ask the engine", || {
+                node.tracer(&["get", &known]).output.status.success().then_some(())
+            });
+        }
         // Any other node says the same of it.
         for _ in 0..self.accepted.len() / 20 {
             let which = self.below(self.accepted.len());
             let Accepted { origin, id, .. } = &self.accepted[which];
             let (there, asked) = (&all[*origin][id], (origin + 1) % NODES);
-            let get = ["get", &self.in_cluster(*origin, *id), "--format", "json"];
-            // Servers that choose who leads cannot be asked for a moment.
-            let found = wait_until_within(END, "a node reads the record", || {
-                let found = self.nodes[asked].tracer(&get);
-                found.output.status.success().then(|| found.json())
-            });
+            let found = self.nodes[asked].tracer(&["get", &self.in_cluster(*origin, *id), "--format", "json"]);
+            let found = found.success().json();
             for key in ["state", "attempt"] {
                 assert_eq!(found[key], there[key], "{found} {there}");
             }

@@ -292,6 +292,11 @@ impl Broker {
         serde_json::from_slice(&answer).expect("JSON")
     }
 
+    /// Returns the number of servers that it stands for.
+    pub fn servers(&self) -> usize {
+        1 + self.others.len()
+    }
+
     /// Kills it with SIGKILL, and waits until it is gone.
     pub fn kill(&mut self) {
         if let Some(mut child) = self.child.take() {

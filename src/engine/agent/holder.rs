@@ -412,10 +412,8 @@ impl Agent {
     /// Hands a task to the head that this node has claimed, once its large arguments are here.
     pub(super) fn import(&mut self, id: ClusterTaskId, claim: Claim) {
         let max = self.settings.max_value;
-        if self.held.get(&id).is_none_or(|held| held.attempt.is_some()) || self.is_given_back(id) {
-            return;
-        }
-        if self.puts_off(id, &claim) {
+        let is_to_run = self.held.get(&id).is_some_and(|held| held.attempt.is_none()) && !self.is_given_back(id);
+        if !is_to_run || self.puts_off(id, &claim) {
             return;
         }
         let Some(held) = self.held.get_mut(&id) else { return };
@@ -446,9 +444,10 @@ impl Agent {
     }
 
     fn hand_over(&mut self, id: ClusterTaskId, claim: Claim, files: Vec<String>, problem: Option<String>) {
-        if self.hearing.is_cut_off() || self.is_given_back(id) {
+        let is_given_back = self.is_given_back(id);
+        if is_given_back || self.hearing.is_cut_off() {
             self.effects.extend(files.into_iter().map(Effect::RemoveFile));
-            if !self.is_given_back(id) {
+            if !is_given_back {
                 self.on_import_given_back(id, claim.attempt, false);
             }
             return;

@@ -21,13 +21,13 @@ pub enum CancelWhich {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum CancelReport {
-    /// There is no such task, or it was forgotten.
+    /// No such task, or one that was forgotten.
     Unknown,
-    /// It had ended before.
+    /// End before the request: nothing is changed.
     Ended,
-    /// It will not run.
+    /// End without a further attempt: nobody had begun it.
     Cancelled,
-    /// It runs, and was asked to end; if it does not, it is made to.
+    /// Request to whoever runs it, which has it end by itself or makes it.
     Cancelling,
 }
 

@@ -115,10 +115,21 @@ impl SharedEnd {
 
     /// Encodes it.
     pub fn encode(&self) -> Vec<u8> {
-        let SharedEnd { attempt, digest, started_unix_nano, ended_unix_nano, worker, written, .. } = *self;
-        let (outcome, past, node_id) = (&self.outcome, &*self.past, &*self.node_id);
-        EndParts { attempt, outcome, digest, started_unix_nano, ended_unix_nano, past, node_id, worker, written }
-            .encode()
+        let mut out = Vec::with_capacity(ENCODED_BYTES);
+        out.put_u32(self.attempt);
+        out.put_u8(self.started_unix_nano.is_some().into());
+        out.put_u64(self.started_unix_nano.unwrap_or(0));
+        out.put_u64(self.ended_unix_nano);
+        out.put_str(&self.node_id);
+        let (worker, pid) = self.worker.map_or((0, 0), |(worker, pid)| (worker.0, pid));
+        out.put_u64(worker);
+        out.put_u32(pid);
+        self.outcome.encode(&mut out);
+        put_attempts(&mut out, &self.past);
+        out.put_u8(self.written.is_some().into());
+        self.written.iter().for_each(|written| written.put(&mut out));
+        self.digest.iter().for_each(|digest| out.extend_from_slice(digest));
+        out
     }
 
     /// Returns whether an encoded end has a large value, in a file or in the engine. Looks no further, so the rest of it may be anything.
@@ -156,42 +167,6 @@ impl SharedEnd {
         };
         take.finish()?;
         Ok(SharedEnd { attempt, outcome, digest, started_unix_nano, ended_unix_nano, past, node_id, worker, written })
-    }
-}
-
-/// A [`SharedEnd`] whose parts are somebody else's.
-#[derive(Clone, Copy, Debug)]
-#[expect(missing_docs, reason = "see the fields of `SharedEnd`")]
-pub struct EndParts<'a> {
-    pub attempt: u32,
-    pub outcome: &'a Outcome,
-    pub digest: Option<Digest>,
-    pub started_unix_nano: Option<u64>,
-    pub ended_unix_nano: u64,
-    pub past: &'a [AttemptReport],
-    pub node_id: &'a str,
-    pub worker: Option<(WorkerId, u32)>,
-    pub written: Option<Written>,
-}
-
-impl EndParts<'_> {
-    /// Encodes it.
-    pub fn encode(&self) -> Vec<u8> {
-        let mut out = Vec::with_capacity(ENCODED_BYTES);
-        out.put_u32(self.attempt);
-        out.put_u8(self.started_unix_nano.is_some().into());
-        out.put_u64(self.started_unix_nano.unwrap_or(0));
-        out.put_u64(self.ended_unix_nano);
-        out.put_str(self.node_id);
-        let (worker, pid) = self.worker.map_or((0, 0), |(worker, pid)| (worker.0, pid));
-        out.put_u64(worker);
-        out.put_u32(pid);
-        self.outcome.encode(&mut out);
-        put_attempts(&mut out, self.past);
-        out.put_u8(self.written.is_some().into());
-        self.written.iter().for_each(|written| written.put(&mut out));
-        self.digest.iter().for_each(|digest| out.extend_from_slice(digest));
-        out
     }
 }
 
