@@ -363,9 +363,18 @@ fn a_handler_that_fails_is_a_500_and_one_that_fails_half_way_is_cut() {
     assert_eq!(status, 200);
     replica.reset(request, Reset::BodyFailed);
     assert_eq!(client.rest(), "half");
-    let spans = head.spans(4);
+    // What came with the failure reaches the client all the same.
+    for part in ["", "half"] {
+        let mut client = head.get("/");
+        let (request, _, _) = replica.take();
+        replica.answer_in_part(request, part);
+        let (status, _) = crate::support::read_head(&mut client.0).expect("a head");
+        assert_eq!((status, client.rest().as_str()), (200, part));
+    }
+    let spans = head.spans(8);
     let outcomes: Vec<_> = spans.all_named("proxy_http_request hello GET /").into_iter().map(outcome).collect();
-    assert_eq!(outcomes, [("ERROR", "500", ""), ("ERROR", "stream_aborted", "stream_aborted")]);
+    let aborted = ("ERROR", "stream_aborted", "stream_aborted");
+    assert_eq!(outcomes, [("ERROR", "500", ""), aborted, aborted, aborted]);
 }
 
 #[test]

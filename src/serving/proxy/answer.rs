@@ -44,6 +44,10 @@ pub(super) struct Stream {
     left: Option<u64>,
     deadline: Option<Pin<Box<Sleep>>>,
     is_over: bool,
+    /// True while the connection may hold a part of the answer that it has not tried to write.
+    is_buffered: bool,
+    /// True if it breaks off as soon as that is written.
+    is_cut: bool,
     serving: Serving,
 }
 
@@ -67,7 +71,7 @@ impl Stream {
         deadline: Option<Pin<Box<Sleep>>>,
         serving: Serving,
     ) -> Stream {
-        Stream { exchange, progress, left, deadline, is_over: false, serving }
+        Stream { exchange, progress, left, deadline, is_over: false, is_buffered: true, is_cut: false, serving }
     }
 
     /// Ends an answer that cannot be whole. A call of gRPC has trailers to say why; of anything else the rest is missing, which clients see.
@@ -88,7 +92,22 @@ impl Stream {
         trailers.map(Frame::trailers).ok_or(Cut)
     }
 
+    /// Gives the next frame. hyper drops what it has buffered when a body fails, so it is made to write that before.
     fn poll_next(&mut self, context: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Cut>>> {
+        if std::mem::take(&mut self.is_cut) {
+            return Poll::Ready(Some(Err(Cut)));
+        }
+        let mut next = self.poll_frame(context);
+        if self.is_buffered && matches!(next, Poll::Ready(Some(Err(Cut)))) {
+            self.is_cut = true;
+            context.waker().wake_by_ref();
+            next = Poll::Pending;
+        }
+        self.is_buffered = next.is_ready();
+        next
+    }
+
+    fn poll_frame(&mut self, context: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Cut>>> {
         if self.is_over {
             return Poll::Ready(None);
         }
@@ -159,7 +178,7 @@ impl Body for Answer {
     fn is_end_stream(&self) -> bool {
         match self {
             Answer::Whole { bytes, .. } => bytes.is_empty(),
-            Answer::Stream(stream) => stream.is_over,
+            Answer::Stream(stream) => stream.is_over && !stream.is_cut,
             Answer::Upgraded => true,
         }
     }

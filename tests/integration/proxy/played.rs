@@ -499,6 +499,16 @@ impl Replica {
         out.extend_from_slice(body.as_bytes());
         self.write(&out);
     }
+
+    /// Answers with a part of a body of ten bytes and the failure of the rest, in one write.
+    pub(super) fn answer_in_part(&mut self, request: u32, part: &str) {
+        let mut out = Vec::new();
+        lane::put_head(&mut out, request, false, 200, [("content-length", &b"10"[..])]);
+        out.extend_from_slice(&lane::data_header(request, false, part.len()));
+        out.extend_from_slice(part.as_bytes());
+        lane::put_reset(&mut out, request, lane::Reset::BodyFailed);
+        self.write(&out);
+    }
 }
 
 /// A connection of a client.
