@@ -48,6 +48,14 @@ struct Message {
     again_ns: Option<u64>,
     deliveries: u32,
     is_done: bool,
+    /// True if the engine keeps it and delivers it no more.
+    is_passed: bool,
+}
+
+impl Message {
+    fn new(id: ClusterTaskId, tier: Tier, bytes: Vec<u8>) -> Message {
+        Message { id, tier, bytes, again_ns: None, deliveries: 0, is_done: false, is_passed: false }
+    }
 }
 
 /// Contents of the engine.
@@ -136,6 +144,19 @@ impl Files {
     }
 }
 
+impl Kept {
+    /// Returns whether there is such a message. One that is delivered no more, or was delivered and is overdue, gives its place to a new one.
+    fn renew(&mut self, is_one: impl Fn(&Message) -> bool, is_overdue: bool) -> bool {
+        let Some(there) = self.messages.iter_mut().find(|there| is_one(there) && !there.is_done) else { return false };
+        if there.is_passed || (is_overdue && there.deliveries > 0) {
+            there.is_done = true;
+            let renewed = Message::new(there.id, there.tier, there.bytes.clone());
+            self.messages.push(renewed);
+        }
+        true
+    }
+}
+
 impl Engine {
     /// Returns the record of a task, its own or as that of its bundle says.
     fn record_of(&self, id: ClusterTaskId, bundle: Option<(TaskId, u32)>) -> Option<Record> {
@@ -156,20 +177,21 @@ impl Engine {
         let kept = &mut self.kept;
         let mut delivered = Vec::new();
         let answer = match request {
-            Request::Put { id, tier, message, .. } => {
-                let is_there = |there: &Message| (there.id, there.tier) == (id, tier) && !there.is_done;
-                if !kept.messages.iter().any(is_there) {
-                    let (again_ns, deliveries, is_done) = (None, 0, false);
-                    kept.messages.push(Message { id, tier, bytes: message, again_ns, deliveries, is_done });
+            Request::Put { id, tier, message, is_overdue, .. } => {
+                if !kept.renew(|there| (there.id, there.tier) == (id, tier), is_overdue) {
+                    kept.messages.push(Message::new(id, tier, message));
                 }
                 Some(Answer::Put(Ok(())))
             }
-            Request::Has { id, .. } => {
-                Some(Answer::Has(kept.messages.iter().any(|message| message.id == id && !message.is_done)))
+            Request::Has { id, is_overdue, .. } => {
+                Some(Answer::Has(kept.renew(|message| message.id == id, is_overdue)))
             }
             Request::Pull { queue, tier, count, .. } => {
                 let due = |message: &Message| {
-                    !message.is_done && message.tier == tier && message.again_ns.is_none_or(|again| again <= now_ns)
+                    !message.is_done
+                        && !message.is_passed
+                        && message.tier == tier
+                        && message.again_ns.is_none_or(|again| again <= now_ns)
                 };
                 for (number, message) in
                     kept.messages.iter_mut().enumerate().filter(|(_, message)| due(message)).take(count)
@@ -987,6 +1009,9 @@ impl World {
             4 => {
                 let undone = self.engine.kept.messages.iter_mut().filter(|message| message.is_done);
                 undone.for_each(|message| (message.is_done, message.again_ns) = (false, None));
+                for message in &mut self.engine.kept.messages {
+                    message.is_passed |= self.random.chance(10);
+                }
                 self.is_engine_up = false;
             }
             _ => self.engine.synced = self.engine.kept.clone(),

@@ -146,7 +146,8 @@ pub struct Key {
 /// A request to the engine.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Request {
-    /// Put the message of a task or a bundle into a queue, unless there is one of it already. Answered by [`Answer::Put`].
+    /// Put the message of a task or a bundle into a queue, unless there is one of it already. One that the engine has and delivers no more is put there anew.
+    /// Answered by [`Answer::Put`].
     Put {
         /// The queue.
         queue: String,
@@ -158,6 +159,8 @@ pub enum Request {
         message: Vec<u8>,
         /// Slots and resources that it asks for, if they are to be compared with what tasks of the queue may ask for.
         asks_for: Option<QueueBound>,
+        /// True if nobody has begun it for long, so that a message which was delivered has got lost on its way, or is never delivered again.
+        is_overdue: bool,
     },
     /// Enter an idempotency key, unless it is there. Answered by [`Answer::Key`].
     EnterKey {
@@ -166,12 +169,15 @@ pub enum Request {
         /// Its entry.
         entry: Vec<u8>,
     },
-    /// Say whether a queue, in any part of it, has the message of a task. Answered by [`Answer::Has`].
+    /// Say whether a queue, in any part of it, has the message of a task. One that the engine delivers no more is put there anew. Answered by
+    /// [`Answer::Has`].
     Has {
         /// The queue.
         queue: String,
         /// The task.
         id: ClusterTaskId,
+        /// As in [`Request::Put`].
+        is_overdue: bool,
     },
     /// Deliver up to so many messages of a queue. Answered by [`Answer::Pulled`] when no more will come of it.
     Pull {

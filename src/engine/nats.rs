@@ -15,7 +15,7 @@
 use std::collections::HashMap;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use async_nats::jetstream::ErrorCode;
@@ -54,6 +54,7 @@ use crate::survey::Survey;
 use copies::Copies;
 use output::Turn;
 use roles::Role;
+use undelivered::{DeliveredBefore, Passed};
 
 mod bounds;
 mod clock;
@@ -66,6 +67,7 @@ mod lost;
 mod output;
 pub mod roles;
 mod survey;
+mod undelivered;
 mod values;
 
 pub(crate) use bounds::bound;
@@ -247,6 +249,9 @@ pub(crate) struct Nats {
     copies: Semaphore,
     /// Permits for bytes of output that are on the way.
     output_room: Arc<Semaphore>,
+    /// Number of connections that were made.
+    connections: Arc<AtomicU64>,
+    delivered_before: Mutex<DeliveredBefore>,
     /// True once nothing is to be pulled any more.
     is_stopping: watch::Sender<bool>,
     /// Consumers that were pulled from, by the names of their streams.
@@ -277,6 +282,8 @@ impl Nats {
         let client = client.map_err(|error| access::not_connected(access, &with_causes(&error)))?;
         let context = async_nats::jetstream::new(client.clone());
         let (made, made_events) = (client.clone(), events.clone());
+        let connections = Arc::new(AtomicU64::new(0));
+        let counted = Arc::clone(&connections);
         let access = access.clone();
         let (own_address, own_queues) = (address.clone(), queues.clone());
         let (violated, violations) = watch::channel(String::new());
@@ -288,6 +295,7 @@ impl Nats {
             while let Some(event) = states.recv().await {
                 match event {
                     Event::Connected => {
+                        counted.fetch_add(1, Ordering::Relaxed);
                         is_told.clear();
                         let of_set_up = (made.clone(), queues.clone(), access.address.clone());
                         let told = (made_events.clone(), turns.clone());
@@ -335,6 +343,8 @@ impl Nats {
             values,
             copies: Semaphore::new(values::COPIES),
             output_room: output::room(),
+            connections,
+            delivered_before: Mutex::default(),
             is_stopping: watch::Sender::new(false),
             consumers: Mutex::default(),
         })
@@ -353,15 +363,14 @@ impl Nats {
     async fn answer(&self, request: Request) -> Option<Answer> {
         match request {
             Request::EnterKey { key, entry } => Some(self.enter_key(&key, entry).await),
-            Request::Put { queue, tier, id, message, asks_for } => {
+            Request::Put { queue, tier, id, message, asks_for, is_overdue } => {
                 match self.refuses(&queue, asks_for.as_ref()).await {
                     Some(answer) => Some(answer),
-                    None => Some(self.put((&queue, tier), id, message).await),
+                    None => Some(self.put((&queue, tier), id, message, is_overdue).await),
                 }
             }
-            Request::Has { queue, id } => {
-                let found = self.find_in_queue(&queue, id).await;
-                Some(found.map_or(Answer::Unreachable, |message| Answer::Has(message.is_some())))
+            Request::Has { queue, id, is_overdue } => {
+                Some(self.has(&queue, id, is_overdue).await.map_or(Answer::Unreachable, Answer::Has))
             }
             Request::Pull { queue, tier, count, waits } => Some(self.pull((&queue, tier), count, waits).await),
             Request::Keep(handle) => self.acknowledge(handle, "+WPI").await,
@@ -429,7 +438,8 @@ impl Nats {
         None
     }
 
-    async fn put(&self, (queue, tier): (&str, Tier), id: ClusterTaskId, message: Vec<u8>) -> Answer {
+    async fn put(&self, (queue, tier): (&str, Tier), id: ClusterTaskId, message: Vec<u8>, is_overdue: bool) -> Answer {
+        let delivered = self.delivered_before(&queue_stream(queue, tier)).await;
         let message = match &self.signer {
             None => message,
             Some(signer) => signer.sign(Address { cluster: CLUSTER, queue, id }, &message),
@@ -447,9 +457,12 @@ impl Nats {
             Err(error) => Err(error),
         };
         match acknowledged {
-            Ok(_) => Answer::Put(Ok(())),
+            Ok(acknowledged) if acknowledged.sequence > delivered => Answer::Put(Ok(())),
+            Ok(_) => self.renew((queue, tier, id), Passed::Delivered).await,
             // There is one of this task.
-            Err(error) if error.kind() == PublishErrorKind::WrongLastSequence => Answer::Put(Ok(())),
+            Err(error) if error.kind() == PublishErrorKind::WrongLastSequence => {
+                self.renew((queue, tier, id), Passed::of(is_overdue)).await
+            }
             // Nobody takes it either while servers choose who leads the stream.
             Err(error) if error.kind() == PublishErrorKind::StreamNotFound => {
                 let name = queue_stream(queue, tier);
@@ -524,8 +537,7 @@ impl Nats {
                 Ok(Some(entry)) => return Ok(Some(entry)),
                 Ok(None) => {}
                 // Many queues have no part for commands.
-                Err(LastRawMessageErrorKind::JetStream(error))
-                    if tier == Tier::Commands && error.error_code() == ErrorCode::STREAM_NOT_FOUND => {}
+                Err(error) if tier == Tier::Commands && is_missing_stream(&error) => {}
                 Err(_) => return Err(()),
             }
         }
@@ -889,6 +901,11 @@ async fn get_stream(
 /// True if the engine says that there is no such stream.
 fn is_not_there(error: &GetStreamError) -> bool {
     matches!(error.kind(), GetStreamErrorKind::JetStream(error) if error.error_code() == ErrorCode::STREAM_NOT_FOUND)
+}
+
+/// True if a message could not be read because there is no such stream.
+fn is_missing_stream(error: &LastRawMessageErrorKind) -> bool {
+    matches!(error, LastRawMessageErrorKind::JetStream(error) if error.error_code() == ErrorCode::STREAM_NOT_FOUND)
 }
 
 /// True for what the client says of a question to JetStream that nobody takes.

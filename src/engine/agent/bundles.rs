@@ -46,6 +46,8 @@ pub(super) struct SharedBundle {
     was_tried: bool,
     is_asked: bool,
     looked_ns: u64,
+    /// True while it is looked at because nothing was heard of it for long.
+    is_overdue: bool,
 }
 
 /// A message of a bundle that this node has.
@@ -148,6 +150,7 @@ impl Agent {
             was_tried: !is_new,
             is_asked: false,
             looked_ns: now_ns,
+            is_overdue: false,
         };
         self.shared_bundles.insert(first, bundle);
         self.go_on_sharing_bundle(first);
@@ -181,7 +184,8 @@ impl Agent {
         let SharedBundle { crash_limit, count, run_ns, .. } = *bundle;
         let message = BundleMessage { crash_limit, count, run_ns, tasks: tasks.collect() }.encode();
         let queue = bundle.queue.to_string();
-        self.ask(Asked::PutBundle(first), Request::Put { queue, tier: Tier::Second, id, message, asks_for: None });
+        let (tier, is_overdue) = (Tier::Second, std::mem::take(&mut bundle.is_overdue));
+        self.ask(Asked::PutBundle(first), Request::Put { queue, tier, id, message, asks_for: None, is_overdue });
     }
 
     pub(super) fn on_bundle_put(&mut self, first: TaskId, answer: Answer) {
@@ -223,6 +227,8 @@ impl Agent {
         bundle.is_asked = false;
         let Answer::Record(entry) = answer else { return };
         bundle.is_old = false;
+        // Whoever has it keeps its message.
+        bundle.is_overdue &= entry.is_none();
         if let Some(entry) = entry {
             self.on_bundle_record(self.id(first), &entry.value);
             // What has a record of its own is looked at by itself.
@@ -319,7 +325,7 @@ impl Agent {
         if let Some(bundle) = self.shared_bundles.get_mut(&first)
             && now_ns.saturating_sub(bundle.looked_ns) >= interval_ns
         {
-            (bundle.looked_ns, bundle.is_old) = (now_ns, true);
+            (bundle.looked_ns, bundle.is_old, bundle.is_overdue) = (now_ns, true, true);
         }
     }
 

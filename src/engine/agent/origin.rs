@@ -43,6 +43,8 @@ pub(super) struct Share {
     pub(super) is_asked: bool,
     /// Time at which it was looked at last, in nanoseconds of the monotonic clock.
     pub(super) looked_ns: u64,
+    /// True while it is looked at because nothing was heard of it for long.
+    pub(super) is_overdue: bool,
     /// The outcome that it is to have if nobody has begun it, and how it is to end where it runs if it is, once its origin wants to end it.
     pub(super) withdrawn: Option<(Vec<u8>, Option<Stop>)>,
     /// Set while the head wants to run it itself if nobody has begun it: since when, in nanoseconds since the Unix epoch.
@@ -72,6 +74,7 @@ impl Share {
             was_tried: false,
             is_asked: false,
             looked_ns: now_ns,
+            is_overdue: false,
             withdrawn: None,
             taken_back: None,
             key: None,
@@ -152,7 +155,7 @@ impl Agent {
             if let Some(first) = share.bundle {
                 self.look_at_bundle_again(first, now_ns, interval_ns);
             } else if now_ns.saturating_sub(share.looked_ns) >= interval_ns {
-                (share.looked_ns, share.is_old) = (now_ns, true);
+                (share.looked_ns, share.is_old, share.is_overdue) = (now_ns, true, true);
                 self.puts_again(task);
             }
         }
@@ -190,7 +193,8 @@ impl Agent {
         let (queue, tier) = (share.queue.to_string(), share.tier);
         // What was accepted stays so.
         let asks_for = share.asks_for.as_deref().filter(|_| !share.was_tried && !share.is_stored).cloned();
-        self.ask(Asked::Put(task), Request::Put { queue, tier, id, message, asks_for });
+        let is_overdue = std::mem::take(&mut share.is_overdue);
+        self.ask(Asked::Put(task), Request::Put { queue, tier, id, message, asks_for, is_overdue });
     }
 
     pub(super) fn on_argument_put(&mut self, task: TaskId, at: usize, answer: Answer) {
@@ -454,6 +458,10 @@ impl Agent {
         match entry {
             Some(entry) => {
                 self.note_stored(task);
+                if let Some(share) = self.shares.get_mut(&task) {
+                    // Whoever has it keeps its message.
+                    share.is_overdue &= matches!(Record::decode(&entry.value), Ok(Record::GivenBack { .. }));
+                }
                 self.on_record(RecordKey::Task(self.id(task)), &entry.value);
                 if self.shares.get(&task).is_some_and(|share| share.bundle.is_none()) && self.takes_put(task) {
                     self.put(task);
@@ -463,8 +471,9 @@ impl Agent {
             None if share.bundle.is_some() => {}
             None if share.terms.at_most_once && share.is_stored => {
                 share.is_asked = true;
+                let is_overdue = std::mem::take(&mut share.is_overdue);
                 let (id, queue) = (self.id(task), share_queue(&self.shares, task));
-                self.ask(Asked::Has(task), Request::Has { queue, id });
+                self.ask(Asked::Has(task), Request::Has { queue, id, is_overdue });
             }
             None if self.takes_put(task) => self.put(task),
             None => {}

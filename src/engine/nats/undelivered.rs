@@ -1,0 +1,141 @@
+//! Messages that a queue has and delivers no more.
+//!
+//! nats-server 2.9.10 forgets how far the sequence of a stream had come when it is killed while the stream is empty, and counts on from a lower one. The consumer
+//! of that stream still knows how far it had delivered, so a message with a sequence below is never delivered, though it stays in the stream. Such a message is
+//! published again in its own place until it has a sequence beyond: each publication expects the one before it, so that what somebody takes or has put anew
+//! meanwhile stays as it is. A second delivery of what was only slow does no harm, because it is claimed once.
+
+use std::collections::HashMap;
+use std::sync::atomic::Ordering;
+
+use async_nats::jetstream::context::PublishErrorKind;
+use async_nats::jetstream::message::PublishMessage;
+use async_nats::jetstream::stream::LastRawMessageErrorKind;
+use serde::Deserialize;
+use serde_json::json;
+use tracer_core::ClusterTaskId;
+
+use super::{LEADER_ANSWERS, Nats, TIERS, clock, is_missing_stream, queue_stream, queue_subject, survey};
+use crate::interface::{Answer, Tier};
+
+/// The most times that a message is published again in one go.
+const RENEWALS: usize = 10_000;
+
+/// State of the consumer of a queue, in sequences of its stream.
+#[derive(Clone, Copy, Debug, Default, Deserialize)]
+struct Consumer {
+    delivered: Sequence,
+    ack_floor: Sequence,
+}
+
+#[derive(Clone, Copy, Debug, Default, Deserialize)]
+struct Sequence {
+    stream_seq: u64,
+}
+
+/// Sequence up to which a message that is still in its stream has been passed over.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Passed {
+    /// All up to this one count as acknowledged, and acknowledged ones are removed.
+    Acknowledged,
+    /// All up to this one were delivered: for a message that is new, or that nobody has begun for long.
+    Delivered,
+}
+
+impl Passed {
+    pub(super) fn of(is_overdue: bool) -> Passed {
+        if is_overdue { Passed::Delivered } else { Passed::Acknowledged }
+    }
+}
+
+/// How far queues had been delivered when something was first put into them over a connection: by the names of their streams, each with the number of the
+/// connection.
+pub(super) type DeliveredBefore = HashMap<String, (u64, u64)>;
+
+impl Nats {
+    /// Returns the sequence that what is put into a queue now gets one beyond, unless the server has forgotten it. Asked once for each connection; 0 if the
+    /// server does not say.
+    pub(super) async fn delivered_before(&self, stream: &str) -> u64 {
+        let mut known = self.delivered_before.lock().await;
+        let connection = self.connections.load(Ordering::Relaxed);
+        if let Some((of_connection, delivered)) = known.get(stream)
+            && *of_connection == connection
+        {
+            return *delivered;
+        }
+        let consumer = tokio::time::timeout(LEADER_ANSWERS, self.consumer_state(stream)).await;
+        let delivered = consumer.ok().flatten().unwrap_or_default().delivered.stream_seq;
+        known.insert(stream.to_owned(), (connection, delivered));
+        delivered
+    }
+
+    async fn consumer_state(&self, stream: &str) -> Option<Consumer> {
+        let subject = format!("CONSUMER.INFO.{stream}.w");
+        let version = self.client.server_info().version;
+        survey::ask(&self.context, &subject, &json!(null), &self.address, &version).await.ok()
+    }
+
+    /// Returns whether any part of a queue has the message of a task, which is put there anew if it is not delivered any more.
+    pub(super) async fn has(&self, queue: &str, id: ClusterTaskId, is_overdue: bool) -> Result<bool, ()> {
+        for tier in TIERS {
+            match self.renewed((queue, tier, id), Passed::of(is_overdue)).await {
+                Ok(true) => return Ok(true),
+                Ok(false) => {}
+                // Many queues have no part for commands.
+                Err(error) if tier == Tier::Commands && is_missing_stream(&error) => {}
+                Err(_) => return Err(()),
+            }
+        }
+        Ok(false)
+    }
+
+    /// Puts a message anew that was passed over, and answers the request to put it.
+    pub(super) async fn renew(&self, of: (&str, Tier, ClusterTaskId), passed: Passed) -> Answer {
+        match self.renewed(of, passed).await {
+            Ok(_) => Answer::Put(Ok(())),
+            Err(_) => Answer::Unreachable,
+        }
+    }
+
+    /// Puts a message anew that was passed over. Returns whether there is one.
+    async fn renewed(
+        &self,
+        (queue, tier, id): (&str, Tier, ClusterTaskId),
+        passed: Passed,
+    ) -> Result<bool, LastRawMessageErrorKind> {
+        let (name, subject) = (queue_stream(queue, tier), queue_subject(queue, tier, id));
+        let stream = self.context.get_stream_no_info(&name).await.map_err(|_| LastRawMessageErrorKind::Other)?;
+        let message = match stream.get_last_raw_message_by_subject(&subject).await {
+            Ok(message) => message,
+            Err(error) if error.kind() == LastRawMessageErrorKind::NoMessageFound => return Ok(false),
+            Err(error) => return Err(error.kind()),
+        };
+        let Some(Consumer { delivered, ack_floor }) = self.consumer_state(&name).await else {
+            return Err(LastRawMessageErrorKind::Other);
+        };
+        let mut sequence = message.sequence;
+        let passed = if passed == Passed::Delivered { delivered } else { ack_floor };
+        if sequence > passed.stream_seq {
+            return Ok(true);
+        }
+        let offset = message.headers.get(clock::HEADER).cloned();
+        for _ in 0..RENEWALS {
+            let mut publication =
+                PublishMessage::build().payload(message.payload.clone()).expected_last_subject_sequence(sequence);
+            if let Some(offset) = &offset {
+                publication = publication.header(clock::HEADER, offset.clone());
+            }
+            let acknowledged = match self.context.send_publish(subject.clone(), publication).await {
+                Ok(sent) => sent.await,
+                Err(error) => Err(error),
+            };
+            match acknowledged {
+                Ok(acknowledged) if acknowledged.sequence > delivered.stream_seq => break,
+                Ok(acknowledged) => sequence = acknowledged.sequence,
+                Err(error) if error.kind() == PublishErrorKind::WrongLastSequence => break,
+                Err(_) => return Err(LastRawMessageErrorKind::Other),
+            }
+        }
+        Ok(true)
+    }
+}
