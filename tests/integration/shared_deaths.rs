@@ -125,6 +125,31 @@ fn a_broker_that_is_killed_after_each_acknowledgement_loses_no_task() {
 }
 
 #[test]
+fn tasks_run_although_the_server_has_forgotten_how_far_their_queue_had_come() {
+    let Some(mut broker) = Broker::start() else { return };
+    let (a, b) = (origin(&broker), holder(&broker));
+    agent_pid(&b);
+    let ends = |what: &str, flags: &[&str]| {
+        agent_pid(&a);
+        let path = a.file(what);
+        let id = submit_counted(&a, flags, &path).expect("it is accepted");
+        let task = wait_until_within(TAKEN_OVER, "it ends", || {
+            Some(a.task(id)).filter(|task| ["succeeded", "failed"].iter().any(|end| task["state"] == *end))
+        });
+        assert_eq!((&task["state"], starts(&path)), (&json!("succeeded"), 1), "{task}");
+    };
+    for number in 0..5 {
+        ends(&format!("before-{number}"), &[]);
+    }
+    broker.kill();
+    broker.wipe_messages("TRACER_default_Q_default");
+    broker.come_back();
+    for (number, flags) in [&[][..], &["--at-most-once"]].into_iter().enumerate() {
+        ends(&format!("after-{number}"), flags);
+    }
+}
+
+#[test]
 fn an_engine_whose_store_is_wiped_is_said_to_have_lost_writes_and_what_waited_runs() {
     let Some(mut broker) = Broker::start() else { return };
     let (b, a, running) = with_busy_slots(&broker, &["--at-most-once"]);

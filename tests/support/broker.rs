@@ -344,6 +344,13 @@ impl Broker {
         std::fs::remove_dir_all(self.folder.path().join("jetstream")).expect("its folder is ours");
         self.others.iter().for_each(Broker::wipe);
     }
+
+    /// Removes the messages of a stream on the disk of one that was killed, and keeps what its consumers know: the stream forgets how far its sequence had come.
+    pub fn wipe_messages(&self, stream: &str) {
+        let messages = self.folder.path().join("jetstream/$G/streams").join(stream).join("msgs");
+        std::fs::remove_dir_all(messages).expect("its folder is ours");
+        self.others.iter().for_each(|other| other.wipe_messages(stream));
+    }
 }
 
 /// Adds a server that starts to the list of the gate (`.ci/run`), which cannot see what a test prints that passes.

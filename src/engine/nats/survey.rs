@@ -148,7 +148,7 @@ pub(super) async fn survey(client: &Client, context: &Context, address: &str) ->
     streams.sort_by(|a, b| (&a.queue, &a.name).cmp(&(&b.queue, &b.name)));
     for stream in streams.iter_mut().filter(|stream| stream.queue.is_some()) {
         let subject = format!("CONSUMER.INFO.{}.w", stream.name);
-        let consumer: Result<ConsumerInfo, _> = ask(context, &subject, &json!(null), address, &server.version).await;
+        let consumer: Result<ConsumerInfo, _> = ask(context, &subject, &json!({}), address, &server.version).await;
         // One that is being made has delivered nothing.
         stream.held = consumer.map_or(0, |consumer| consumer.num_ack_pending);
     }

@@ -72,7 +72,7 @@ impl Nats {
     async fn consumer_state(&self, stream: &str) -> Option<Consumer> {
         let subject = format!("CONSUMER.INFO.{stream}.w");
         let version = self.client.server_info().version;
-        survey::ask(&self.context, &subject, &json!(null), &self.address, &version).await.ok()
+        survey::ask(&self.context, &subject, &json!({}), &self.address, &version).await.ok()
     }
 
     /// Returns whether any part of a queue has the message of a task, which is put there anew if it is not delivered any more.
