@@ -65,7 +65,7 @@ pub struct StreamSeen {
     pub bytes: u64,
     /// The most bytes; none if nothing but the disk bounds it.
     pub max_bytes: Option<u64>,
-    /// Number of messages that nodes have, of a queue.
+    /// Number of messages of a queue that were delivered and not acknowledged: nodes have them, or had them and gave them back.
     pub held: u64,
 }
 
@@ -110,6 +110,12 @@ impl Survey {
     /// Returns the queues by name, each with who serves it.
     pub fn queues(&self) -> Vec<QueueReport> {
         let mut queues: BTreeMap<&str, QueueReport> = BTreeMap::new();
+        let mut slots: BTreeMap<&str, u64> = BTreeMap::new();
+        for Beat { heartbeat, .. } in self.living() {
+            for name in &heartbeat.queues {
+                *slots.entry(name).or_default() += u64::from(heartbeat.slots);
+            }
+        }
         for stream in &self.streams {
             let Some(name) = &stream.queue else { continue };
             let queue = queues.entry(name).or_insert_with(|| QueueReport {
@@ -125,13 +131,15 @@ impl Survey {
                 waiting_commands: 0,
                 commands_run_by: Vec::new(),
             });
-            let waiting = stream.messages.saturating_sub(stream.held);
+            // Whatever was given back stays among what is held until it is delivered again.
+            let held = stream.held.min(slots.get(name.as_str()).copied().unwrap_or(0));
+            let waiting = stream.messages.saturating_sub(held);
             queue.waiting += waiting;
             if let Some(QueueBound { num_cpus, resources }) = stream.bound.clone() {
                 (queue.num_cpus, queue.resources) = (num_cpus, resources.into_iter().collect());
             }
             queue.waiting_commands += if stream.is_of_commands { waiting } else { 0 };
-            queue.held += stream.held;
+            queue.held += held;
             queue.bytes += stream.bytes;
             queue.max_bytes = stream.max_bytes.map(|bytes| bytes + queue.max_bytes.unwrap_or(0));
             queue.replicas = queue.replicas.min(stream.replicas);
@@ -232,12 +240,13 @@ pub(crate) mod tests {
                 queue("b", 5, 2),
                 queue("a", 1, 0),
                 queue("a", 3, 1),
+                queue("c", 9, 7),
             ],
             beats: vec![
                 beat(1, "a", now_ns - SILENT_NS, &["a", "b"]),
                 beat(2, "c", now_ns, &["a"]),
                 // The clock was read before it came.
-                beat(3, "b", now_ns + 5, &["a", "gone"]),
+                beat(3, "b", now_ns + 5, &["a", "c", "gone"]),
             ],
             unread_beats: 1,
             unanswered: vec!["c".into()],
@@ -248,7 +257,8 @@ pub(crate) mod tests {
         assert_eq!(nodes, [("b", true, 0), ("c", true, 0), ("a", false, SILENT_NS)]);
         let queues: Vec<_> =
             report.queues.iter().map(|queue| (&*queue.name, queue.waiting, queue.held, queue.bytes)).collect();
-        assert_eq!(queues, [("a", 3, 1, 400), ("b", 3, 2, 500)], "streams of one queue are added up");
+        // Streams of one queue are added up; nobody serves `b`, and no more run than there are slots.
+        assert_eq!(queues, [("a", 3, 1, 400), ("b", 5, 0, 500), ("c", 7, 2, 900)]);
         assert_eq!(report.queues[0].served_by, ["b", "c"]);
         assert_eq!((report.queues[0].max_bytes, report.queues[1].served_by.len()), (Some(20_000), 0));
         assert_eq!((report.replicas, report.unread_nodes, &*report.version), (3, 1, "2.9.10"));

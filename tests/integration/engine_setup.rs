@@ -335,6 +335,7 @@ fn wrong_engines_are_found_and_each_is_told_with_what_mends_it() {
     b.wait_for_file(started.as_ref());
     let explained = |cluster: &Cluster, id: u64| cluster.tracer(&["explain", &id.to_string()]).success();
     explained(&b, id).stdout_contains("` has had it for ").stdout_contains(", at attempt 1");
+    b.tracer(&["status"]).success().stdout_contains("default: 0 waiting, 1 running, served by");
     b.stop().success();
     let a = super::engine::origin(&broker);
     super::engine::agent_pid(&a);
