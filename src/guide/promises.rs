@@ -385,6 +385,7 @@
 //! - While the engine is away, a node goes on to count attempts by itself. If it is lost then, the next node counts from the record: two attempts have one number, each with its own span.
 //! - Kept by `shared_deaths::an_origin_whose_head_or_agent_dies_at_any_step_of_a_submission_has_it_run_once`,
 //!   `shared_deaths::a_broker_that_is_killed_after_each_acknowledgement_loses_no_task`,
+//!   `shared_deaths::tasks_run_although_the_server_has_forgotten_how_far_their_queue_had_come`,
 //!   `shared_deaths::an_engine_whose_store_is_wiped_is_said_to_have_lost_writes_and_what_waited_runs`,
 //!   `shared_deaths::an_origin_whose_place_is_wiped_has_its_tasks_run_and_any_node_reads_the_outcomes`,
 //!   `shared_deaths::a_queue_that_is_full_refuses_by_name_and_what_it_refused_never_runs`,
