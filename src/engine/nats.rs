@@ -13,6 +13,7 @@
 //! many subjects are slow. No message has a `Nats-Msg-Id`: its window would swallow a second publication of a message that was lost.
 
 use std::collections::HashMap;
+use std::error::Error;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -460,9 +461,7 @@ impl Nats {
             Ok(acknowledged) if acknowledged.sequence > delivered => Answer::Put(Ok(())),
             Ok(_) => self.renew((queue, tier, id), Passed::Delivered).await,
             // There is one of this task.
-            Err(error) if error.kind() == PublishErrorKind::WrongLastSequence => {
-                self.renew((queue, tier, id), Passed::of(is_overdue)).await
-            }
+            Err(error) if is_other_sequence(&error) => self.renew((queue, tier, id), Passed::of(is_overdue)).await,
             // Nobody takes it either while servers choose who leads the stream.
             Err(error) if error.kind() == PublishErrorKind::StreamNotFound => {
                 let name = queue_stream(queue, tier);
@@ -491,7 +490,7 @@ impl Nats {
                 self.note_sequence(told, acknowledged.sequence);
                 Answer::Swapped(Some(acknowledged.sequence))
             }
-            Err(error) if error.kind() == PublishErrorKind::WrongLastSequence => Answer::Swapped(None),
+            Err(error) if is_other_sequence(&error) => Answer::Swapped(None),
             Err(_) => Answer::Unreachable,
         }
     }
@@ -638,6 +637,14 @@ async fn last_or_why(
         Err(error) if error.kind() == LastRawMessageErrorKind::NoMessageFound => Ok(None),
         Err(error) => Err(error.kind()),
     }
+}
+
+/// True if a publication was refused because its subject is at another sequence, or gets another one at the moment, for which servers of a cluster have a code of
+/// its own.
+fn is_other_sequence(error: &PublishError) -> bool {
+    let code = || error.source()?.downcast_ref::<async_nats::jetstream::Error>().map(|error| error.error_code());
+    error.kind() == PublishErrorKind::WrongLastSequence
+        || code() == Some(ErrorCode::STREAM_WRONG_LAST_SEQUENCE_CONSTANT)
 }
 
 /// Returns why a publication was refused; none if nobody knows what became of it.

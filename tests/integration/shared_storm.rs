@@ -56,8 +56,8 @@ enum Expected {
 #[derive(Default)]
 struct Wave {
     accepted: Vec<(u64, Expected)>,
-    /// Files of tasks that were refused.
-    refused: Vec<PathBuf>,
+    /// Files of tasks that were refused, each with the reason.
+    refused: Vec<(PathBuf, String)>,
     /// Outcomes that the driver was told, by id: true for a success.
     told: Vec<(u64, bool)>,
 }
@@ -99,8 +99,8 @@ struct Storm {
     undo: Vec<(u64, Undo)>,
     round: u64,
     accepted: Vec<Accepted>,
-    /// Files of tasks that were refused.
-    refused: Vec<PathBuf>,
+    /// Files of tasks that were refused, each with the reason.
+    refused: Vec<(PathBuf, String)>,
     /// Outcomes that drivers were told, by origin and id: true for a success.
     told: HashMap<(usize, u64), bool>,
     /// Waves that go on, each with its origin: an answer may have to wait for a broker or an agent that is stopped.
@@ -410,8 +410,8 @@ impl Storm {
                 }
             }
         }
-        for path in &self.refused {
-            assert_eq!(starts(path), 0, "what was refused has run: {}", path.display());
+        for (path, why) in &self.refused {
+            assert_eq!(starts(path), 0, "what was refused has run: {}: {why}", path.display());
         }
         // Servers that have only just come back choose who leads.
         let known =
@@ -528,7 +528,7 @@ fn submit_wave(place: &Path, files: Vec<PathBuf>) -> Wave {
     for (ticket, path, expected) in submitted {
         match driver.accepted(&ticket) {
             Ok(id) => wave.accepted.push((id.0, expected)),
-            Err(DriverError::Refused(_)) => wave.refused.push(path),
+            Err(DriverError::Refused(why)) => wave.refused.push((path, why.to_string())),
             // The head has died: nobody knows whether it has them.
             Err(_) => return wave,
         }

@@ -1,12 +1,11 @@
 //! Idempotency keys: the first task that is entered under one stays there.
 
-use async_nats::jetstream::context::PublishErrorKind;
 use async_nats::jetstream::message::PublishMessage;
 use async_nats::jetstream::stream::{Config as StreamConfig, DiscardPolicy, StorageType};
 use ring::digest::{SHA256, digest};
 use tracer_core::hex::hex;
 
-use super::{CLUSTER, Nats, RECORDS_KEPT, put_error};
+use super::{CLUSTER, Nats, RECORDS_KEPT, is_other_sequence, put_error};
 use crate::interface::Answer;
 
 fn stream_name() -> String {
@@ -40,7 +39,7 @@ impl Nats {
         };
         match entered {
             Ok(_) => Answer::Key(Ok(entry)),
-            Err(error) if error.kind() == PublishErrorKind::WrongLastSequence => {
+            Err(error) if is_other_sequence(&error) => {
                 // One that has just gone by its age is entered with the next try.
                 let there = self.last(stream_name(), subject(key)).await.ok().flatten();
                 there.map_or(Answer::Unreachable, |there| Answer::Key(Ok(there.value)))

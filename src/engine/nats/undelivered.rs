@@ -8,14 +8,15 @@
 use std::collections::HashMap;
 use std::sync::atomic::Ordering;
 
-use async_nats::jetstream::context::PublishErrorKind;
 use async_nats::jetstream::message::PublishMessage;
 use async_nats::jetstream::stream::LastRawMessageErrorKind;
 use serde::Deserialize;
 use serde_json::json;
 use tracer_core::ClusterTaskId;
 
-use super::{LEADER_ANSWERS, Nats, TIERS, clock, is_missing_stream, queue_stream, queue_subject, survey};
+use super::{
+    LEADER_ANSWERS, Nats, TIERS, clock, is_missing_stream, is_other_sequence, queue_stream, queue_subject, survey,
+};
 use crate::interface::{Answer, Tier};
 
 /// The most times that a message is published again in one go.
@@ -92,8 +93,9 @@ impl Nats {
     /// Puts a message anew that was passed over, and answers the request to put it.
     pub(super) async fn renew(&self, of: (&str, Tier, ClusterTaskId), passed: Passed) -> Answer {
         match self.renewed(of, passed).await {
-            Ok(_) => Answer::Put(Ok(())),
-            Err(_) => Answer::Unreachable,
+            Ok(true) => Answer::Put(Ok(())),
+            // It was taken just now and is done, or is still on its way into the stream: its record says which, or the next try.
+            Ok(false) | Err(_) => Answer::Unreachable,
         }
     }
 
@@ -132,7 +134,7 @@ impl Nats {
             match acknowledged {
                 Ok(acknowledged) if acknowledged.sequence > delivered.stream_seq => break,
                 Ok(acknowledged) => sequence = acknowledged.sequence,
-                Err(error) if error.kind() == PublishErrorKind::WrongLastSequence => break,
+                Err(error) if is_other_sequence(&error) => break,
                 Err(_) => return Err(LastRawMessageErrorKind::Other),
             }
         }
