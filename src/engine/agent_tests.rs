@@ -1555,7 +1555,12 @@ fn what_is_asked_of_any_task_is_answered_from_its_record_and_its_queue() {
     assert_eq!(outcome, Outcome::Stored(Stored { name: String::new(), bytes: 5 }), "no file of this node is named");
     let mut away = Agent::new(settings(PlaceId(1), 1), 0);
     away.on_find(6, id, 0);
+    assert_eq!(away.take_effects(), [], "it may be there in a moment");
+    let long_away_ns = away.settings.engine_wait_ns;
+    away.on_tick(long_away_ns);
     assert_eq!(away.take_effects(), [Effect::Tell(ToHead::Found(6, Found::Unreachable))]);
+    away.on_find(7, id, long_away_ns);
+    assert_eq!(away.take_effects(), [Effect::Tell(ToHead::Found(7, Found::Unreachable))]);
 }
 
 /// Returns the number of a request for a record among what is to be done, if there is one.

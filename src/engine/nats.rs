@@ -628,7 +628,8 @@ async fn last_or_why(
     subject: String,
 ) -> Result<Option<Entry>, LastRawMessageErrorKind> {
     let stream = context.get_stream_no_info(stream).await.map_err(|_| LastRawMessageErrorKind::Other)?;
-    match stream.get_last_raw_message_by_subject(&subject).await {
+    let read = tokio::time::timeout(LEADER_ANSWERS, stream.get_last_raw_message_by_subject(&subject)).await;
+    match read.map_err(|_| LastRawMessageErrorKind::Other)? {
         Ok(message) => Ok(Some(Entry {
             revision: message.sequence,
             stamp_ns: u64::try_from(message.time.unix_timestamp_nanos()).unwrap_or(0),
@@ -642,9 +643,13 @@ async fn last_or_why(
 /// True if a publication was refused because its subject is at another sequence, or gets another one at the moment, for which servers of a cluster have a code of
 /// its own.
 fn is_other_sequence(error: &PublishError) -> bool {
-    let code = || error.source()?.downcast_ref::<async_nats::jetstream::Error>().map(|error| error.error_code());
     error.kind() == PublishErrorKind::WrongLastSequence
-        || code() == Some(ErrorCode::STREAM_WRONG_LAST_SEQUENCE_CONSTANT)
+        || said(error).is_some_and(|said| said.error_code() == ErrorCode::STREAM_WRONG_LAST_SEQUENCE_CONSTANT)
+}
+
+/// Returns what the server has said of a publication, if that is why it failed.
+fn said(error: &PublishError) -> Option<&async_nats::jetstream::Error> {
+    error.source()?.downcast_ref()
 }
 
 /// Returns why a publication was refused; none if nobody knows what became of it.
@@ -660,8 +665,8 @@ fn put_error(error: &PublishError) -> Option<PutError> {
                 ["maximum bytes", "maximum messages", "insufficient"].iter().any(|word| reason.contains(word));
             match is_full {
                 true => Some(PutError::Full),
-                // Servers that choose who leads.
-                false if reason.contains("temporarily unavailable") => None,
+                // Servers that choose who leads, or have just chosen another one.
+                false if said(error).is_some_and(|said| said.code() == 503) => None,
                 false => Some(PutError::Refused(reason)),
             }
         }

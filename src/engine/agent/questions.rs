@@ -1,5 +1,5 @@
-//! Questions for a task of any node, which its record answers, the record of its bundle, or its message. While the engine is there and does not answer, as servers
-//! that choose who leads do not, a question is asked again, for as long as a submission waits for an engine that is away.
+//! Questions for a task of any node, which its record answers, the record of its bundle, or its message. While the engine does not answer, as servers that choose
+//! who leads do not, or has just gone away, a question is asked again, for as long as a submission waits.
 
 use tracer_core::count::Size;
 use tracer_core::task::{Outcome, TaskId};
@@ -40,9 +40,12 @@ impl Agent {
             Asker::Person(number) => {
                 let Some(question) = self.questions.get_mut(&number) else { return };
                 let again_ns = self.ticked_ns + ASK_AGAIN_NS;
-                let is_asked_again = found == Found::Unreachable
-                    && self.is_reachable
-                    && again_ns < question.since_ns + self.settings.engine_wait_ns;
+                // Whoever asks an engine that has long been away need not wait.
+                let since_ns = match self.is_reachable {
+                    true => question.since_ns,
+                    false => question.since_ns.min(self.unreachable_since_ns),
+                };
+                let is_asked_again = found == Found::Unreachable && again_ns < since_ns + self.settings.engine_wait_ns;
                 if is_asked_again {
                     question.again_ns = Some(again_ns);
                     self.is_due_soon = true;
