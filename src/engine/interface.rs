@@ -176,7 +176,7 @@ pub enum Request {
         queue: String,
         /// The task.
         id: ClusterTaskId,
-        /// As in [`Request::Put`].
+        /// True if nobody has begun it for long, as in [`Request::Put`].
         is_overdue: bool,
     },
     /// Deliver up to so many messages of a queue. Answered by [`Answer::Pulled`] when no more will come of it.

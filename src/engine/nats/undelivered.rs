@@ -49,8 +49,8 @@ impl Passed {
     }
 }
 
-/// How far queues had been delivered when something was first put into them over a connection: by the names of their streams, each with the number of the
-/// connection.
+/// Last sequences that had been delivered of queues when something was first put into them over a connection: by the names of their streams, each with the number
+/// of the connection.
 pub(super) type DeliveredBefore = HashMap<String, (u64, u64)>;
 
 impl Nats {
