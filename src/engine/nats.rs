@@ -55,7 +55,7 @@ use crate::survey::Survey;
 use copies::Copies;
 use output::Turn;
 use roles::Role;
-use undelivered::{DeliveredBefore, Passed};
+use undelivered::{DeliveredBefore, FILLER, Passed};
 
 mod bounds;
 mod clock;
@@ -253,6 +253,8 @@ pub(crate) struct Nats {
     /// Number of connections that were made.
     connections: Arc<AtomicU64>,
     delivered_before: Mutex<DeliveredBefore>,
+    /// Held while the sequence of a queue is filled.
+    filling: Mutex<()>,
     /// True once nothing is to be pulled any more.
     is_stopping: watch::Sender<bool>,
     /// Consumers that were pulled from, by the names of their streams.
@@ -346,6 +348,7 @@ impl Nats {
             output_room: output::room(),
             connections,
             delivered_before: Mutex::default(),
+            filling: Mutex::default(),
             is_stopping: watch::Sender::new(false),
             consumers: Mutex::default(),
         })
@@ -573,6 +576,10 @@ impl Nats {
             let is_again = message.info().map_or(true, |info| info.delivered > 1);
             let Some(handle) = message.reply.as_ref().map(|reply| Handle(reply.as_str().into())) else { continue };
             let name = message.subject.rsplit('.').next().unwrap_or_default();
+            if name == FILLER {
+                self.acknowledge(handle, "+ACK").await;
+                continue;
+            }
             let opened = match name.parse() {
                 Ok(id) => self.open(queue, id, &message.payload).await.map(|message| (id, message.to_vec())),
                 Err(error) => Err(format!("its subject has no id of a task: {error}")),

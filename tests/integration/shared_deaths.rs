@@ -147,6 +147,9 @@ fn tasks_run_although_the_server_has_forgotten_how_far_their_queue_had_come() {
     for (number, flags) in [&[][..], &["--at-most-once"]].into_iter().enumerate() {
         ends(&format!("after-{number}"), flags);
     }
+    wait_until("nothing is left in the queue", || {
+        a.tracer(&["status"]).stdout_text().contains("default: 0 waiting, 0 running, served by").then_some(())
+    });
 }
 
 #[test]

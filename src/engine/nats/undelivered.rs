@@ -1,9 +1,10 @@
 //! Messages that a queue has and delivers no more.
 //!
 //! nats-server 2.9.10 forgets how far the sequence of a stream had come when it is killed while the stream is empty, and counts on from a lower one. The consumer
-//! of that stream still knows how far it had delivered, so a message with a sequence below is never delivered, though it stays in the stream. Such a message is
-//! published again in its own place until it has a sequence beyond: each publication expects the one before it, so that what somebody takes or has put anew
-//! meanwhile stays as it is. A second delivery of what was only slow does no harm, because it is claimed once.
+//! of that stream still knows how far it had delivered, so a message with a sequence below is never delivered, though it stays in the stream. Fillers, empty
+//! messages under a subject of their own, take the sequences up to there, each in place of the one before; the last one is delivered, and removed by whoever gets
+//! it. Then the message is published again in its own place, unless somebody has taken it or put it anew meanwhile. A second delivery of what was only slow does
+//! no harm, because it is claimed once.
 
 use std::collections::HashMap;
 use std::sync::atomic::Ordering;
@@ -15,12 +16,15 @@ use serde_json::json;
 use tracer_core::ClusterTaskId;
 
 use super::{
-    LEADER_ANSWERS, Nats, TIERS, clock, is_missing_stream, is_other_sequence, queue_stream, queue_subject, survey,
+    LEADER_ANSWERS, Nats, TIERS, clock, is_missing_stream, is_other_sequence, queue_stream, queue_subject,
+    queue_subjects, survey,
 };
 use crate::interface::{Answer, Tier};
 
-/// The most times that a message is published again in one go.
-const RENEWALS: usize = 10_000;
+/// The last token of the subject of fillers, which is no id of a task.
+pub(super) const FILLER: &str = "filler";
+/// The most fillers that are published before the server is asked how far the sequence has come.
+const FILLERS: u64 = 10_000;
 
 /// State of the consumer of a queue, in sequences of its stream.
 #[derive(Clone, Copy, Debug, Default, Deserialize)]
@@ -71,9 +75,23 @@ impl Nats {
     }
 
     async fn consumer_state(&self, stream: &str) -> Option<Consumer> {
-        let subject = format!("CONSUMER.INFO.{stream}.w");
-        let version = self.client.server_info().version;
+        let (subject, version) = (format!("CONSUMER.INFO.{stream}.w"), self.client.server_info().version);
         survey::ask(&self.context, &subject, &json!({}), &self.address, &version).await.ok()
+    }
+
+    /// Fills the sequence of a part of a queue up to what its consumer has delivered, and one beyond.
+    async fn fill(&self, (queue, tier): (&str, Tier), delivered: u64) -> Option<()> {
+        let _alone = self.filling.lock().await;
+        let subject = format!("{}{FILLER}", queue_subjects(queue, tier));
+        loop {
+            let sequence = self.context.publish(subject.clone(), Vec::new().into()).await.ok()?.await.ok()?.sequence;
+            if sequence > delivered {
+                return Some(());
+            }
+            for _ in 0..(delivered - sequence).min(FILLERS) {
+                self.client.publish(subject.clone(), Vec::new().into()).await.ok()?;
+            }
+        }
     }
 
     /// Returns whether any part of a queue has the message of a task, which is put there anew if it is not delivered any more.
@@ -115,28 +133,25 @@ impl Nats {
         let Some(Consumer { delivered, ack_floor }) = self.consumer_state(&name).await else {
             return Err(LastRawMessageErrorKind::Other);
         };
-        let mut sequence = message.sequence;
         let passed = if passed == Passed::Delivered { delivered } else { ack_floor };
-        if sequence > passed.stream_seq {
+        if message.sequence > passed.stream_seq {
             return Ok(true);
         }
-        let offset = message.headers.get(clock::HEADER).cloned();
-        for _ in 0..RENEWALS {
-            let mut publication =
-                PublishMessage::build().payload(message.payload.clone()).expected_last_subject_sequence(sequence);
-            if let Some(offset) = &offset {
-                publication = publication.header(clock::HEADER, offset.clone());
-            }
-            let acknowledged = match self.context.send_publish(subject.clone(), publication).await {
-                Ok(sent) => sent.await,
-                Err(error) => Err(error),
-            };
-            match acknowledged {
-                Ok(acknowledged) if acknowledged.sequence > delivered.stream_seq => break,
-                Ok(acknowledged) => sequence = acknowledged.sequence,
-                Err(error) if is_other_sequence(&error) => break,
-                Err(_) => return Err(LastRawMessageErrorKind::Other),
-            }
+        self.fill((queue, tier), delivered.stream_seq).await.ok_or(LastRawMessageErrorKind::Other)?;
+        let mut publication =
+            PublishMessage::build().payload(message.payload.clone()).expected_last_subject_sequence(message.sequence);
+        if let Some(offset) = message.headers.get(clock::HEADER) {
+            publication = publication.header(clock::HEADER, offset.clone());
+        }
+        let acknowledged = match self.context.send_publish(subject, publication).await {
+            Ok(sent) => sent.await,
+            Err(error) => Err(error),
+        };
+        match acknowledged {
+            Ok(_) => {}
+            // Somebody has taken it, or put it anew.
+            Err(error) if is_other_sequence(&error) => {}
+            Err(_) => return Err(LastRawMessageErrorKind::Other),
         }
         Ok(true)
     }
