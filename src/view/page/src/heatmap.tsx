@@ -15,8 +15,16 @@ export function HeatMapView({ query }: { query: string }) {
   const path = `heat?columns=${COLUMNS}&rows=${ROWS}&query=${encodeURIComponent(query)}`;
   const { value } = useFetched<{ revision: number; map: HeatMap | null }>(path, { delay: 150 });
   const map = value.value?.map;
-  // Of one trace there is nothing to choose.
-  return map && map.traces > 1 ? <Map map={map} region={regionIn(place.value.parameters)} /> : null;
+  const region = regionIn(place.value.parameters);
+  if (map && map.traces > 1) return <Map map={map} region={region} />;
+  // Of one trace, or none, there is nothing to choose: a region that was chosen before can be left.
+  return value.value && region ? (
+    <figure class="heat">
+      <figcaption class="quiet">
+        <button onClick={() => refine(NONE)}>Leave this region</button>
+      </figcaption>
+    </figure>
+  ) : null;
 }
 
 function Map({ map, region }: { map: HeatMap; region: Region | undefined }) {
