@@ -25,7 +25,8 @@ use async_nats::jetstream::consumer::{self, AckPolicy, DeliverPolicy, PullConsum
 use async_nats::jetstream::context::{
     Context, CreateStreamErrorKind, GetStreamError, GetStreamErrorKind, PublishError, PublishErrorKind,
 };
-use async_nats::jetstream::message::PublishMessage;
+use async_nats::jetstream::message::{PublishMessage, StreamMessage};
+use async_nats::jetstream::publish::PublishAck;
 use async_nats::jetstream::stream::{
     Config as StreamConfig, DiscardPolicy, LastRawMessageErrorKind, RetentionPolicy, StorageType, Stream,
 };
@@ -483,12 +484,16 @@ impl Nats {
         }
     }
 
+    /// Publishes something, and waits for the acknowledgement.
+    async fn publish_and_wait(&self, subject: String, publication: PublishMessage) -> Result<PublishAck, PublishError> {
+        self.context.send_publish(subject, publication).await?.await
+    }
+
     async fn swap(&self, subject: String, revision: Option<u64>, record: Vec<u8>) -> Answer {
         let publication =
             PublishMessage::build().payload(record.into()).expected_last_subject_sequence(revision.unwrap_or(0));
         let told = self.told_sequence();
-        let Ok(sent) = self.context.send_publish(subject, publication).await else { return Answer::Unreachable };
-        match sent.await {
+        match self.publish_and_wait(subject, publication).await {
             Ok(acknowledged) => {
                 self.note_sequence(told, acknowledged.sequence);
                 Answer::Swapped(Some(acknowledged.sequence))
@@ -509,7 +514,7 @@ impl Nats {
             let name = name.map_err(drop)?;
             let Some(queue) = name.strip_prefix(&queue_stream("", Tier::First)) else { continue };
             let is_bundle = match self.find_in_queue(queue, id).await? {
-                Some(entry) => BundleMessage::is_one(signed::message_of(&entry.value)),
+                Some((_, entry)) => BundleMessage::is_one(signed::message_of(&entry.value)),
                 None if self.find_in_bundle(queue, id).await? => true,
                 None => continue,
             };
@@ -531,15 +536,16 @@ impl Nats {
         Ok(false)
     }
 
-    /// Reads the message of a task, whichever part of a queue has it.
-    async fn find_in_queue(&self, queue: &str, id: ClusterTaskId) -> Result<Option<Entry>, ()> {
+    /// Reads the message of a task, whichever part of a queue has it, and returns which that is.
+    async fn find_in_queue(&self, queue: &str, id: ClusterTaskId) -> Result<Option<(Tier, Entry)>, ()> {
         for tier in TIERS {
             let found = last_or_why(&self.context, queue_stream(queue, tier), queue_subject(queue, tier, id)).await;
             match found {
-                Ok(Some(entry)) => return Ok(Some(entry)),
+                Ok(Some(entry)) => return Ok(Some((tier, entry))),
                 Ok(None) => {}
                 // Many queues have no part for commands.
-                Err(error) if tier == Tier::Commands && is_missing_stream(&error) => {}
+                Err(LastRawMessageErrorKind::JetStream(error))
+                    if tier == Tier::Commands && error.error_code() == ErrorCode::STREAM_NOT_FOUND => {}
                 Err(_) => return Err(()),
             }
         }
@@ -634,14 +640,24 @@ async fn last_or_why(
     stream: String,
     subject: String,
 ) -> Result<Option<Entry>, LastRawMessageErrorKind> {
+    let message = last_message(context, &stream, &subject).await?;
+    Ok(message.map(|message| Entry {
+        revision: message.sequence,
+        stamp_ns: u64::try_from(message.time.unix_timestamp_nanos()).unwrap_or(0),
+        value: message.payload.to_vec(),
+    }))
+}
+
+/// Reads it as the server has it, with its headers.
+async fn last_message(
+    context: &Context,
+    stream: &str,
+    subject: &str,
+) -> Result<Option<StreamMessage>, LastRawMessageErrorKind> {
     let stream = context.get_stream_no_info(stream).await.map_err(|_| LastRawMessageErrorKind::Other)?;
-    let read = tokio::time::timeout(LEADER_ANSWERS, stream.get_last_raw_message_by_subject(&subject)).await;
+    let read = tokio::time::timeout(LEADER_ANSWERS, stream.get_last_raw_message_by_subject(subject)).await;
     match read.map_err(|_| LastRawMessageErrorKind::Other)? {
-        Ok(message) => Ok(Some(Entry {
-            revision: message.sequence,
-            stamp_ns: u64::try_from(message.time.unix_timestamp_nanos()).unwrap_or(0),
-            value: message.payload.to_vec(),
-        })),
+        Ok(message) => Ok(Some(message)),
         Err(error) if error.kind() == LastRawMessageErrorKind::NoMessageFound => Ok(None),
         Err(error) => Err(error.kind()),
     }
@@ -920,11 +936,6 @@ async fn get_stream(
 /// True if the engine says that there is no such stream.
 fn is_not_there(error: &GetStreamError) -> bool {
     matches!(error.kind(), GetStreamErrorKind::JetStream(error) if error.error_code() == ErrorCode::STREAM_NOT_FOUND)
-}
-
-/// True if a message could not be read because there is no such stream.
-fn is_missing_stream(error: &LastRawMessageErrorKind) -> bool {
-    matches!(error, LastRawMessageErrorKind::JetStream(error) if error.error_code() == ErrorCode::STREAM_NOT_FOUND)
 }
 
 /// True for what the client says of a question to JetStream that nobody takes.

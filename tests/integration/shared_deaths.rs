@@ -35,6 +35,11 @@ pub(crate) fn place_of(cluster: &Cluster) -> String {
     cluster.status()["engine"]["place_id"].as_str().expect("it has one").to_owned()
 }
 
+/// Returns a task if it has ended.
+fn ended(origin: &Cluster, id: u64) -> Option<Value> {
+    Some(origin.task(id)).filter(|task| ["succeeded", "failed"].iter().any(|end| task["state"] == *end))
+}
+
 /// Submits a task that notes its starts in a file, without waiting; returns its id if it was accepted.
 pub(crate) fn submit_counted(origin: &Cluster, flags: &[&str], path: &Path) -> Option<u64> {
     let path = json!(path).to_string();
@@ -89,9 +94,7 @@ fn an_origin_whose_head_or_agent_dies_at_any_step_of_a_submission_has_it_run_onc
             let known: Vec<_> = tasks.iter().filter_map(|task| task["id"].as_u64()).collect();
             assert!(accepted.is_none_or(|id| known.contains(&id)), "{point}: {accepted:?} of {known:?}");
             for id in &known {
-                let task = wait_until_within(TAKEN_OVER, "it ends", || {
-                    Some(a.task(*id)).filter(|task| ["succeeded", "failed"].iter().any(|end| task["state"] == *end))
-                });
+                let task = wait_until_within(TAKEN_OVER, "it ends", || ended(&a, *id));
                 assert_eq!((&task["state"], &task["attempt"]), (&json!("succeeded"), &json!(1)), "{point}: {task}");
             }
             assert_eq!(starts(&path), known.len(), "{point} {flags:?}");
@@ -117,9 +120,7 @@ fn a_broker_that_is_killed_after_each_acknowledgement_loses_no_task() {
         tasks.push((id, path));
     }
     for (id, path) in tasks {
-        let task = wait_until_within(Duration::from_secs(120), "it ends", || {
-            Some(a.task(id)).filter(|task| ["succeeded", "failed"].iter().any(|end| task["state"] == *end))
-        });
+        let task = wait_until_within(Duration::from_secs(120), "it ends", || ended(&a, id));
         assert_eq!((&task["state"], starts(&path)), (&json!("succeeded"), 1), "{task}");
     }
 }
@@ -133,9 +134,7 @@ fn tasks_run_although_the_server_has_forgotten_how_far_their_queue_had_come() {
         agent_pid(&a);
         let path = a.file(what);
         let id = submit_counted(&a, flags, &path).expect("it is accepted");
-        let task = wait_until_within(TAKEN_OVER, "it ends", || {
-            Some(a.task(id)).filter(|task| ["succeeded", "failed"].iter().any(|end| task["state"] == *end))
-        });
+        let task = wait_until_within(TAKEN_OVER, "it ends", || ended(&a, id));
         assert_eq!((&task["state"], starts(&path)), (&json!("succeeded"), 1), "{task}");
     };
     for number in 0..5 {
@@ -166,16 +165,16 @@ fn an_engine_whose_store_is_wiped_is_said_to_have_lost_writes_and_what_waited_ru
     broker.wipe();
     broker.come_back();
     running.iter().for_each(|(_, [_, go])| fs::write(go, "").expect("the folder is ours"));
-    let mut ended = |id: u64| {
+    let mut end_of = |id: u64| {
         wait_until_within(Duration::from_secs(120), "it ends", || {
             broker.supervise();
-            Some(a.task(id)).filter(|task| ["succeeded", "failed"].iter().any(|end| task["state"] == *end))
+            ended(&a, id)
         })
     };
-    let task = ended(waiting[0]);
+    let task = end_of(waiting[0]);
     assert_eq!((&task["state"], starts(&plain)), (&json!("succeeded"), 1), "{task}");
     for (id, starts_of) in [(waiting[1], starts(&once)), (running[0].0, 0), (running[1].0, 0)] {
-        let task = ended(id);
+        let task = end_of(id);
         assert_eq!((&task["failure"]["reason"], starts_of), (&json!("lost"), 0), "{task}");
         assert!(task["message"].as_str().is_some_and(|text| text.contains("the engine has lost it")), "{task}");
     }

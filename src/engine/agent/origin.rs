@@ -324,7 +324,12 @@ impl Agent {
             RecordKey::Bundle(id) => return self.on_bundle_record(id, record),
         };
         let Some(task) = self.task_of(id) else { return };
-        match Record::decode(record) {
+        let record = Record::decode(record);
+        if let Some(share) = self.shares.get_mut(&task) {
+            // Whoever has it keeps its message.
+            share.is_overdue &= matches!(record, Ok(Record::GivenBack { .. }));
+        }
+        match record {
             Ok(Record::Ended(end)) => self.on_ended(task, end),
             Ok(record) => {
                 if self.shares.get(&task).is_none_or(|share| share.ending.is_some()) {
@@ -458,10 +463,6 @@ impl Agent {
         match entry {
             Some(entry) => {
                 self.note_stored(task);
-                if let Some(share) = self.shares.get_mut(&task) {
-                    // Whoever has it keeps its message.
-                    share.is_overdue &= matches!(Record::decode(&entry.value), Ok(Record::GivenBack { .. }));
-                }
                 self.on_record(RecordKey::Task(self.id(task)), &entry.value);
                 if self.shares.get(&task).is_some_and(|share| share.bundle.is_none()) && self.takes_put(task) {
                     self.put(task);

@@ -52,12 +52,7 @@ impl Nats {
         headers.insert(BYTES, message.len().to_string());
         message.truncate(MESSAGE_BYTES);
         let publication = PublishMessage::build().payload(message.into()).headers(headers);
-        let sent = self.context.send_publish(format!("{}{queue}", subjects()), publication).await;
-        let kept = match sent {
-            Ok(acknowledged) => acknowledged.await,
-            Err(error) => Err(error),
-        };
-        let problem = match kept {
+        let problem = match self.publish_and_wait(format!("{}{queue}", subjects()), publication).await {
             Ok(_) => {
                 self.acknowledge(handle, "+ACK").await;
                 None

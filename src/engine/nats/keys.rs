@@ -33,11 +33,7 @@ fn subject(key: &str) -> String {
 impl Nats {
     pub(super) async fn enter_key(&self, key: &str, entry: Vec<u8>) -> Answer {
         let publication = PublishMessage::build().payload(entry.clone().into()).expected_last_subject_sequence(0);
-        let entered = match self.context.send_publish(subject(key), publication).await {
-            Ok(acknowledged) => acknowledged.await,
-            Err(error) => Err(error),
-        };
-        match entered {
+        match self.publish_and_wait(subject(key), publication).await {
             Ok(_) => Answer::Key(Ok(entry)),
             Err(error) if is_other_sequence(&error) => {
                 // One that has just gone by its age is entered with the next try.

@@ -66,9 +66,22 @@ struct StreamState {
     subjects: Option<BTreeMap<String, u64>>,
 }
 
-#[derive(Deserialize)]
-struct ConsumerInfo {
+/// State of the consumer of a part of a queue.
+#[derive(Clone, Copy, Debug, Default, Deserialize)]
+pub(super) struct ConsumerInfo {
+    /// Number of messages that were delivered and not acknowledged.
     num_ack_pending: u64,
+    /// The last message that was delivered.
+    pub(super) delivered: Sequences,
+    /// The last one up to which all count as acknowledged.
+    pub(super) ack_floor: Sequences,
+}
+
+/// Sequences of a message.
+#[derive(Clone, Copy, Debug, Default, Deserialize)]
+pub(super) struct Sequences {
+    /// The one in the stream.
+    pub(super) stream_seq: u64,
 }
 
 /// A time as RFC 3339 has it.
@@ -147,8 +160,7 @@ pub(super) async fn survey(client: &Client, context: &Context, address: &str) ->
     // Records and values first.
     streams.sort_by(|a, b| (&a.queue, &a.name).cmp(&(&b.queue, &b.name)));
     for stream in streams.iter_mut().filter(|stream| stream.queue.is_some()) {
-        let subject = format!("CONSUMER.INFO.{}.w", stream.name);
-        let consumer: Result<ConsumerInfo, _> = ask(context, &subject, &json!({}), address, &server.version).await;
+        let consumer = consumer_info(context, &stream.name, address, &server.version).await;
         // One that is being made has delivered nothing.
         stream.held = consumer.map_or(0, |consumer| consumer.num_ack_pending);
     }
@@ -179,6 +191,17 @@ pub(super) async fn survey(client: &Client, context: &Context, address: &str) ->
         None => last_ns.unwrap_or(0).max(own_ns.saturating_sub(CLOCK_DIFFERENCE_NS)),
     };
     Ok(Survey { server, streams, unanswered, beats, unread_beats, now_ns })
+}
+
+/// Asks for the state of the consumer of a part of a queue, by the name of its stream.
+pub(super) async fn consumer_info(
+    context: &Context,
+    stream: &str,
+    address: &str,
+    version: &str,
+) -> Result<ConsumerInfo, EngineError> {
+    // nats-server 2.9.10 takes no other body here than an empty object.
+    ask(context, &format!("CONSUMER.INFO.{stream}.w"), &json!({}), address, version).await
 }
 
 /// Asks JetStream's interface something.

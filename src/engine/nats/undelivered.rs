@@ -1,6 +1,6 @@
 //! Messages that a queue has and delivers no more.
 //!
-//! nats-server 2.9.10 forgets how far the sequence of a stream had come when it is killed while the stream is empty, and counts on from a lower one. The consumer
+//! nats-server 2.9.10 may forget how far the sequence of a stream had come when it is killed while the stream is empty, and counts on from a lower one. The consumer
 //! of that stream still knows how far it had delivered, so a message with a sequence below is never delivered, though it stays in the stream. Fillers, empty
 //! messages under a subject of their own, take the sequences up to there, each in place of the one before; the last one is delivered, and removed by whoever gets
 //! it. Then the message is published again in its own place, unless somebody has taken it or put it anew meanwhile. A second delivery of what was only slow does
@@ -10,14 +10,11 @@ use std::collections::HashMap;
 use std::sync::atomic::Ordering;
 
 use async_nats::jetstream::message::PublishMessage;
-use async_nats::jetstream::stream::LastRawMessageErrorKind;
-use serde::Deserialize;
-use serde_json::json;
 use tracer_core::ClusterTaskId;
 
+use super::survey::{self, ConsumerInfo};
 use super::{
-    LEADER_ANSWERS, Nats, TIERS, clock, is_missing_stream, is_other_sequence, queue_stream, queue_subject,
-    queue_subjects, survey,
+    LEADER_ANSWERS, Nats, clock, is_other_sequence, last_message, queue_stream, queue_subject, queue_subjects,
 };
 use crate::interface::{Answer, Tier};
 
@@ -25,18 +22,6 @@ use crate::interface::{Answer, Tier};
 pub(super) const FILLER: &str = "filler";
 /// The most fillers that are published before the server is asked how far the sequence has come.
 const FILLERS: u64 = 10_000;
-
-/// State of the consumer of a queue, in sequences of its stream.
-#[derive(Clone, Copy, Debug, Default, Deserialize)]
-struct Consumer {
-    delivered: Sequence,
-    ack_floor: Sequence,
-}
-
-#[derive(Clone, Copy, Debug, Default, Deserialize)]
-struct Sequence {
-    stream_seq: u64,
-}
 
 /// Sequence up to which a message that is still in its stream has been passed over.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -68,44 +53,39 @@ impl Nats {
         {
             return *delivered;
         }
-        let consumer = tokio::time::timeout(LEADER_ANSWERS, self.consumer_state(stream)).await;
-        let delivered = consumer.ok().flatten().unwrap_or_default().delivered.stream_seq;
+        let delivered = self.consumer_info(stream).await.unwrap_or_default().delivered.stream_seq;
         known.insert(stream.to_owned(), (connection, delivered));
         delivered
     }
 
-    async fn consumer_state(&self, stream: &str) -> Option<Consumer> {
-        let (subject, version) = (format!("CONSUMER.INFO.{stream}.w"), self.client.server_info().version);
-        survey::ask(&self.context, &subject, &json!({}), &self.address, &version).await.ok()
+    async fn consumer_info(&self, stream: &str) -> Result<ConsumerInfo, ()> {
+        let version = self.client.server_info().version;
+        let asked = survey::consumer_info(&self.context, stream, &self.address, &version);
+        tokio::time::timeout(LEADER_ANSWERS, asked).await.map_err(drop)?.map_err(drop)
     }
 
     /// Fills the sequence of a part of a queue up to what its consumer has delivered, and one beyond.
-    async fn fill(&self, (queue, tier): (&str, Tier), delivered: u64) -> Option<()> {
+    async fn fill(&self, (queue, tier): (&str, Tier), delivered: u64) -> Result<(), ()> {
         let _alone = self.filling.lock().await;
         let subject = format!("{}{FILLER}", queue_subjects(queue, tier));
         loop {
-            let sequence = self.context.publish(subject.clone(), Vec::new().into()).await.ok()?.await.ok()?.sequence;
+            let filled = self.publish_and_wait(subject.clone(), PublishMessage::build()).await;
+            let sequence = filled.map_err(drop)?.sequence;
             if sequence > delivered {
-                return Some(());
+                return Ok(());
             }
             for _ in 0..(delivered - sequence).min(FILLERS) {
-                self.client.publish(subject.clone(), Vec::new().into()).await.ok()?;
+                self.client.publish(subject.clone(), Vec::new().into()).await.map_err(drop)?;
             }
         }
     }
 
     /// Returns whether any part of a queue has the message of a task, which is put there anew if it is not delivered any more.
     pub(super) async fn has(&self, queue: &str, id: ClusterTaskId, is_overdue: bool) -> Result<bool, ()> {
-        for tier in TIERS {
-            match self.renewed((queue, tier, id), Passed::of(is_overdue)).await {
-                Ok(true) => return Ok(true),
-                Ok(false) => {}
-                // Many queues have no part for commands.
-                Err(error) if tier == Tier::Commands && is_missing_stream(&error) => {}
-                Err(_) => return Err(()),
-            }
+        match self.find_in_queue(queue, id).await? {
+            Some((tier, _)) => self.renewed((queue, tier, id), Passed::of(is_overdue)).await,
+            None => Ok(false),
         }
-        Ok(false)
     }
 
     /// Puts a message anew that was passed over, and answers the request to put it.
@@ -118,41 +98,27 @@ impl Nats {
     }
 
     /// Puts a message anew that was passed over. Returns whether there is one.
-    async fn renewed(
-        &self,
-        (queue, tier, id): (&str, Tier, ClusterTaskId),
-        passed: Passed,
-    ) -> Result<bool, LastRawMessageErrorKind> {
-        let (name, subject) = (queue_stream(queue, tier), queue_subject(queue, tier, id));
-        let stream = self.context.get_stream_no_info(&name).await.map_err(|_| LastRawMessageErrorKind::Other)?;
-        let message = match stream.get_last_raw_message_by_subject(&subject).await {
-            Ok(message) => message,
-            Err(error) if error.kind() == LastRawMessageErrorKind::NoMessageFound => return Ok(false),
-            Err(error) => return Err(error.kind()),
+    async fn renewed(&self, (queue, tier, id): (&str, Tier, ClusterTaskId), passed: Passed) -> Result<bool, ()> {
+        let (stream, subject) = (queue_stream(queue, tier), queue_subject(queue, tier, id));
+        let Some(message) = last_message(&self.context, &stream, &subject).await.map_err(drop)? else {
+            return Ok(false);
         };
-        let Some(Consumer { delivered, ack_floor }) = self.consumer_state(&name).await else {
-            return Err(LastRawMessageErrorKind::Other);
-        };
+        let ConsumerInfo { delivered, ack_floor, .. } = self.consumer_info(&stream).await?;
         let passed = if passed == Passed::Delivered { delivered } else { ack_floor };
         if message.sequence > passed.stream_seq {
             return Ok(true);
         }
-        self.fill((queue, tier), delivered.stream_seq).await.ok_or(LastRawMessageErrorKind::Other)?;
+        self.fill((queue, tier), delivered.stream_seq).await?;
         let mut publication =
-            PublishMessage::build().payload(message.payload.clone()).expected_last_subject_sequence(message.sequence);
+            PublishMessage::build().payload(message.payload).expected_last_subject_sequence(message.sequence);
         if let Some(offset) = message.headers.get(clock::HEADER) {
             publication = publication.header(clock::HEADER, offset.clone());
         }
-        let acknowledged = match self.context.send_publish(subject, publication).await {
-            Ok(sent) => sent.await,
-            Err(error) => Err(error),
-        };
-        match acknowledged {
-            Ok(_) => {}
+        match self.publish_and_wait(subject, publication).await {
+            Ok(_) => Ok(true),
             // Somebody has taken it, or put it anew.
-            Err(error) if is_other_sequence(&error) => {}
-            Err(_) => return Err(LastRawMessageErrorKind::Other),
+            Err(error) if is_other_sequence(&error) => Ok(true),
+            Err(_) => Err(()),
         }
-        Ok(true)
     }
 }

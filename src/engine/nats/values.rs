@@ -146,8 +146,7 @@ impl Nats {
 
     async fn publish(&self, subject: &str, message: PublishMessage) -> Result<u64, Failed<PutError>> {
         let failed = |error| put_error(&error).map_or(Failed::Unreachable, Failed::Why);
-        let sent = self.context.send_publish(subject.to_owned(), message).await.map_err(failed)?;
-        Ok(sent.await.map_err(failed)?.sequence)
+        Ok(self.publish_and_wait(subject.to_owned(), message).await.map_err(failed)?.sequence)
     }
 
     async fn put_pieces(&self, subject: &str, opened: Opened) -> Result<Complete, Failed<PutError>> {
