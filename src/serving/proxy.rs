@@ -37,6 +37,7 @@ mod exchange;
 mod figures;
 mod grpc;
 mod headers;
+mod inbox;
 mod lanes;
 mod limits;
 mod looking;

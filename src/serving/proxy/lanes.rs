@@ -14,15 +14,16 @@ use std::rc::Rc;
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
-use bytes::{Bytes, BytesMut};
+use bytes::Bytes;
 use tokio::io::AsyncReadExt;
 use tokio::net::unix::pipe;
 use tracer_ipc::claims::{CLAIM_COUNT, SharedClaims};
 use tracer_ipc::replica_table::ReplicaIndex;
 
 use super::exchange::{End, Exchange};
+use super::inbox::{Inbox, ROOM};
 use super::outbox::Outbox;
-use crate::lane::{self, Body, LaneError, Numbers, Opening, Reset, whole_frames};
+use crate::lane::{self, Body, LaneError, Numbers, Opening, Reset};
 
 /// The most bytes that may wait to be written to a lane.
 const LANE_BYTES: usize = 16 << 20;
@@ -32,8 +33,6 @@ const EARLY: u32 = 8;
 const QUICK_NS: u64 = 100_000;
 /// Pause before something is written again to a lane that cannot be watched.
 const WRITE_PAUSE: Duration = Duration::from_millis(10);
-/// Least number of bytes read at once.
-const READ: usize = 64 << 10;
 
 /// A lane to one replica.
 #[derive(Debug)]
@@ -48,7 +47,7 @@ pub(super) struct Lane {
     /// By the entry of their claims.
     exchanges: RefCell<Vec<Option<Rc<Exchange>>>>,
     /// Bytes that were read and are no whole frame yet.
-    inbox: RefCell<BytesMut>,
+    inbox: RefCell<Inbox>,
     outbox: RefCell<Outbox>,
     /// Wakers of those that wait for room in the outbox, or for a number.
     waiting: RefCell<Vec<Waker>>,
@@ -281,14 +280,11 @@ impl Lane {
         loop {
             let read = poll_fn(|context| {
                 let mut inbox = self.inbox.borrow_mut();
-                if inbox.capacity() - inbox.len() < READ / 2 {
-                    inbox.reserve(READ);
-                }
-                pin!(reader.read_buf(&mut *inbox)).poll(context)
+                pin!(reader.read_buf(inbox.room())).poll(context)
             });
             match read.await {
                 Ok(0) => return LaneEnd::Closed,
-                Ok(_) => {}
+                Ok(count) => self.inbox.borrow_mut().note_read(count),
                 // The replica was killed with something unread.
                 Err(error) if error.kind() == io::ErrorKind::ConnectionReset => return LaneEnd::Closed,
                 Err(error) => return LaneEnd::Broken(error.to_string()),
@@ -302,12 +298,12 @@ impl Lane {
 
     /// Takes frames in that a replica had written before its end and that nobody has read yet: an answer may be whole with them.
     pub(super) fn read_rest(self: &Rc<Lane>, mut on_over: impl FnMut(&Rc<Exchange>)) {
-        let mut bytes = vec![0; READ];
+        let mut bytes = vec![0; ROOM];
         loop {
             match rustix::io::read(&self.socket, &mut bytes) {
                 Err(rustix::io::Errno::INTR) => continue,
                 Ok(0) | Err(_) => return,
-                Ok(count) => self.inbox.borrow_mut().extend_from_slice(&bytes[..count]),
+                Ok(count) => self.inbox.borrow_mut().room().extend_from_slice(&bytes[..count]),
             }
             if self.take_frames(&mut on_over).is_err() {
                 return;
@@ -316,11 +312,7 @@ impl Lane {
     }
 
     fn take_frames(self: &Rc<Lane>, on_over: &mut impl FnMut(&Rc<Exchange>)) -> Result<(), LaneError> {
-        let whole = whole_frames(&self.inbox.borrow())?;
-        if whole == 0 {
-            return Ok(());
-        }
-        let bytes = self.inbox.borrow_mut().split_to(whole).freeze();
+        let bytes = self.inbox.borrow_mut().take_whole()?;
         for frame in lane::frames(&bytes) {
             let frame = frame?;
             if matches!(frame.body, Body::Drain) {
@@ -462,7 +454,7 @@ mod tests {
         with_lane(|lane, [first, second], mut other| {
             let frames = [answer(first.number, b"one"), answer(second.number, b"two")].concat();
             let (before, after) = frames.split_at(frames.len() / 2 + 3);
-            lane.inbox.borrow_mut().extend_from_slice(before);
+            lane.inbox.borrow_mut().room().extend_from_slice(before);
             other.write_all(after).unwrap();
             other.shutdown(Shutdown::Write).unwrap();
             assert_eq!(rest(&lane), [first.number, second.number]);
@@ -493,7 +485,7 @@ mod tests {
             assert_eq!(read().unwrap_err().kind(), io::ErrorKind::WouldBlock);
             let last = open(&lane);
             let frames = read().unwrap();
-            assert_eq!(whole_frames(&frames).unwrap(), frames.len());
+            assert_eq!(lane::whole_frames(&frames).unwrap(), frames.len());
             let has = |exchange: &Exchange| frames.windows(4).any(|bytes| bytes == exchange.number.to_le_bytes());
             assert!(has(&first) && has(&last));
             lane.write();

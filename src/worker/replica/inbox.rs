@@ -1,4 +1,5 @@
-//! Bytes that have come over a lane. Long pieces of bodies stay in the memory that they were read into.
+//! Bytes that have come over a lane. Long pieces of bodies stay in the memory that they were read into, which is read into again once nobody has any of them:
+//! memory that was given back to the system costs a page fault for each of its pages when it is had again.
 
 use std::io;
 use std::os::fd::AsFd;
@@ -15,6 +16,8 @@ const LONG: usize = 16 << 10;
 const ROOM: usize = 64 << 10;
 /// and what it grows to while reads fill it.
 const MOST_ROOM: usize = 256 << 10;
+/// The most blocks that are kept to be read into again.
+const BLOCKS: usize = 8;
 
 /// Bytes that have come, and are not taken.
 #[derive(Default)]
@@ -25,6 +28,11 @@ pub(super) struct Inbox {
     /// Room of the next read; 0 before the first.
     room: usize,
     is_full: bool,
+    /// Blocks that pieces of bodies may still be in, the oldest first; none while reads are short.
+    used: Vec<Bytes>,
+    /// Number of blocks that were made while bodies came.
+    #[cfg(test)]
+    made: usize,
 }
 
 /// Whole frames, one after the other.
@@ -67,6 +75,9 @@ impl Inbox {
         };
         self.is_full = self.bytes.len() == self.bytes.capacity();
         self.room = if self.is_full { (self.room * 2).min(MOST_ROOM) } else { self.room.min((count * 2).max(ROOM)) };
+        if self.room == ROOM {
+            self.used.clear();
+        }
         Ok(count)
     }
 
@@ -90,12 +101,33 @@ impl Inbox {
         let all = Bytes::from(std::mem::take(&mut self.bytes));
         let rest = &all[self.start..];
         self.start = 0;
+        if self.room > ROOM {
+            self.bytes = self.unused_block();
+            if self.used.len() == BLOCKS {
+                self.used.remove(0);
+            }
+            self.used.push(all.clone());
+        }
         if !rest.is_empty() {
             // The frame that it begins is read to its end at once.
             self.bytes.reserve_exact(rest.len() + missing(rest).max(self.room));
             self.bytes.extend_from_slice(rest);
         }
         Ok(Some(Frames::Shared(all.slice(start..start + whole))))
+    }
+
+    /// Returns a block of which nobody has anything any more; a new one, without memory yet, if there is none.
+    fn unused_block(&mut self) -> Vec<u8> {
+        let unused = self.used.iter().position(Bytes::is_unique).map(|at| self.used.remove(at));
+        let block = unused.and_then(|block| block.try_into_mut().ok());
+        #[cfg(test)]
+        {
+            self.made += usize::from(block.is_none());
+        }
+        block.map_or_else(Vec::new, |mut block| {
+            block.clear();
+            block.into()
+        })
     }
 
     /// Makes room for the frame that is arriving, or for a good read. Memory grows with what has arrived, not with what a frame announces.
@@ -118,6 +150,7 @@ impl Inbox {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::VecDeque;
     use std::io::Write;
     use std::os::unix::net::UnixStream;
 
@@ -161,6 +194,36 @@ mod tests {
             take_all(&mut inbox, &other) == [(vec![5; 5], false)]
         }));
         assert!(inbox.bytes.capacity() <= 2 * ROOM, "{} bytes are kept", inbox.bytes.capacity());
+    }
+
+    #[test]
+    fn long_bodies_are_read_into_a_few_blocks_again_and_again() {
+        let (mut own, other) = UnixStream::pair().unwrap();
+        let writer = std::thread::spawn(move || {
+            for at in 0..2_000_u32 {
+                let piece = vec![at as u8; lane::DATA_LIMIT - at as usize % 7];
+                own.write_all(&[&lane::data_header(7, false, piece.len())[..], &piece].concat()).unwrap();
+            }
+        });
+        let (mut inbox, mut kept, mut at) = (Inbox::default(), VecDeque::new(), 0);
+        let is_whole = |(piece, at): &(Bytes, u32)| {
+            piece.len() == lane::DATA_LIMIT - *at as usize % 7 && piece.iter().all(|byte| *byte == *at as u8)
+        };
+        while inbox.read_from(&other).unwrap() > 0 {
+            let Some(whole) = inbox.take_whole().unwrap() else { continue };
+            for frame in frames(&whole) {
+                let Frame { body: Body::Data(piece), .. } = frame.unwrap() else { panic!("another frame") };
+                kept.push_back((whole.share(piece).unwrap(), at));
+                at += 1;
+            }
+            // A handler takes a little later what has come.
+            while kept.len() > 8 {
+                assert!(kept.pop_front().is_some_and(|piece| is_whole(&piece)), "what somebody has is not read into");
+            }
+        }
+        writer.join().unwrap();
+        assert!(at == 2_000 && kept.iter().all(is_whole));
+        assert!(inbox.used.len() <= BLOCKS && inbox.made <= 3 * BLOCKS, "{} blocks were made", inbox.made);
     }
 
     #[test]
