@@ -24,9 +24,11 @@ use tracer_core::{ClusterTaskId, PlaceId};
 use tracer_ipc::protocol::{CancelAnswer, ClaimedBy, Found, OnPartition, OpenTasks, SharedEnd, SharedOutput, Stop};
 
 use crate::bundle::BundleRecord;
+#[cfg(test)]
+use crate::bundle::member;
 use crate::clock::ClockOffset;
 use crate::interface::{Answer, Entry, Handle, Key, PutError, RecordKey, Request, Tier, ValueKey, ValueSource};
-use crate::message::{Heartbeat, Told};
+use crate::message::{BundleMessage, BundledTask, Heartbeat, Told};
 use crate::record::{Claim, End, Event, Holder, Mark, Record, Refusal, Sight, Terms, change};
 
 mod bundles;
@@ -57,6 +59,7 @@ use held::HeldTasks;
 use holder::{Giving, Held, Pulling};
 use modules::ModulesKnown;
 use origin::Share;
+use places::Places;
 use questions::{Asker, Question};
 use records::{Change, Known};
 use run_times::{RunTimes, Window};
@@ -144,14 +147,66 @@ pub struct SharingBundle {
 pub struct Import {
     /// Everything that an agent has to know to bring its end about. The head gives it back as it is.
     pub token: Token,
-    /// The claim: the attempt that is to begin, and what was before it. That of a bundle is of all its tasks.
-    pub claim: Arc<Claim>,
+    /// The claim: the attempt that is to begin, and what was before it.
+    pub claim: Claim,
     /// Time at which its origin accepted it, by that machine's clock.
     pub submitted_unix_nano: u64,
     /// Its envelope, with the names of the files that its large arguments are in.
     pub envelope: Vec<u8>,
     /// Reason why it cannot be run, if so.
     pub problem: Option<String>,
+}
+
+/// Tasks of a bundle that this node's head runs, all under one claim.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ImportBundle {
+    /// Token of each of them, with the id of the first task of the bundle.
+    pub token: Token,
+    /// See [`Import::claim`].
+    pub claim: Claim,
+    message: Arc<Vec<u8>>,
+    places: Places,
+}
+
+impl ImportBundle {
+    /// Returns the tasks, in their order.
+    pub fn tasks(&self) -> Vec<BundledTask<'_>> {
+        let message = BundleMessage::decode(&self.message).ok();
+        let all = message.into_iter().flat_map(|message| message.tasks);
+        all.filter(|task| self.places.contains(task.place)).collect()
+    }
+
+    /// Returns the same, each by itself.
+    #[cfg(test)]
+    pub(crate) fn imports(&self) -> impl Iterator<Item = Import> {
+        self.tasks().into_iter().map(|BundledTask { place, submitted_unix_nano, envelope }| Import {
+            token: Token { id: member(self.token.id, place), ..self.token.clone() },
+            claim: self.claim.clone(),
+            submitted_unix_nano,
+            envelope: envelope.to_vec(),
+            problem: None,
+        })
+    }
+}
+
+/// Tasks of a bundle of this node's head that have ended, each with an outcome.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct EndedTogether {
+    /// The first task of the bundle.
+    first: TaskId,
+    /// The record of the bundle, in which all of its tasks have ended.
+    record: Vec<u8>,
+    /// Those that are meant.
+    places: Places,
+}
+
+impl EndedTogether {
+    /// Returns the tasks in their order, each with its outcome, encoded as the head does.
+    pub fn outcomes(&self) -> impl Iterator<Item = (TaskId, &[u8])> {
+        let all = BundleRecord::all_ended(&self.record).unwrap_or_default();
+        let task = |place: u32| TaskId(self.first.0.saturating_add(place.into()));
+        self.places.iter().filter_map(move |place| Some((task(place), all.get(place as usize)?.1)))
+    }
 }
 
 /// Everything that an agent has to know of a task that its head runs.
@@ -170,11 +225,9 @@ pub struct Token {
 }
 
 impl Token {
-    /// Encodes it.
+    /// Encodes it, but for the id.
     pub fn encode(&self) -> Vec<u8> {
         let mut out = Vec::with_capacity(64 + self.queue.len() + self.handle.0.len());
-        out.put_u64(self.id.place.0);
-        out.put_u64(self.id.task.0);
         out.put_str(&self.queue);
         out.put_str(&self.handle.0);
         self.terms.put(&mut out);
@@ -184,10 +237,9 @@ impl Token {
         out
     }
 
-    /// Takes a token apart.
-    pub fn decode(bytes: &[u8]) -> Result<Token, WireError> {
+    /// Takes the token of this task apart.
+    pub fn decode(id: ClusterTaskId, bytes: &[u8]) -> Result<Token, WireError> {
         let mut take = Take::new(bytes);
-        let id = ClusterTaskId { place: PlaceId(take.u64()?), task: TaskId(take.u64()?) };
         let (queue, handle) = (take.str()?.into(), Handle(take.str()?.into()));
         let terms = Terms::take(&mut take)?;
         let bundle = Some((TaskId(take.u64()?), take.u32()?)).filter(|(_, count)| *count > 0);
@@ -218,6 +270,8 @@ pub enum ToHead {
     NotStored(TaskId, NotStored),
     /// A task of this head has ended.
     Ended(TaskId, End),
+    /// Tasks of one bundle of this head have ended.
+    EndedTogether(EndedTogether),
     /// The engine has lost a task of this head that it had acknowledged. Nobody knows whether it was begun, and it must not be started twice.
     LostWrites(TaskId),
     /// A node has a task of this head.
@@ -228,6 +282,8 @@ pub enum ToHead {
     LetGo(TaskId),
     /// Run this.
     Import(Import),
+    /// Run these.
+    ImportBundle(ImportBundle),
     /// An attempt of a task that the head runs is to end, because its origin wants that.
     Stop(ClusterTaskId, Stop),
     /// An attempt of a task that the head runs is another node's by now, or may be: it is to end.
@@ -238,8 +294,8 @@ pub enum ToHead {
     HeardAgain,
     /// Give an import back that has not begun: other nodes may begin it at once.
     GiveBack(ClusterTaskId),
-    /// The end of an import is in its record, or counts for nothing: it need not be remembered any more.
-    Settled(ClusterTaskId),
+    /// The ends of this many imports, which have ids in a row from this one on, are in their records, or count for nothing: they need not be remembered any more.
+    Settled(ClusterTaskId, u32),
     /// The answer to a question of somebody.
     Found(u64, Found),
     /// Somebody at the node of this place wants a task of this head to end.
@@ -438,7 +494,8 @@ impl Agent {
 
     /// Returns how many tasks of this node are open in the engine, and how many messages this node has.
     pub fn counts(&self) -> (usize, usize) {
-        (self.shares.len(), self.held.len())
+        let alone = self.shares.values().filter(|share| share.bundle.is_none()).count();
+        (alone + self.open_in_bundles(), self.held.len())
     }
 
     /// Returns whether nothing is left to be brought about.

@@ -575,66 +575,19 @@ impl World {
             ToHead::Claimed(task, _) | ToHead::LetGo(task) => {
                 assert!(node.head.accepted[&task].end.is_none(), "task {task} of {place} has ended for its head");
             }
-            ToHead::Ended(task, end) => {
-                let accepted = node.head.accepted.get_mut(&task).unwrap();
-                assert!(accepted.end.is_none(), "task {task} of {place} has ended twice for its head");
-                accepted.end = Some(end.clone());
-                if let End::Outcome { attempt, outcome, .. } = &end
-                    && let Ok(end) = SharedEnd::decode(outcome)
-                {
-                    match end.outcome {
-                        Outcome::Stored(stored) => {
-                            let id = ClusterTaskId { place, task };
-                            assert_eq!(node.files.take(&stored.name), result_of(id, *attempt));
-                            self.results += 1;
-                        }
-                        other => assert!(self.engine.has_lost_writes, "{other:?}"),
-                    }
-                }
-                if let Some(agent) = &mut node.agent {
-                    agent.on_taken(task);
+            ToHead::Ended(task, end) => self.on_ended_for_head(at, task, end),
+            ToHead::EndedTogether(ended) => {
+                for (task, outcome) in ended.outcomes() {
+                    let end = End::Outcome { attempt: 1, holder: None, outcome: outcome.into() };
+                    self.on_ended_for_head(at, task, end);
                 }
             }
             ToHead::Import(import) => {
-                let id = import.token.id;
-                self.assert_ended_where_cut_off(at, id);
-                let node = &mut self.nodes[at];
-                node.head.imports_seen += 1;
-                if import.token.handle.0.is_empty()
-                    && node.head.accepted.get(&id.task).is_some_and(|it| it.bundle.is_some())
-                {
-                    self.bundled_taken_back += 1;
-                }
-                let first = import.claim.attempt;
-                if let Some(problem) = &import.problem {
-                    assert!(self.engine.has_lost_writes, "{problem}");
-                } else if let Ok(envelope) = Envelope::decode(&import.envelope) {
-                    for input in &envelope.inputs {
-                        let InputSource::Stored(stored) = &input.source else { panic!("{input:?}") };
-                        assert_eq!(node.files.take(&stored.name), argument_of(id));
-                        self.arguments += 1;
-                    }
-                }
-                let past = &import.claim.past;
-                let unknown = past.iter().find(|past| past.has_span && !self.written.contains(&(id, past.number)));
-                assert_eq!(unknown, None, "nobody has written the span of an attempt at {id}");
-                let missing: Vec<_> = import.claim.without_span().map(|past| (id, past.number)).collect();
-                if let Some(agent) = node.agent.as_mut().filter(|_| !missing.is_empty()) {
-                    self.written.extend(missing);
-                    agent.on_stood_in(id, first);
-                }
-                let run = Running { token: import.token, first, attempt: first, outcome: None, is_to_stop: false };
-                let before = node.head.runs.insert(id, run);
-                assert!(before.is_none(), "{id} runs twice on {place}");
-                // What a head has taken back runs in a worker that waits for it.
-                let has_slot = |run: &&Running| run.outcome.is_none() && !run.token.handle.0.is_empty();
-                let running = node.head.runs.values().filter(has_slot).count();
-                let is_limited = place == PlaceId(3) && node.agent.is_some();
-                assert!(running <= 1 || !is_limited, "{running} tasks run, but the queue may have one slot");
-                let starts = self.starts.entry(id).or_default();
-                *starts += 1;
-                let is_once = self.at_most_once.contains(&id) && !self.engine.has_lost_writes;
-                assert!(*starts == 1 || !is_once, "{id} was started {starts} times");
+                self.on_import(at, import);
+                self.tell_free(at);
+            }
+            ToHead::ImportBundle(bundle) => {
+                bundle.imports().for_each(|import| self.on_import(at, import));
                 self.tell_free(at);
             }
             ToHead::BundleClaimed(first, _) => {
@@ -679,8 +632,8 @@ impl World {
                     self.tell_free(at);
                 }
             }
-            ToHead::Settled(id) => {
-                node.head.runs.remove(&id);
+            ToHead::Settled(first, count) => {
+                (0..count).for_each(|place| drop(node.head.runs.remove(&member(first, place))));
                 self.tell_free(at);
             }
             ToHead::Found(..) => panic!("nobody has asked"),
@@ -715,6 +668,70 @@ impl World {
             }
             ToHead::Log(line) => assert!(line.contains("another node has taken it over"), "{line}"),
         }
+    }
+
+    fn on_ended_for_head(&mut self, at: usize, task: TaskId, end: End) {
+        let node = &mut self.nodes[at];
+        let place = node.place;
+        let accepted = node.head.accepted.get_mut(&task).unwrap();
+        assert!(accepted.end.is_none(), "task {task} of {place} has ended twice for its head");
+        accepted.end = Some(end.clone());
+        if let End::Outcome { attempt, outcome, .. } = &end
+            && let Ok(end) = SharedEnd::decode(outcome)
+        {
+            match end.outcome {
+                Outcome::Stored(stored) => {
+                    let id = ClusterTaskId { place, task };
+                    assert_eq!(node.files.take(&stored.name), result_of(id, *attempt));
+                    self.results += 1;
+                }
+                other => assert!(self.engine.has_lost_writes, "{other:?}"),
+            }
+        }
+        if let Some(agent) = &mut node.agent {
+            agent.on_taken(task);
+        }
+    }
+
+    fn on_import(&mut self, at: usize, import: Import) {
+        let id = import.token.id;
+        self.assert_ended_where_cut_off(at, id);
+        let node = &mut self.nodes[at];
+        let place = node.place;
+        node.head.imports_seen += 1;
+        if import.token.handle.0.is_empty() && node.head.accepted.get(&id.task).is_some_and(|it| it.bundle.is_some()) {
+            self.bundled_taken_back += 1;
+        }
+        let first = import.claim.attempt;
+        if let Some(problem) = &import.problem {
+            assert!(self.engine.has_lost_writes, "{problem}");
+        } else if let Ok(envelope) = Envelope::decode(&import.envelope) {
+            for input in &envelope.inputs {
+                let InputSource::Stored(stored) = &input.source else { panic!("{input:?}") };
+                assert_eq!(node.files.take(&stored.name), argument_of(id));
+                self.arguments += 1;
+            }
+        }
+        let past = &import.claim.past;
+        let unknown = past.iter().find(|past| past.has_span && !self.written.contains(&(id, past.number)));
+        assert_eq!(unknown, None, "nobody has written the span of an attempt at {id}");
+        let missing: Vec<_> = import.claim.without_span().map(|past| (id, past.number)).collect();
+        if let Some(agent) = node.agent.as_mut().filter(|_| !missing.is_empty()) {
+            self.written.extend(missing);
+            agent.on_stood_in(id, first);
+        }
+        let run = Running { token: import.token, first, attempt: first, outcome: None, is_to_stop: false };
+        let before = node.head.runs.insert(id, run);
+        assert!(before.is_none(), "{id} runs twice on {place}");
+        // What a head has taken back runs in a worker that waits for it.
+        let has_slot = |run: &&Running| run.outcome.is_none() && !run.token.handle.0.is_empty();
+        let running = node.head.runs.values().filter(has_slot).count();
+        let is_limited = place == PlaceId(3) && node.agent.is_some();
+        assert!(running <= 1 || !is_limited, "{running} tasks run, but the queue may have one slot");
+        let starts = self.starts.entry(id).or_default();
+        *starts += 1;
+        let is_once = self.at_most_once.contains(&id) && !self.engine.has_lost_writes;
+        assert!(*starts == 1 || !is_once, "{id} was started {starts} times");
     }
 
     /// Asserts that a task which is about to begin on one node does not run on the one that ends what it may have lost.
@@ -1296,9 +1313,9 @@ fn a_token_is_read_as_it_was_written() {
     let terms = Terms { at_most_once: true, crash_limit: 2 };
     for bundle in [None, Some((TaskId(7), 3))] {
         let token = Token { id, queue: "q".into(), handle: Handle("$JS.ACK.x".into()), terms, bundle };
-        assert_eq!(Token::decode(&token.encode()), Ok(token));
+        assert_eq!(Token::decode(id, &token.encode()), Ok(token));
     }
-    assert!(Token::decode(b"short").is_err());
+    assert!(Token::decode(id, b"short").is_err());
 }
 
 fn agent() -> Agent {
@@ -1626,7 +1643,7 @@ fn a_task_that_nobody_has_begun_is_taken_back_and_one_that_somebody_has_is_not()
         agent
     };
     let is_import =
-        |effect: &Effect| matches!(effect, Effect::Tell(ToHead::Import(import)) if *import.claim == claim(own));
+        |effect: &Effect| matches!(effect, Effect::Tell(ToHead::Import(import)) if import.claim == claim(own));
     // Nobody has it.
     let mut agent = asking();
     let number = *agent.asked.keys().last().unwrap();
@@ -2124,7 +2141,7 @@ fn a_task_of_a_bundle_is_taken_back_if_nobody_has_the_bundle_and_the_others_go_o
     agent.on_answer(number, Answer::Swapped(Some(2)));
     let effects = agent.take_effects();
     let [Effect::Tell(ToHead::Import(import))] = &effects[..] else { panic!("{effects:?}") };
-    assert_eq!((import.token.id, &*import.claim, &import.envelope[..]), (of(2), &own, &b"e"[..]));
+    assert_eq!((import.token.id, &import.claim, &import.envelope[..]), (of(2), &own, &b"e"[..]));
     // The message comes to this node too: that task is left to whoever finds that this node is gone.
     let tasks = (0..3).map(|place| BundledTask { place, submitted_unix_nano: 0, envelope: b"e" }).collect();
     let message = BundleMessage { crash_limit: 2, count: 3, run_ns: 1_000, tasks }.encode();
@@ -2269,8 +2286,12 @@ fn a_bundle_that_a_node_has_claimed_without_being_heard_does_not_begin_there() {
             agent.on_tick(2 * ACK_WAIT);
         }
         agent.on_answer(swap.expect("it claims the bundle"), Answer::Swapped(Some(1)));
-        let begun = told(&mut agent).into_iter().filter(|told| matches!(told, ToHead::Import(_))).count();
-        assert_eq!(begun, if is_cut_off { 0 } else { 2 });
+        let begun = told(&mut agent).into_iter().map(|told| match told {
+            ToHead::Import(_) => 1,
+            ToHead::ImportBundle(bundle) => bundle.imports().count(),
+            _ => 0,
+        });
+        assert_eq!(begun.sum::<usize>(), if is_cut_off { 0 } else { 2 });
     }
 }
 
@@ -2301,7 +2322,7 @@ fn an_attempt_that_another_node_has_taken_over_is_ended_and_its_message_is_left_
         agent.on_answer(number.0, number.1);
         effects = agent.take_effects();
     }
-    assert!(effects.contains(&Effect::Tell(ToHead::Settled(id))), "{effects:?}");
+    assert!(effects.contains(&Effect::Tell(ToHead::Settled(id, 1))), "{effects:?}");
     let is_of_message = |effect: &Effect| matches!(effect, Effect::Ask(_, Request::GiveBack(_) | Request::Done(_)));
     assert!(!effects.iter().any(is_of_message), "{effects:?}");
 }

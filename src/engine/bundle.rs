@@ -216,7 +216,17 @@ impl BundleRecord {
 
     /// Encodes it.
     pub fn encode(&self) -> Vec<u8> {
-        let mut out = vec![VERSION];
+        let bytes_of = |member: &Member| match member {
+            Member::Ended(_, outcome) => 9 + outcome.len(),
+            Member::Unbegun | Member::Kept | Member::GivenBack | Member::NodesLost => 1,
+        };
+        let members = match self {
+            BundleRecord::Settled { members, .. } => members.iter().map(bytes_of).sum(),
+            BundleRecord::Claimed { .. } | BundleRecord::Suspected { .. } => 0,
+        };
+        // With room for a claim.
+        let mut out = Vec::with_capacity(256 + members);
+        out.put_u8(VERSION);
         match self {
             BundleRecord::Claimed { claim, count } => {
                 out.put_u8(CLAIMED);
@@ -243,7 +253,7 @@ impl BundleRecord {
                         Member::GivenBack => out.put_u8(2),
                         Member::NodesLost => out.put_u8(3),
                         Member::Ended(attempt, outcome) => {
-                            out.put_u8(4);
+                            out.put_u8(ENDED);
                             out.put_u32(*attempt);
                             out.put_bytes(outcome);
                         }
@@ -252,6 +262,30 @@ impl BundleRecord {
             }
         }
         out
+    }
+
+    /// Returns the attempt and the outcome of each task, in their order, from an encoded record in which all of them have ended. None of any other.
+    pub fn all_ended(bytes: &[u8]) -> Option<Vec<(u32, &[u8])>> {
+        let mut take = Take::new(bytes);
+        if (take.u8().ok()?, take.u8().ok()?) != (VERSION, SETTLED) {
+            return None;
+        }
+        let count = take.u32().ok()?;
+        check_count(count).ok()?;
+        match take.u8().ok()? {
+            0 => {}
+            1 => drop(Claim::take(&mut take).ok()?),
+            _ => return None,
+        }
+        let mut members = Vec::with_capacity(count as usize);
+        for _ in 0..count {
+            match take.u8().ok()? {
+                ENDED => members.push((take.u32().ok()?, take.bytes().ok()?)),
+                _ => return None,
+            }
+        }
+        take.finish().ok()?;
+        Some(members)
     }
 
     /// Takes a record apart. What another version wrote, or nobody of tracer's, is an error.
@@ -279,7 +313,7 @@ impl BundleRecord {
                         1 => Member::Kept,
                         2 => Member::GivenBack,
                         3 => Member::NodesLost,
-                        4 => Member::Ended(take.u32()?, take.bytes()?.into()),
+                        ENDED => Member::Ended(take.u32()?, take.bytes()?.into()),
                         _ => return Err(WireError::UnknownValue("state of a task in a bundle")),
                     })
                 };
@@ -298,6 +332,8 @@ const VERSION: u8 = 1;
 const CLAIMED: u8 = 1;
 const SUSPECTED: u8 = 2;
 const SETTLED: u8 = 3;
+/// The state of a task that has an outcome.
+const ENDED: u8 = 4;
 
 pub(crate) fn check_count(count: u32) -> Result<(), WireError> {
     if (2..=BUNDLE_LIMIT).contains(&count) {

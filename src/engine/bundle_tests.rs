@@ -165,8 +165,20 @@ fn what_is_encoded_is_decoded() {
     for record in records {
         let bytes = record.encode();
         assert_eq!(BundleRecord::decode(&bytes), Ok(record.clone()));
+        let ended: Option<Vec<(u32, &[u8])>> = match &record {
+            BundleRecord::Settled { members, .. } => {
+                let outcome = |member| match member {
+                    &Member::Ended(attempt, ref outcome) => Some((attempt, &**outcome)),
+                    _ => None,
+                };
+                members.iter().map(outcome).collect()
+            }
+            BundleRecord::Claimed { .. } | BundleRecord::Suspected { .. } => None,
+        };
+        assert_eq!(BundleRecord::all_ended(&bytes), ended);
         for length in 0..bytes.len() {
             assert!(BundleRecord::decode(&bytes[..length]).is_err(), "{record:?} cut to {length} bytes");
+            assert_eq!(BundleRecord::all_ended(&bytes[..length]), None, "{record:?} cut to {length} bytes");
         }
     }
     for count in [0, 1, BUNDLE_LIMIT + 1, u32::MAX] {

@@ -7,12 +7,11 @@
 //!
 //! With several servers the stamps are from the one that leads the stream of records.
 
+use std::borrow::Cow;
 use std::collections::{BTreeMap, VecDeque};
 
 use tracer_core::PlaceId;
 use tracer_core::task::{ClockOffsets, Envelope};
-
-use crate::agent::Import;
 
 /// Samples that the best one is chosen of: those of the last 24 seconds.
 const SAMPLES: usize = 8;
@@ -130,23 +129,27 @@ impl Clocks {
         Some(ClockOffsets { origin_ns, holder_ns })
     }
 
-    /// Returns a task as this node's head is to see it: with the time of its acceptance by this node's clock, and in its envelope the offsets that its spans are
-    /// to have, and never those that its message had.
-    pub fn on_own_clock(&self, import: Import) -> Import {
-        let clocks = self.of_task_from(import.token.id.place);
-        let submitted_unix_nano = clocks.map_or(import.submitted_unix_nano, |clocks| {
-            shifted(import.submitted_unix_nano, i128::from(clocks.holder_ns) - i128::from(clocks.origin_ns))
+    /// Returns what this node's head is to see of a task from this place: the time of its acceptance by this node's clock, and an envelope with the offsets
+    /// that its spans are to have, and never with those that its message had.
+    pub fn on_own_clock<'a>(
+        &self,
+        origin: PlaceId,
+        submitted_unix_nano: u64,
+        envelope: Cow<'a, [u8]>,
+    ) -> (u64, Cow<'a, [u8]>) {
+        let clocks = self.of_task_from(origin);
+        let submitted_unix_nano = clocks.map_or(submitted_unix_nano, |clocks| {
+            shifted(submitted_unix_nano, i128::from(clocks.holder_ns) - i128::from(clocks.origin_ns))
         });
         let said = clocks.filter(|clocks| is_said(clocks.origin_ns) || is_said(clocks.holder_ns));
-        let mut envelope = import.envelope;
         if (said.is_some() || Envelope::has_clocks(&envelope))
             && let Ok(read) = Envelope::decode(&envelope)
         {
             let mut with_clocks = Vec::with_capacity(envelope.len() + size_of::<ClockOffsets>());
             Envelope { clocks: said, ..read }.encode(&mut with_clocks);
-            envelope = with_clocks;
+            return (submitted_unix_nano, with_clocks.into());
         }
-        Import { submitted_unix_nano, envelope, ..import }
+        (submitted_unix_nano, envelope)
     }
 }
 
@@ -162,31 +165,26 @@ fn is_said(offset_ns: i64) -> bool {
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
-    use tracer_core::ClusterTaskId;
-    use tracer_core::task::{FunctionSpec, TaskId, TaskSpec};
+    use tracer_core::task::{FunctionSpec, TaskSpec};
 
     use super::*;
-    use crate::agent::Token;
-    use crate::interface::Handle;
-    use crate::record::{Claim, Holder, Mark, Terms};
 
     const SECOND: u64 = 1_000_000_000;
     const OWN: PlaceId = PlaceId(1);
     const OTHER: PlaceId = PlaceId(2);
 
-    fn import(place: PlaceId, submitted_unix_nano: u64, clocks: Option<ClockOffsets>) -> Import {
+    /// Returns the time of acceptance and the offsets on spans of a task from this place, as its head is to see them.
+    fn told(
+        by: &Clocks,
+        place: PlaceId,
+        submitted_unix_nano: u64,
+        clocks: Option<ClockOffsets>,
+    ) -> (u64, Option<ClockOffsets>) {
         let spec = TaskSpec::Function(FunctionSpec::of_task("m", "f", &[0x90]));
         let mut envelope = Vec::new();
         Envelope { clocks, ..Envelope::of(spec) }.encode(&mut envelope);
-        let id = ClusterTaskId { place, task: TaskId(7) };
-        let terms = Terms { at_most_once: false, crash_limit: 3 };
-        Import {
-            token: Token { id, queue: "q".into(), handle: Handle(Default::default()), terms, bundle: None },
-            claim: Claim::first(Holder { place: OWN, life: 1 }, Mark { node_id: "n".into(), unix_nano: 1 }).into(),
-            submitted_unix_nano,
-            envelope,
-            problem: None,
-        }
+        let (submitted_unix_nano, envelope) = by.on_own_clock(place, submitted_unix_nano, envelope.into());
+        (submitted_unix_nano, Envelope::decode(&envelope).expect("it was encoded here").clocks)
     }
 
     fn clocks(own_ns: i64, origin_ns: i64) -> Clocks {
@@ -194,10 +192,6 @@ mod tests {
         clocks.set_own(own_ns);
         clocks.note_origin(OTHER, origin_ns);
         clocks
-    }
-
-    fn on_spans(import: &Import) -> Option<ClockOffsets> {
-        Envelope::decode(&import.envelope).expect("it was encoded here").clocks
     }
 
     #[test]
@@ -231,22 +225,13 @@ mod tests {
     fn a_task_is_accepted_by_the_clock_of_the_node_that_runs_it() {
         // Its origin is five seconds ahead, and this node two seconds behind.
         let far = clocks(-2_000_000_000, 5_000_000_000);
-        let told = far.on_own_clock(import(OTHER, 100 * SECOND, None));
-        assert_eq!(told.submitted_unix_nano, 93 * SECOND);
         let offsets = ClockOffsets { origin_ns: 5_000_000_000, holder_ns: -2_000_000_000 };
-        assert_eq!(on_spans(&told), Some(offsets));
-        let own = far.on_own_clock(import(OWN, 100 * SECOND, None));
-        assert_eq!(own.submitted_unix_nano, 100 * SECOND, "it is one clock");
-        assert_eq!(on_spans(&own), Some(ClockOffsets { origin_ns: -2_000_000_000, ..offsets }));
-        let unknown = far.on_own_clock(import(PlaceId(3), 100 * SECOND, None));
-        assert_eq!((unknown.submitted_unix_nano, on_spans(&unknown)), (100 * SECOND, None));
-
-        let near = clocks(1_000_000, -400_000).on_own_clock(import(OTHER, 100 * SECOND, None));
-        assert_eq!(
-            (near.submitted_unix_nano, on_spans(&near)),
-            (100 * SECOND + 1_400_000, None),
-            "a millisecond is not said"
-        );
+        assert_eq!(told(&far, OTHER, 100 * SECOND, None), (93 * SECOND, Some(offsets)));
+        let own = Some(ClockOffsets { origin_ns: -2_000_000_000, ..offsets });
+        assert_eq!(told(&far, OWN, 100 * SECOND, None), (100 * SECOND, own), "it is one clock");
+        assert_eq!(told(&far, PlaceId(3), 100 * SECOND, None), (100 * SECOND, None));
+        let near = told(&clocks(1_000_000, -400_000), OTHER, 100 * SECOND, None);
+        assert_eq!(near, (100 * SECOND + 1_400_000, None), "a millisecond is not said");
     }
 
     #[test]
@@ -260,8 +245,7 @@ mod tests {
     fn what_a_message_says_of_the_clocks_of_others_counts_for_nothing() {
         let lie = Some(ClockOffsets { origin_ns: 9 * SECOND as i64, holder_ns: -9 * SECOND as i64 });
         for clocks in [Clocks::new(OWN), clocks(0, 0)] {
-            let told = clocks.on_own_clock(import(OTHER, SECOND, lie));
-            assert_eq!((told.submitted_unix_nano, on_spans(&told)), (SECOND, None));
+            assert_eq!(told(&clocks, OTHER, SECOND, lie), (SECOND, None));
         }
         let mut clocks = clocks(0, 5);
         (0..2 * PLACES as u64).for_each(|place| clocks.note_origin(PlaceId(place), 1));
@@ -296,7 +280,7 @@ mod tests {
 
         #[test]
         fn no_offset_is_too_large(own: i64, origin: i64, submitted: u64) {
-            clocks(own, origin).on_own_clock(import(OTHER, submitted, None));
+            told(&clocks(own, origin), OTHER, submitted, None);
         }
     }
 }

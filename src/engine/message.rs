@@ -54,7 +54,9 @@ pub struct BundledTask<'a> {
 impl<'a> BundleMessage<'a> {
     /// Encodes it.
     pub fn encode(&self) -> Vec<u8> {
-        let mut out = vec![BUNDLE];
+        let envelopes = self.tasks.iter().map(|task| 16 + task.envelope.len());
+        let mut out = Vec::with_capacity(32 + envelopes.sum::<usize>());
+        out.put_u8(BUNDLE);
         [self.crash_limit, self.count, self.tasks.len() as u32].into_iter().for_each(|number| out.put_u32(number));
         out.put_u64(self.run_ns);
         for task in &self.tasks {
@@ -74,15 +76,15 @@ impl<'a> BundleMessage<'a> {
         let Counts { crash_limit, count, present, run_ns } = Counts::take(&mut take)?;
         check_count(count)?;
         let mut next = 0;
-        let task = |_| {
+        let mut tasks = Vec::with_capacity(present.min(count) as usize);
+        for _ in 0..present {
             let (place, submitted_unix_nano, envelope) = (take.u32()?, take.u64()?, take.bytes()?);
             if place < next || place >= count {
                 return Err(WireError::UnknownValue("place in a bundle"));
             }
             next = place + 1;
-            Ok(BundledTask { place, submitted_unix_nano, envelope })
-        };
-        let tasks = (0..present).map(task).collect::<Result<_, WireError>>()?;
+            tasks.push(BundledTask { place, submitted_unix_nano, envelope });
+        }
         take.finish()?;
         Ok(BundleMessage { crash_limit, count, run_ns, tasks })
     }
@@ -158,6 +160,9 @@ impl<'a> TaskMessage<'a> {
 
     /// Returns the arguments that are in the engine, in the order of the envelope's inputs; or why they cannot be known.
     pub fn values(&self, id: ClusterTaskId) -> Result<Vec<ValueKey>, WireError> {
+        if self.digests.is_empty() && !Envelope::has_inputs(self.envelope) {
+            return Ok(Vec::new());
+        }
         let envelope = match Envelope::decode(self.envelope) {
             // Its head says what is wrong with it.
             Err(_) if self.digests.is_empty() => return Ok(Vec::new()),

@@ -1,5 +1,6 @@
 //! The process `agent`: one runtime over two ends, the head's socket and the engine, with the core between them.
 
+use std::borrow::Cow;
 use std::fmt;
 use std::io::{self, Write};
 use std::net::Shutdown;
@@ -16,7 +17,7 @@ use tracer_core::task::{Refusal, RefusalCode};
 use tracer_ipc::fault;
 use tracer_ipc::protocol::frame::{FRAME_LIMIT, FrameBuffer, put_frame};
 use tracer_ipc::protocol::{
-    self, ClaimedBy, EngineAccess, Found, FromAgent, Hello, LostElsewhere, Role, ToAgent, kind,
+    self, ClaimedBy, EngineAccess, Found, FromAgent, Hello, ImportedTask, LostElsewhere, Role, ToAgent, kind,
 };
 use tracer_ipc::session::socket_path;
 use tracer_ipc::stored;
@@ -25,7 +26,7 @@ use crate::agent::{Agent, BUNDLE_WAIT_NS, Effect, Import, NotStored, Settings, S
 use crate::clock::Clocks;
 use crate::doctor::{Examination, Finding};
 use crate::interface::{Answer, Key, PutError, Queues, Request, Tier};
-use crate::message::{Prepared, TaskMessage, prepare};
+use crate::message::{BundledTask, Prepared, TaskMessage, prepare};
 use crate::modules::Modules;
 use crate::nats::{self, ACK_WAIT, FromEngine, Nats, roles};
 use crate::record::{Claim, End, Holder, Mark, PastAttempt, Terms};
@@ -123,8 +124,11 @@ pub fn run(session_dir: &Path) -> Result<(), AgentError> {
     ended
 }
 
+/// Messages of the head that came together, in their order; or why there are no more.
+type FromHead = Result<Vec<ToAgent>, AgentError>;
+
 /// Reads what the head says until it is gone.
-fn read(mut stream: UnixStream, told: &UnboundedSender<Result<ToAgent, AgentError>>) {
+fn read(mut stream: UnixStream, told: &UnboundedSender<FromHead>) {
     let mut frames = FrameBuffer::new();
     loop {
         match frames.read_from(&mut stream) {
@@ -133,31 +137,40 @@ fn read(mut stream: UnixStream, told: &UnboundedSender<Result<ToAgent, AgentErro
             Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
             Err(error) => return drop(told.send(Err(AgentError::Head(error)))),
         }
-        loop {
-            let message = match frames.next_frame(FRAME_LIMIT) {
-                Ok(None) => break,
-                Ok(Some((kind::SHARING, body))) => ToAgent::decode(body).map_err(AgentError::Protocol),
-                Ok(Some((kind::WELCOME, _))) => continue,
-                Ok(Some(_)) => Err(AgentError::Protocol(WireError::UnknownValue("frame kind"))),
-                Err(error) => Err(AgentError::Head(error.into())),
-            };
-            if told.send(message).is_err() {
-                return;
-            }
+        let mut together = Vec::new();
+        let taken = take_all(&mut frames, &mut together);
+        if !together.is_empty() && told.send(Ok(together)).is_err() {
+            return;
+        }
+        if let Err(error) = taken {
+            return drop(told.send(Err(error)));
+        }
+    }
+}
+
+/// Takes all messages that have come as a whole.
+fn take_all(frames: &mut FrameBuffer, messages: &mut Vec<ToAgent>) -> Result<(), AgentError> {
+    loop {
+        match frames.next_frame(FRAME_LIMIT).map_err(|error| AgentError::Head(error.into()))? {
+            None => return Ok(()),
+            Some((kind::SHARING, body)) => messages.push(ToAgent::decode(body).map_err(AgentError::Protocol)?),
+            Some((kind::WELCOME, _)) => {}
+            Some(_) => return Err(AgentError::Protocol(WireError::UnknownValue("frame kind"))),
         }
     }
 }
 
 async fn serve(
     stream: &UnixStream,
-    mut from_head: UnboundedReceiver<Result<ToAgent, AgentError>>,
+    mut from_head: UnboundedReceiver<FromHead>,
     values: PathBuf,
 ) -> Result<(), AgentError> {
     let clock = Instant::now();
     let now_ns = || u64::try_from(clock.elapsed().as_nanos()).unwrap_or(u64::MAX);
     // First it says who this node is.
     let Some(first) = from_head.recv().await else { return Ok(()) };
-    let ToAgent::Node(node) = first? else {
+    let mut first = first?.into_iter();
+    let Some(ToAgent::Node(node)) = first.next() else {
         return Err(AgentError::Protocol(WireError::UnknownValue("first message")));
     };
     let signer = Signer::of(&node.access).map_err(AgentError::Engine)?;
@@ -186,14 +199,15 @@ async fn serve(
     let (address, engine_wait_ms) = (node.access.address, node.engine_wait_ms);
     let mut out = Out { bytes: Vec::new(), address, engine_wait_ms, why: String::new() };
     let mut next_ns = now_ns();
+    on_all(&mut agent, &mut modules, &nats, first, now_ns())?;
     loop {
         let wait = Duration::from_nanos(next_ns.saturating_sub(now_ns()));
         tokio::select! {
-            message = from_head.recv() => {
-                let Some(message) = message else { return Ok(()) };
-                on_head(&mut agent, &mut modules, &nats, message?, now_ns())?;
-                while let Ok(message) = from_head.try_recv() {
-                    on_head(&mut agent, &mut modules, &nats, message?, now_ns())?;
+            messages = from_head.recv() => {
+                let Some(messages) = messages else { return Ok(()) };
+                on_all(&mut agent, &mut modules, &nats, messages?, now_ns())?;
+                while let Ok(messages) = from_head.try_recv() {
+                    on_all(&mut agent, &mut modules, &nats, messages?, now_ns())?;
                 }
             }
             event = from_engine.recv() => {
@@ -252,6 +266,10 @@ impl Out {
             ToHead::Stored(task) => FromAgent::Stored(task),
             ToHead::NotStored(task, why) => FromAgent::NotStored(task, self.refusal(why)),
             ToHead::Ended(task, End::Outcome { outcome, .. }) => FromAgent::Ended(task, outcome.into()),
+            ToHead::EndedTogether(ended) => {
+                let outcomes = ended.outcomes();
+                return outcomes.for_each(|(task, end)| self.put_message(&FromAgent::Ended(task, end.into())));
+            }
             ToHead::Ended(task, End::Lost(claim)) => FromAgent::Lost {
                 task,
                 attempt: claim.attempt,
@@ -280,19 +298,22 @@ impl Out {
                 FromAgent::BundleClaimed(first, claim.map(|claim| on_own_clock(claim, clocks)))
             }
             ToHead::LetGo(task) => FromAgent::LetGo(task),
-            ToHead::Import(import) => {
-                let Import { token, claim, submitted_unix_nano, envelope, problem } = clocks.on_own_clock(import);
-                FromAgent::Import(protocol::Import {
-                    id: token.id,
-                    token: token.encode().into(),
-                    attempt: claim.attempt,
-                    failures: claim.failures,
-                    crashes: claim.crashes,
-                    lost: claim.without_span().map(|past| lost_elsewhere(past, clocks)).collect(),
-                    submitted_unix_nano,
-                    envelope: envelope.into(),
-                    problem,
-                })
+            ToHead::Import(Import { token, claim, submitted_unix_nano, envelope, problem }) => {
+                let origin = token.id.place;
+                let (submitted_unix_nano, envelope) =
+                    clocks.on_own_clock(origin, submitted_unix_nano, Cow::Owned(envelope));
+                let task = ImportedTask { place: 0, submitted_unix_nano, envelope };
+                FromAgent::Import(protocol::Import { problem, ..import(&token, &claim, vec![task], clocks) })
+            }
+            ToHead::ImportBundle(bundle) => {
+                let (token, claim) = (&bundle.token, &bundle.claim);
+                let task = |BundledTask { place, submitted_unix_nano, envelope }| {
+                    let (submitted_unix_nano, envelope) =
+                        clocks.on_own_clock(token.id.place, submitted_unix_nano, Cow::Borrowed(envelope));
+                    ImportedTask { place, submitted_unix_nano, envelope }
+                };
+                let tasks = bundle.tasks().into_iter().map(task).collect();
+                return self.put_message(&FromAgent::Import(import(token, claim, tasks, clocks)));
             }
             ToHead::Stop(id, stop) => FromAgent::Stop(id, stop),
             ToHead::Superseded(id) => FromAgent::Superseded(id),
@@ -300,7 +321,7 @@ impl Out {
                 FromAgent::CutOff { ended, after_ms: u64::try_from(ACK_WAIT.as_millis()).unwrap_or(u64::MAX) }
             }
             ToHead::HeardAgain => FromAgent::HeardAgain,
-            ToHead::Settled(id) => FromAgent::Settled(id),
+            ToHead::Settled(first, count) => FromAgent::Settled(first, count),
             ToHead::GiveBack(id) => FromAgent::GiveBack(id),
             ToHead::Found(number, Found::Claimed(claim)) => {
                 FromAgent::Found { number, found: Found::Claimed(on_own_clock(claim, clocks)) }
@@ -369,6 +390,20 @@ impl Out {
     }
 }
 
+/// Returns these tasks under this claim, as the head is told of them.
+fn import<'a>(token: &Token, claim: &Claim, tasks: Vec<ImportedTask<'a>>, clocks: &Clocks) -> protocol::Import<'a> {
+    protocol::Import {
+        id: token.id,
+        token: token.encode().into(),
+        attempt: claim.attempt,
+        failures: claim.failures,
+        crashes: claim.crashes,
+        lost: claim.without_span().map(|past| lost_elsewhere(past, clocks)).collect(),
+        tasks,
+        problem: None,
+    }
+}
+
 fn of(claim: &Claim) -> String {
     format!("node `{}` of place {}", claim.mark.node_id, claim.holder.place)
 }
@@ -393,6 +428,17 @@ fn lost_between((attempt, mark): (u32, &Mark), until_unix_nano: u64, clocks: &Cl
     let since_unix_nano = clocks.to_own(mark.unix_nano);
     let until_unix_nano = clocks.to_own(until_unix_nano);
     LostElsewhere { attempt, node_id: mark.node_id.clone(), since_unix_nano, until_unix_nano }
+}
+
+/// Takes messages of the head that came together.
+fn on_all(
+    agent: &mut Agent,
+    modules: &mut Modules,
+    nats: &Arc<Nats>,
+    messages: impl IntoIterator<Item = ToAgent>,
+    now_ns: u64,
+) -> Result<(), AgentError> {
+    messages.into_iter().try_for_each(|message| on_head(agent, modules, nats, message, now_ns))
 }
 
 fn on_head(
@@ -443,8 +489,8 @@ fn on_head(
             agent.on_resources(resources);
             agent.on_free(slots as usize, free as usize, imports);
         }
-        ToAgent::Open { token, attempt } => {
-            agent.on_import_open(Token::decode(&token).map_err(AgentError::Protocol)?, attempt);
+        ToAgent::Open { id, token, attempt } => {
+            agent.on_import_open(Token::decode(id, &token).map_err(AgentError::Protocol)?, attempt);
         }
         ToAgent::AttemptFailed { id, attempt, is_crash, report } => {
             agent.on_attempt_failed(id, attempt, (is_crash, report), engine_now(nats));

@@ -866,7 +866,6 @@ fn wait(epoll: &OwnedFd, events: &mut Vec<epoll::Event>, timeout: Option<&Timesp
     }
 }
 
-/// Returns the machine's name, or what stands for it.
 /// Returns the name of this machine.
 pub(crate) fn host_name() -> String {
     rustix::system::uname().nodename().to_string_lossy().into_owned()

@@ -30,10 +30,10 @@ pub use service::{
     ServiceRefusal, ServiceRefusalCode, ServiceReply, ServiceReport, ServiceState, ServiceSummary, ServiceVersion,
 };
 pub use shared::{
-    AgentNode, BUNDLE_LIMIT, ClaimedBy, Digest, EngineAccess, Found, FromAgent, Import, LostElsewhere, OnPartition,
-    OpenTask, OpenTasks, SharedEnd, SharedOutput, Stop, ToAgent, Written, encode_report,
+    AgentNode, BUNDLE_LIMIT, BorrowedEnd, ClaimedBy, Digest, EngineAccess, Found, FromAgent, Import, ImportedTask,
+    LostElsewhere, OnPartition, OpenTask, OpenTasks, SharedEnd, SharedOutput, Stop, ToAgent, Written, encode_report,
 };
 pub use tracing_settings::{FurtherHook, HookChoice, TracingSettings};
 
 /// The version of everything in this module. Both sides must have the same.
-pub const PROTOCOL_VERSION: u32 = 8;
+pub const PROTOCOL_VERSION: u32 = 9;

@@ -26,9 +26,9 @@ pub(crate) fn takes_more(state: &mut State, first: TaskId) -> bool {
     takes_more
 }
 
-/// Returns how many of the tasks that are to be handed over next go together, of which this is the first; 1 if it goes by itself. Looks again only at those that
-/// have come since: whoever is cancelled has all of them looked at.
-pub(crate) fn count_from(state: &mut State, first: TaskId) -> u32 {
+/// Returns how many of the tasks that are to be handed over next may go together, of which this is the first; 1 if it goes by itself. Looks again only at those
+/// that have come since: whoever is cancelled has all of them looked at.
+fn count_from(state: &mut State, first: TaskId) -> u32 {
     let before = state.shared.gathered.take().filter(|gathered| gathered.first == first);
     gather(state, first, before).0.count
 }
@@ -39,7 +39,7 @@ fn gather(state: &mut State, first: TaskId, before: Option<Gathered>) -> (Gather
     let target = task.target;
     let Some(run_ns) = state.targets.run_time(target).measured_ns() else { return alone };
     let most = u32::try_from(RUN_NS / run_ns.max(1)).map_or(BUNDLE_LIMIT, |count| count.min(BUNDLE_LIMIT));
-    let (Some(task), Some(terms)) = (state.tasks.get(first), terms_of(state, first)) else { return alone };
+    let Some(task) = state.tasks.get(first).filter(|task| is_plain(state, first, task)) else { return alone };
     let is_like_it = |other: &Task| (other.job, other.driver, other.target) == (task.job, task.driver, task.target);
     let Gathered { mut count, mut bytes, .. } =
         before.unwrap_or(Gathered { first, count: 1, bytes: task.envelope().len() });
@@ -47,7 +47,7 @@ fn gather(state: &mut State, first: TaskId, before: Option<Gathered>) -> (Gather
     for (id, waiting) in rest.take(most.saturating_sub(1) as usize).skip(count as usize - 1) {
         let Some(other) = state.tasks.get(id).filter(|other| id == *waiting && is_like_it(other)) else { break };
         bytes += other.envelope().len();
-        if bytes > BYTES || terms_of(state, id) != Some(terms) {
+        if bytes > BYTES || !is_plain(state, id, other) {
             break;
         }
         count += 1;
@@ -55,28 +55,53 @@ fn gather(state: &mut State, first: TaskId, before: Option<Gathered>) -> (Gather
     (Gathered { first, count, bytes }, count < most && state.shared.to_share.len() < count as usize)
 }
 
-/// Returns what all tasks of a bundle have in common, of a task that may be in one: the queue, and how often it is started again when it is lost.
-fn terms_of(state: &State, id: TaskId) -> Option<(&str, u32)> {
-    let (task, open) = (state.tasks.get(id)?, state.shared.open.get(&id)?);
+/// Returns whether a task may be in a bundle, as far as that is known without its envelope.
+fn is_plain(state: &State, id: TaskId, task: &Task) -> bool {
+    let Some(open) = state.shared.open.get(&id) else { return false };
     // What an agent may have put into a queue by itself stays by itself.
     let is_new = !open.is_told && state.shared.new_from.is_none_or(|from| id >= from);
-    let is_plain = !task.at_most_once
+    is_new
+        && open.withdrawn.is_none()
+        && !task.at_most_once
         && task.key.is_none()
         && task.limits.is_none()
         && task.needs.is_none()
         && task.links.is_none()
-        && !task.wants_output;
-    if !is_new || !is_plain || open.withdrawn.is_some() {
-        return None;
-    }
-    let envelope = Envelope::decode(task.envelope()).ok()?;
+        && !task.wants_output
+}
+
+/// Returns what all tasks of a bundle have in common, of one that may be in one, and its arguments: the queue, and how often it is started again when it is lost.
+fn terms_of<'a>(envelope: &Envelope<'a>) -> Option<((&'a str, u32), &'a [u8])> {
     let TaskSpec::Function(function) = &envelope.spec else { return None };
     let is_limited = envelope.policy.queue_limit.is_some() || envelope.policy.idle_limit.is_some();
     let is_small = function.arguments.len() <= exports::ARGUMENTS_LIMIT;
-    (is_small && !is_limited).then_some((envelope.policy.queue, envelope.policy.crash_limit))
+    let terms = (envelope.policy.queue, envelope.policy.crash_limit);
+    (is_small && !is_limited).then_some((terms, function.arguments))
 }
 
-/// Returns what the agent is told of a bundle.
+/// Returns what the agent is told of a new bundle of those that are to be handed over next, of which this is the first, and the number of its tasks. None if that
+/// one goes by itself.
+pub(crate) fn begin(state: &mut State, effects: &mut impl Effects, first: TaskId) -> Option<(u32, ToAgent)> {
+    let most = count_from(state, first);
+    let is_stored = state.shared.open.get(&first)?.is_stored;
+    let (mut tasks, mut common) = (OpenTasks::default(), None);
+    for id in (first.0..first.0 + u64::from(most)).map(TaskId).take_while(|_| most > 1) {
+        let Some(task) = state.tasks.get(id) else { break };
+        let Ok(envelope) = Envelope::decode(task.envelope()) else { break };
+        let Some((terms, arguments)) = terms_of(&envelope) else { break };
+        if common.get_or_insert(terms) != &terms {
+            break;
+        }
+        let exported = exports::exported(state, effects, (id, task), &envelope, arguments, Vec::new());
+        tasks.push_with(id, task.submitted_unix_nano, |out| exported.encode(out));
+    }
+    let (queue, crash_limit) = common.filter(|_| tasks.len() > 1)?;
+    let (count, queue, target) = (tasks.len() as u32, queue.into(), state.tasks.get(first)?.target);
+    let run_ns = state.targets.run_time(target).measured_ns().unwrap_or(RUN_NS);
+    Some((count, ToAgent::ShareBundle { first, count, queue, crash_limit, run_ns, is_new: true, is_stored, tasks }))
+}
+
+/// Returns what an agent is told of a bundle that one before it was told of, or may have been.
 pub(crate) fn message(state: &mut State, effects: &mut impl Effects, first: TaskId, count: u32) -> Option<ToAgent> {
     let mut common = None;
     let mut tasks = OpenTasks::default();

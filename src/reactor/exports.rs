@@ -14,7 +14,7 @@ use tracer_ipc::protocol::{CancelReport, SharedEnd, Stop, ToAgent};
 
 use crate::{
     effects::Effects,
-    state::{State, now::Now, progress::Progress, shared::Withdrawn},
+    state::{State, now::Now, progress::Progress, shared::Withdrawn, task::Task},
 };
 
 /// Limit on the arguments in the message of a task, encoded, in bytes.
@@ -111,27 +111,10 @@ pub(crate) fn message(state: &State, effects: &mut impl Effects, id: TaskId) -> 
         Ok(arguments) => arguments,
         Err(refusal) => return Some(Err(refusal)),
     };
-    let spec = match &envelope.spec {
-        TaskSpec::Function(function) => TaskSpec::Function(FunctionSpec { arguments: &inline, ..*function }),
-        command => command.clone(),
-    };
-    let policy = Policy { idempotency_key: "", queue_limit: None, ..envelope.policy };
-    let exported = Envelope {
-        spec,
-        policy,
-        module_version: None,
-        module_digest: envelope.module_version.and_then(|version| effects.module_digest(version)),
-        // A driver that is gone does not come again.
-        wants_output: task.wants_output && task.driver.is_some(),
-        traces_runtime: false,
-        submitter: None,
-        inputs: files,
-        origin: state.shared.place.map(|place| ClusterTaskId { place, task: id }),
-        ..envelope.clone()
-    };
     // With room for what it has more than the one that was submitted: where it comes from, and the digest of its module.
     let mut bytes = Vec::with_capacity(task.envelope().len() + 64);
-    exported.encode(&mut bytes);
+    exported(state, effects, (id, task), &envelope, &inline, files).encode(&mut bytes);
+    let policy = &envelope.policy;
     let key = envelope.policy.idempotency_key;
     Some(Ok(ToAgent::Share {
         task: id,
@@ -147,6 +130,34 @@ pub(crate) fn message(state: &State, effects: &mut impl Effects, id: TaskId) -> 
         is_new: !open.is_told && state.shared.new_from.is_none_or(|from| id >= from),
         is_stored: open.is_stored,
     }))
+}
+
+/// Returns the envelope of a task as it travels, with these arguments in it and those in files.
+pub(crate) fn exported<'a>(
+    state: &State,
+    effects: &mut impl Effects,
+    (id, task): (TaskId, &Task),
+    envelope: &Envelope<'a>,
+    inline: &'a [u8],
+    files: Vec<Input>,
+) -> Envelope<'a> {
+    let spec = match &envelope.spec {
+        TaskSpec::Function(function) => TaskSpec::Function(FunctionSpec { arguments: inline, ..*function }),
+        command => command.clone(),
+    };
+    Envelope {
+        spec,
+        policy: Policy { idempotency_key: "", queue_limit: None, ..envelope.policy },
+        module_version: None,
+        module_digest: envelope.module_version.and_then(|version| effects.module_digest(version)),
+        // A driver that is gone does not come again.
+        wants_output: task.wants_output && task.driver.is_some(),
+        traces_runtime: false,
+        submitter: None,
+        inputs: files,
+        origin: state.shared.place.map(|place| ClusterTaskId { place, task: id }),
+        ..envelope.clone()
+    }
 }
 
 /// Arguments of a task as they travel.

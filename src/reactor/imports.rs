@@ -2,7 +2,7 @@
 
 use tracer_core::count::Size;
 use tracer_core::task::{AttemptReport, Failure, Outcome, TaskId};
-use tracer_ipc::protocol::{SharedEnd, ToAgent, Written, encode_report};
+use tracer_ipc::protocol::{BorrowedEnd, ToAgent, Written, encode_report};
 
 use crate::{
     effects::Effects,
@@ -25,13 +25,21 @@ pub(crate) struct Here<'a> {
     pub is_followed: bool,
 }
 
-/// Returns what the agent is told of the end of an import.
-pub(crate) fn message_of_end(import: &Imported) -> Option<ToAgent> {
+/// Tells the agent the end of an import, if it has ended.
+pub(crate) fn tell_end(import: &mut Imported, effects: &mut impl Effects) {
     let id = import.id;
-    import.end.clone().map(|end| match end {
-        ImportEnd::Outcome { attempt, end } => ToAgent::Ended { id, attempt, end },
-        ImportEnd::GivenBack { attempt, has_begun } => ToAgent::GivenBack { id, attempt, has_begun },
-    })
+    // Lent to the message rather than copied.
+    let message = match import.end.take() {
+        Some(ImportEnd::Outcome { attempt, end }) => ToAgent::Ended { id, attempt, end },
+        Some(ImportEnd::GivenBack { attempt, has_begun }) => ToAgent::GivenBack { id, attempt, has_begun },
+        None => return,
+    };
+    effects.to_agent(&message);
+    import.end = match message {
+        ToAgent::Ended { attempt, end, .. } => Some(ImportEnd::Outcome { attempt, end }),
+        ToAgent::GivenBack { attempt, has_begun, .. } => Some(ImportEnd::GivenBack { attempt, has_begun }),
+        _ => None,
+    };
 }
 
 /// Notes how an import has ended here: it has its outcome; or the head stops, has no process for it or may have lost it, and it is given back to whoever takes it.
@@ -54,25 +62,25 @@ pub(crate) fn note_end(
         // An attempt that had not begun is not counted, and the claim is for the next one.
         ImportEnd::GivenBack { attempt: if has_begun { attempt } else { attempt + 1 }, has_begun }
     } else {
-        let outcome = match &ended.outcome {
-            Outcome::Stored(stored) if stored.bytes > here.max_shared_value => Outcome::Failed(Failure::Result {
+        let refused = match &ended.outcome {
+            Outcome::Stored(stored) if stored.bytes > here.max_shared_value => Some(Outcome::Failed(Failure::Result {
                 message: format!(
                     "the result takes {}, but at most {} are shared over a queue\n\
                      (hint: start the node with a larger --max-shared-value, or write it to a place that all nodes reach, and return its name)",
                     Size(stored.bytes),
                     Size(here.max_shared_value)
                 ),
-            }),
-            outcome => outcome.clone(),
+            })),
+            _ => None,
         };
-        let end = SharedEnd {
+        let end = BorrowedEnd {
             attempt,
-            outcome,
+            outcome: refused.as_ref().unwrap_or(&ended.outcome),
             digest: None,
             started_unix_nano: ended.started_unix_nano,
             ended_unix_nano: ended.ended_unix_nano,
-            past: past.to_vec(),
-            node_id: here.node_id.into(),
+            past,
+            node_id: here.node_id,
             worker: ended.worker.zip(ended.worker_pid),
             written: written.map(|size| Written { from_attempt: import.first_attempt, size }),
         };
@@ -80,9 +88,7 @@ pub(crate) fn note_end(
         ImportEnd::Outcome { attempt: attempt.max(import.first_attempt), end: end.encode() }
     };
     import.end = Some(end);
-    if let Some(message) = message_of_end(import) {
-        effects.to_agent(&message);
-    }
+    tell_end(import, effects);
 }
 
 /// Notes that an attempt at an import has failed, and that the next one follows here.

@@ -1,12 +1,14 @@
 //! Tasks that are shared with other nodes: inputs from the agent, and what it is told. This head is the *origin* of the tasks that it has put into queues, and
 //! the *holder* of those that it runs for others.
 
+use std::sync::Arc;
+
 use tracer_core::count::Count;
 use tracer_core::task::{
     ActorRole, Envelope, Failure, FunctionSpec, JobId, Outcome, Refusal, SpanLink, TaskId, TaskSpec,
 };
 use tracer_core::{ClusterTaskId, PlaceId};
-use tracer_ipc::protocol::{Accepted, ClaimedBy, Import, LostElsewhere, SharedEnd, Stop, ToAgent};
+use tracer_ipc::protocol::{Accepted, ClaimedBy, Import, ImportedTask, LostElsewhere, SharedEnd, Stop, ToAgent};
 
 use crate::{
     actors::life,
@@ -47,16 +49,15 @@ pub fn on_agent(state: &mut State, effects: &mut impl Effects) {
     shared.on_the_way.clear();
     // What is known of one task of a bundle counts once it is known which of them there are.
     for import in shared.imports.values() {
-        effects.to_agent(&ToAgent::Open { token: import.token.to_vec(), attempt: import.first_attempt });
+        let (id, token) = (import.id, import.token.to_vec());
+        effects.to_agent(&ToAgent::Open { id, token, attempt: import.first_attempt });
     }
-    for import in shared.imports.values() {
+    for import in shared.imports.values_mut() {
         for (attempt, is_crash, report) in &import.failed {
             let (attempt, is_crash, report) = (*attempt, *is_crash, report.clone());
             effects.to_agent(&ToAgent::AttemptFailed { id: import.id, attempt, is_crash, report });
         }
-        if let Some(message) = imports::message_of_end(import) {
-            effects.to_agent(&message);
-        }
+        imports::tell_end(import, effects);
     }
     shared.to_share = shared.open.keys().collect();
     shared.gathered = None;
@@ -79,17 +80,18 @@ pub(crate) fn hand_over(state: &mut State, effects: &mut impl Effects, now: Now)
             if may_wait && bundling::takes_more(state, id) {
                 return state.shared.to_share.push_front(id);
             }
-            let count = bundling::count_from(state, id);
-            if count > 1 && effects.journal_bundle(id, count) {
+            if let Some((count, message)) = bundling::begin(state, effects, id)
+                && effects.journal_bundle(id, count)
+            {
                 state.shared.bundles.insert(id, Bundle { count, open: count, claim: None });
+                drop_from_front(state, id, count);
+                tell(state, effects, id, &message);
+                continue;
             }
         }
         match state.shared.bundle_of(id) {
             Some((first, count)) => {
-                let rest = |waiting: &TaskId| (first.0..first.0 + u64::from(count)).contains(&waiting.0);
-                while state.shared.to_share.front().is_some_and(rest) {
-                    state.shared.to_share.pop_front();
-                }
+                drop_from_front(state, first, count);
                 if let Some(message) = bundling::message(state, effects, first, count) {
                     tell(state, effects, first, &message);
                 }
@@ -100,6 +102,14 @@ pub(crate) fn hand_over(state: &mut State, effects: &mut impl Effects, now: Now)
                 None => {}
             },
         }
+    }
+}
+
+/// Takes the tasks of a bundle off the front of those that are to be handed over.
+fn drop_from_front(state: &mut State, first: TaskId, count: u32) {
+    let rest = |waiting: &TaskId| (first.0..first.0 + u64::from(count)).contains(&waiting.0);
+    while state.shared.to_share.front().is_some_and(rest) {
+        state.shared.to_share.pop_front();
     }
 }
 
@@ -253,26 +263,43 @@ pub fn on_shared_lost(
 
 fn end(state: &mut State, effects: &mut impl Effects, id: TaskId, attempt: u32, ended: TaskEnd) {
     let Some(task) = state.tasks.get_mut(id) else { return };
+    // The engine has no argument of a task that went in a bundle.
+    let has_values = matches!(ended.outcome, Outcome::Stored(_) | Outcome::Failed(_));
+    let has_values = has_values || state.shared.bundle_of(id).is_none();
     if !state.shared.close(id, task.job) {
         return;
     }
     task.attempt = attempt;
     task.advance(id, Event::LetGo, &mut state.tally);
     lifecycle::end_task(state, effects, id, ended);
-    // What the agent is told follows what is in the journal.
-    effects.to_agent(&ToAgent::Taken(id));
+    if has_values {
+        // What the agent is told follows what is in the journal.
+        effects.to_agent(&ToAgent::Taken(id));
+    }
 }
 
-/// Takes a task of another node in. What cannot be run here fails at once.
+/// Takes tasks of another node in. What cannot be run here fails at once.
 pub fn on_import(state: &mut State, effects: &mut impl Effects, import: Import<'_>, now: Now) {
-    state.shared.imports_seen += 1;
+    state.shared.imports_seen += import.tasks.len() as u64;
     let Some(job) = state.shared.job else { return };
-    if state.shared.imports_by_id.contains_key(&import.id) {
-        effects.log(format!("task {} came twice from the agent", import.id));
-        return drop_files(state, &import);
+    let token: Arc<[u8]> = (&*import.token).into();
+    import.tasks.iter().for_each(|task| take_in(state, effects, (&import, task), (&token, job), now));
+}
+
+fn take_in(
+    state: &mut State,
+    effects: &mut impl Effects,
+    (import, imported): (&Import<'_>, &ImportedTask<'_>),
+    (token, job): (&Arc<[u8]>, JobId),
+    now: Now,
+) {
+    let shared_id = import.id_of(imported);
+    if state.shared.imports_by_id.contains_key(&shared_id) {
+        effects.log(format!("task {shared_id} came twice from the agent"));
+        return drop_files(state, import, imported);
     }
     let of_arguments = import.problem.clone().map(|message| Failure::Arguments { message });
-    let decoded = Envelope::decode(&import.envelope);
+    let decoded = Envelope::decode(&imported.envelope);
     let of_envelope = || match &decoded {
         Ok(envelope) => check(state, envelope),
         Err(error) => Some(format!("this node cannot read the task: {error}")),
@@ -281,16 +308,16 @@ pub fn on_import(state: &mut State, effects: &mut impl Effects, import: Import<'
     // Of what cannot be read nothing is kept but that it failed.
     let placeholder = if problem.is_some() { placeholder() } else { Vec::new() };
     let (bytes, envelope) = match decoded {
-        Ok(envelope) if problem.is_none() => (&*import.envelope, envelope),
+        Ok(envelope) if problem.is_none() => (&*imported.envelope, envelope),
         _ => {
-            drop_files(state, &import);
+            drop_files(state, import, imported);
             let Ok(envelope) = Envelope::decode(&placeholder) else { return };
             (&*placeholder, envelope)
         }
     };
-    let submission =
-        Submission { driver: None, tag: 0, job, bytes, envelope, queued_unix_nano: import.submitted_unix_nano };
-    let (mut task, _) = submit::new_task(state, submission, import.submitted_unix_nano);
+    let submitted_unix_nano = imported.submitted_unix_nano;
+    let submission = Submission { driver: None, tag: 0, job, bytes, envelope, queued_unix_nano: submitted_unix_nano };
+    let (mut task, _) = submit::new_task(state, submission, submitted_unix_nano);
     (task.is_import, task.is_shared) = (true, false);
     task.key = None;
     task.attempt = import.attempt.saturating_sub(1);
@@ -301,28 +328,27 @@ pub fn on_import(state: &mut State, effects: &mut impl Effects, import: Import<'
     let id = state.tasks.insert(task);
     life::on_task(state, id);
     if problem.is_none() && !import.lost.is_empty() {
-        let lost = (&*import.lost, import.submitted_unix_nano);
-        let (last, are_written) = stand_in(effects, (id, job, Some(import.id)), lost, &import.envelope);
+        let lost = (&*import.lost, submitted_unix_nano);
+        let (last, are_written) = stand_in(effects, (id, job, Some(shared_id)), lost, &imported.envelope);
         // The attempt that follows has a link to it.
         if let Some(task) = state.tasks.get_mut(id) {
             task.past.get_or_insert_default().span = last;
         }
         if are_written {
-            effects.to_agent(&ToAgent::StoodIn { id: import.id, attempt: import.attempt });
+            effects.to_agent(&ToAgent::StoodIn { id: shared_id, attempt: import.attempt });
         }
     }
-    let (token, first_attempt) = (import.token.as_ref().into(), import.attempt);
     let imported = Imported {
-        id: import.id,
-        token,
-        first_attempt,
+        id: shared_id,
+        token: token.clone(),
+        first_attempt: import.attempt,
         end: None,
         is_given_back: false,
         is_superseded: false,
         failed: Vec::new(),
     };
     state.shared.imports.insert(id, imported);
-    state.shared.imports_by_id.insert(import.id, id);
+    state.shared.imports_by_id.insert(shared_id, id);
     match problem {
         Some(failure) => lifecycle::end_task(state, effects, id, lifecycle::unstarted(failure, now)),
         None => waiting::queue_or_hold(state, id),
@@ -378,8 +404,8 @@ fn check(state: &State, envelope: &Envelope<'_>) -> Option<String> {
 }
 
 /// Removes the files of the arguments of an import that makes no task. Where the agent knows a problem there are none, and whatever is named is another node's.
-fn drop_files(state: &mut State, import: &Import<'_>) {
-    if let (None, Ok(envelope)) = (&import.problem, Envelope::decode(&import.envelope)) {
+fn drop_files(state: &mut State, import: &Import<'_>, task: &ImportedTask<'_>) {
+    if let (None, Ok(envelope)) = (&import.problem, Envelope::decode(&task.envelope)) {
         values::drop_files(state, &envelope);
     }
 }
@@ -408,11 +434,13 @@ pub fn on_superseded(state: &mut State, effects: &mut impl Effects, id: ClusterT
     cancel::on_cancel(state, effects, task, None, now);
 }
 
-/// Notes that the end of an import is in its record, or counts for nothing.
-pub fn on_settled(state: &mut State, id: ClusterTaskId) {
-    if let Some(task) = state.shared.imports_by_id.remove(&id) {
-        state.shared.imports.remove(&task);
-        values::on_settled(state, task);
+/// Notes that the ends of this many imports, which have ids in a row, are in their records, or count for nothing.
+pub fn on_settled(state: &mut State, first: ClusterTaskId, count: u32) {
+    for task in (first.task.0..first.task.0.saturating_add(count.into())).map(TaskId) {
+        if let Some(task) = state.shared.imports_by_id.remove(&ClusterTaskId { task, ..first }) {
+            state.shared.imports.remove(&task);
+            values::on_settled(state, task);
+        }
     }
 }
 

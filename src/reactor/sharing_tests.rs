@@ -58,8 +58,7 @@ fn import(envelope: &Envelope<'_>) -> Import<'static> {
         failures: 0,
         crashes: 0,
         lost: Vec::new(),
-        submitted_unix_nano: 500,
-        envelope: bytes.into(),
+        tasks: vec![ImportedTask { place: 0, submitted_unix_nano: 500, envelope: bytes.into() }],
         problem: None,
     }
 }
@@ -162,7 +161,7 @@ fn where_no_process_may_be_had_a_child_in_a_queue_is_taken_back_and_runs_in_the_
     story.result(1, lease, 1_000);
     let is_end = |it: &&ToAgent| matches!(it, ToAgent::Ended { id, attempt: 1, .. } if *id == own);
     assert_eq!(story.effects.to_agent.iter().filter(is_end).count(), 1);
-    on_settled(&mut story.state, own);
+    on_settled(&mut story.state, own, 1);
     let end = end_of(Outcome::Returned(vec![1]));
     on_shared_ended(&mut story.state, &mut story.effects, child, &end, story.now);
     story.check();
@@ -389,7 +388,7 @@ fn the_file_of_a_result_is_kept_until_the_agent_has_it_in_the_engine_and_one_abo
         on_result_forgotten(&mut story.state, local);
         follow_up::follow_up(&mut story.state, &mut story.effects, story.now);
         assert_eq!(story.effects.unused_values, ["4", "6"], "the argument went with the task");
-        on_settled(&mut story.state, ID);
+        on_settled(&mut story.state, ID, 1);
         let next = story.submit_with(None, false);
         let lease = story.schedule()[0];
         story.claim(lease.0, lease.1);
@@ -484,7 +483,7 @@ fn a_task_of_another_node_runs_outside_of_the_journal_and_its_end_is_kept_until_
     assert_eq!(SharedEnd::decode(end).unwrap().outcome, Outcome::Returned(vec![1]));
     on_agent(&mut story.state, &mut story.effects);
     assert_eq!(ended(&story), 2, "nobody has settled it");
-    on_settled(&mut story.state, ID);
+    on_settled(&mut story.state, ID, 1);
     on_agent(&mut story.state, &mut story.effects);
     assert_eq!(ended(&story), 2);
     story.check();
@@ -541,7 +540,9 @@ fn what_another_node_sends_is_run_only_if_it_may_be() {
         Envelope { submitter: Some(TaskId(1)), ..plain(NEVER_AGAIN) },
     ];
     let mut imports: Vec<_> = hostile.iter().map(import).collect();
-    imports.push(Import { envelope: b"\xff\xff nobody's".into(), ..import(&plain(NEVER_AGAIN)) });
+    let mut unreadable = import(&plain(NEVER_AGAIN));
+    unreadable.tasks[0].envelope = b"\xff\xff nobody's".into();
+    imports.push(unreadable);
     for import in imports {
         let mut story = joined(1);
         on_import(&mut story.state, &mut story.effects, import, story.now);
@@ -940,7 +941,7 @@ fn what_waits_for_a_process_that_none_will_give_is_given_back_to_its_queue() {
     story.wait(1, 1, 1, &[child]);
     story.schedule();
     assert_eq!(given_back(&story), 1, "every process waits");
-    on_settled(&mut story.state, id);
+    on_settled(&mut story.state, id, 1);
     story.check();
     // It may come again.
     on_import(&mut story.state, &mut story.effects, of_other.clone(), story.now);

@@ -463,6 +463,11 @@ impl<'a> Envelope<'a> {
         bytes.first().is_some_and(|&flags| u16::from(flags) & HAS_CLOCKS != 0)
     }
 
+    /// Returns whether an encoded envelope has [`inputs`](Self::inputs). True for what is too short to be one.
+    pub fn has_inputs(bytes: &[u8]) -> bool {
+        bytes.first_chunk().is_none_or(|flags| u16::from_le_bytes(*flags) & HAS_INPUTS != 0)
+    }
+
     /// [`traces_runtime`](Self::traces_runtime) of an encoded envelope.
     pub fn traces_runtime_of(bytes: &[u8]) -> bool {
         bytes.first().is_some_and(|&flags| u16::from(flags) & TRACES_RUNTIME != 0)

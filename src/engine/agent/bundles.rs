@@ -7,12 +7,12 @@ use std::sync::Arc;
 use tracer_core::ClusterTaskId;
 use tracer_core::codec::WireError;
 use tracer_core::task::TaskId;
-use tracer_ipc::protocol::{OpenTask, OpenTasks};
+use tracer_ipc::protocol::{OpenTask, OpenTasks, SharedEnd};
 
 use super::places::Places;
 use super::{
-    Agent, Asked, Effect, Held, Import, Known, NotStored, QUESTIONS, Share, SharingBundle, ToHead, Token, claimed_by,
-    sight_of,
+    Agent, Asked, Effect, EndedTogether, Held, Import, ImportBundle, Known, LOOKS, NotStored, QUESTIONS, Share,
+    SharingBundle, ToHead, Token, claimed_by, sight_of,
 };
 use crate::bundle::{BundleEvent, BundleRecord, Member, change_bundle, member, place_of};
 use crate::interface::{Answer, Delivery, Handle, RecordKey, Request, Tier};
@@ -59,7 +59,7 @@ pub(super) struct HeldBundle {
     count: u32,
     run_ns: u64,
     /// The message; none if an agent before this one had it.
-    message: Option<Vec<u8>>,
+    message: Option<Arc<Vec<u8>>>,
     /// Places of tasks that this node claims or runs.
     open: Places,
     /// Places of those that the head is not to have yet, because its queue takes no more slots, with their claims.
@@ -128,16 +128,10 @@ impl Agent {
     /// Takes a bundle of tasks that the head has accepted for a queue.
     pub fn on_share_bundle(&mut self, first: TaskId, sharing: SharingBundle, now_ns: u64) {
         let SharingBundle { queue, crash_limit, count, run_ns, tasks, is_new, is_stored } = sharing;
-        let terms = Terms { at_most_once: false, crash_limit };
-        let queue: Arc<str> = queue.into();
         let id = self.id(first);
         let open = tasks.iter().map(|task| place_of(id, ClusterTaskId { task: task.id, ..id })).collect();
-        for task in tasks.iter() {
-            let share = Share { bundle: Some(first), ..Share::new(queue.clone(), Tier::Second, terms, now_ns) };
-            self.shares.insert(task.id, Box::new(share));
-        }
         let bundle = SharedBundle {
-            queue,
+            queue: queue.into(),
             crash_limit,
             count,
             run_ns,
@@ -206,6 +200,7 @@ impl Agent {
 
     fn refuse_bundle(&mut self, first: TaskId, why: NotStored) {
         self.for_each_shared(first, |agent, task| drop(agent.remove_share(task)));
+        self.shared_bundles.remove(&first);
         self.tell(ToHead::NotStored(first, why));
     }
 
@@ -218,8 +213,7 @@ impl Agent {
 
     /// Does something with each task of a bundle that has not ended.
     fn for_each_shared(&mut self, first: TaskId, mut act: impl FnMut(&mut Agent, TaskId)) {
-        let (id, open) = (self.id(first), self.shared_bundles.get(&first).map(|bundle| bundle.open));
-        open.into_iter().flat_map(Places::iter).for_each(|place| act(self, member(id, place).task));
+        self.open_of(first).for_each(|task| act(self, task));
     }
 
     pub(super) fn on_bundle_looked_at(&mut self, first: TaskId, answer: Answer) {
@@ -246,10 +240,70 @@ impl Agent {
 
     /// Notes that the record of a bundle of this node has changed.
     pub(super) fn on_bundle_record(&mut self, id: ClusterTaskId, record: &[u8]) {
+        let is_open =
+            |agent: &Agent| id.place == agent.settings.own.place && agent.shared_bundles.contains_key(&id.task);
+        if is_open(self)
+            && let Some(ended) = BundleRecord::all_ended(record)
+        {
+            self.on_all_ended(id.task, &ended, record);
+        }
+        if !is_open(self) {
+            return;
+        }
         match BundleRecord::decode(record) {
             Ok(record) => self.on_shared_bundle(id, &record),
             Err(error) => self.note_unread(RecordKey::Bundle(id), &error),
         }
+    }
+
+    /// Ends the tasks of a bundle of this node that have ended by its record, as all of them have, but for those of which more is to be done here than to tell
+    /// the head.
+    fn on_all_ended(&mut self, first: TaskId, ended: &[(u32, &[u8])], record: &[u8]) {
+        self.note_bundle_stored(first);
+        let (id, shared) = (self.id(first), &self.shares);
+        let Some(bundle) = self.shared_bundles.get_mut(&first) else { return };
+        let is_plain = |place: &u32| {
+            let outcome = ended.get(*place as usize).map(|(_, outcome)| *outcome);
+            !shared.contains_key(&member(id, *place).task) && outcome.is_some_and(|it| !SharedEnd::has_stored(it))
+        };
+        let places: Places = bundle.open.iter().filter(is_plain).collect();
+        if places.is_empty() {
+            return;
+        }
+        places.iter().for_each(|place| bundle.open.remove(place));
+        if bundle.open.is_empty() {
+            self.shared_bundles.remove(&first);
+        }
+        self.tell(ToHead::EndedTogether(EndedTogether { first, record: record.into(), places }));
+    }
+
+    /// Makes the share of a task by itself that has none because it is in a bundle with others, and nothing has happened to it but to all of them.
+    pub(super) fn share_by_itself(&mut self, task: TaskId) {
+        if !self.shares.contains_key(&task)
+            && let Some((first, bundle)) = self.bundle_with(task)
+        {
+            let terms = Terms { at_most_once: false, crash_limit: bundle.crash_limit };
+            let share = Share::new(bundle.queue.clone(), Tier::Second, terms, bundle.since_ns);
+            self.shares.insert(task, Box::new(Share { bundle: Some(first), ..share }));
+        }
+    }
+
+    /// Returns the bundle of this node that has a task which has not ended, with its first task.
+    pub(super) fn bundle_with(&self, task: TaskId) -> Option<(TaskId, &SharedBundle)> {
+        let (first, bundle) = self.shared_bundles.range(..=task).next_back()?;
+        let place = place_of(self.id(*first), self.id(task));
+        bundle.open.contains(place).then_some((*first, bundle))
+    }
+
+    /// Returns the number of tasks of this node's bundles that have not ended.
+    pub(super) fn open_in_bundles(&self) -> usize {
+        self.shared_bundles.values().map(|bundle| bundle.open.len()).sum()
+    }
+
+    /// Returns the tasks of a bundle of this node that have not ended.
+    pub(super) fn open_of(&self, first: TaskId) -> impl Iterator<Item = TaskId> + use<> {
+        let (id, open) = (self.id(first), self.shared_bundles.get(&first).map(|bundle| bundle.open));
+        open.into_iter().flat_map(Places::iter).map(move |place| member(id, place).task)
     }
 
     /// Takes in what the record of a bundle is now, if it is one of this node.
@@ -268,6 +322,7 @@ impl Agent {
             if let Some(Record::Ended(end)) = base {
                 return agent.on_ended(task, end);
             }
+            agent.share_by_itself(task);
             let Some(share) = agent.shares.get_mut(&task).filter(|share| share.ending.is_none()) else { return };
             let was_apart = std::mem::replace(&mut share.is_apart, true);
             share.base = base.clone().map(Box::new);
@@ -320,11 +375,10 @@ impl Agent {
         self.shared_bundles.values_mut().for_each(|bundle| bundle.is_old |= bundle.is_sent);
     }
 
-    /// Has a bundle looked at of which nothing was heard for so long.
-    pub(super) fn look_at_bundle_again(&mut self, first: TaskId, now_ns: u64, interval_ns: u64) {
-        if let Some(bundle) = self.shared_bundles.get_mut(&first)
-            && now_ns.saturating_sub(bundle.looked_ns) >= interval_ns
-        {
+    /// Has some of the bundles looked at of which nothing was heard for so long.
+    pub(super) fn look_at_bundles_again(&mut self, now_ns: u64, interval_ns: u64) {
+        let is_due = |bundle: &&mut SharedBundle| now_ns.saturating_sub(bundle.looked_ns) >= interval_ns;
+        for bundle in self.shared_bundles.values_mut().filter(is_due).take(LOOKS) {
             (bundle.looked_ns, bundle.is_old, bundle.is_overdue) = (now_ns, true, true);
         }
     }
@@ -397,7 +451,7 @@ impl Agent {
         bundle.handle = handle.clone();
         bundle.is_quiet = false;
         bundle.run_ns = run_ns;
-        bundle.message.get_or_insert(message);
+        bundle.message.get_or_insert_with(|| message.into());
         let mark = Mark { node_id: self.settings.node_id.clone(), unix_nano: now_unix_nano };
         if bundle.is_settled {
             if self.is_full_of_singles && !bundle.let_go.is_empty() {
@@ -444,13 +498,14 @@ impl Agent {
         }
         let is_limited = self.bundles.get(&first).is_some_and(|bundle| self.most_of(&bundle.queue) < self.slots);
         let Some(bundle) = self.bundles.get_mut(&first).filter(|bundle| !bundle.is_imported) else { return };
-        let Some(message) = bundle.message.as_deref().and_then(|message| BundleMessage::decode(message).ok()) else {
-            return;
-        };
+        let Some(message) = bundle.message.clone() else { return };
+        let Ok(BundleMessage { tasks, .. }) = BundleMessage::decode(&message) else { return };
         bundle.is_imported = true;
-        let of_all = Arc::new(claim.clone());
         let (queue, handle, terms, count) = (&bundle.queue, &bundle.handle, bundle.terms, bundle.count);
-        for BundledTask { place, submitted_unix_nano, envelope } in message.tasks {
+        let bundle_of = Some((first.task, count));
+        let token = Token { id: first, queue: queue.clone(), handle: handle.clone(), terms, bundle: bundle_of };
+        let (mut places, mut here) = (Places::default(), Places::default());
+        for BundledTask { place, submitted_unix_nano, envelope } in tasks {
             let id = member(first, place);
             if self.held.contains_key(&id) {
                 // This node has taken it back, and the engine has lost that.
@@ -464,18 +519,24 @@ impl Agent {
                 bundle.waiting.insert(place, claim.clone());
                 continue;
             }
-            let held = Held { bundle: Some(first), attempt: Some(claim.attempt), ..Held::new(queue, handle, terms) };
-            self.held.insert(id, held);
+            here.insert(place);
             let of_task = TaskMessage { submitted_unix_nano, terms, envelope, digests: &[] };
-            let problem = of_task.values(id).err();
-            let problem = problem.map(|error| format!("this node cannot read which arguments it has: {error}"));
-            let (queue, handle) = (queue.clone(), handle.clone());
-            let token = Token { id, queue, handle, terms, bundle: Some((first.task, count)) };
             self.told += 1;
             self.demands.note_told(1);
-            let (claim, envelope) = (of_all.clone(), envelope.to_vec());
+            let Err(error) = of_task.values(id) else {
+                places.insert(place);
+                continue;
+            };
+            let problem = Some(format!("this node cannot read which arguments it has: {error}"));
+            let (token, claim, envelope) = (Token { id, ..token.clone() }, claim.clone(), envelope.to_vec());
             let import = Import { token, claim, submitted_unix_nano, envelope, problem };
             self.effects.push(Effect::Tell(ToHead::Import(import)));
+        }
+        let held = Held { bundle: Some(first), attempt: Some(claim.attempt), ..Held::new(queue, handle, terms) };
+        self.held.insert_together(first, here, held);
+        if !places.is_empty() {
+            let together = ImportBundle { token, claim: claim.clone(), message, places };
+            self.effects.push(Effect::Tell(ToHead::ImportBundle(together)));
         }
         self.is_due_soon = true;
         self.import_waiting(first);
@@ -631,12 +692,11 @@ impl Agent {
         bundle.is_to_return |= record.is_none();
         // Those that an agent before this one did not hand over to the head are for others.
         bundle.is_to_return |= bundle.is_imported && bundle.lacks_tasks();
-        let mut for_others = None;
+        let (mut for_others, mut settled) = (None, Places::default());
         for place in collected {
             let id = member(first, *place);
             bundle.open.remove(*place);
             bundle.waiting.remove(place);
-            self.held.remove(&id);
             let event = self.changes.remove(&id).and_then(|mut change| change.todo.pop_front());
             if matches!(event, Some(Event::GivenBack { .. })) {
                 bundle.is_to_return = true;
@@ -646,7 +706,11 @@ impl Agent {
                     for_others = Some(bundle.handle.clone());
                 }
             }
-            self.effects.push(Effect::Tell(ToHead::Settled(id)));
+            settled.insert(*place);
+        }
+        self.held.forget_together(first, settled);
+        for (place, count) in settled.runs() {
+            self.effects.push(Effect::Tell(ToHead::Settled(member(first, place), count)));
         }
         let (open, is_imported) = (bundle.open, bundle.is_imported);
         bundle.record = record.filter(|_| !open.is_empty() || !is_imported).cloned();
@@ -1022,7 +1086,7 @@ impl HeldBundle {
         let is_lacking = |bytes: &[u8]| {
             BundleMessage::decode(bytes).is_ok_and(|all| all.tasks.iter().any(|task| !self.open.contains(task.place)))
         };
-        self.open.len() < self.count as usize && self.message.as_deref().is_none_or(is_lacking)
+        self.open.len() < self.count as usize && self.message.as_ref().is_none_or(|message| is_lacking(message))
     }
 
     fn new(queue: Arc<str>, handle: Handle, terms: Terms, count: u32) -> HeldBundle {

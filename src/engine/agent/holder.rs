@@ -16,7 +16,7 @@ use crate::message::{BundleMessage, TaskMessage, Told, value_of, with_files, wit
 use crate::record::{Claim, Event, Mark, Record, Sight, Terms};
 
 /// A claim whose arguments are to be got.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct Fetch {
     pub(super) claim: Claim,
     pub(super) values: Vec<ValueKey>,
@@ -36,7 +36,7 @@ pub(super) struct Giving {
 }
 
 /// A message that this node has, whose task it claims or runs.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct Held {
     pub(super) queue: Arc<str>,
     pub(super) handle: Handle,
@@ -386,7 +386,7 @@ impl Agent {
     }
 
     pub(super) fn on_given_back(&mut self, id: ClusterTaskId) {
-        self.tell(ToHead::Settled(id));
+        self.tell(ToHead::Settled(id, 1));
         let bundle = self.held.get(&id).and_then(|held| held.bundle);
         let of_bundle = bundle.and_then(|first| self.return_bundle(first));
         let is_let_go = of_bundle.is_some();
@@ -469,7 +469,7 @@ impl Agent {
         held.is_short = self.run_times.short_ns(held.function).is_some();
         self.is_due_soon |= held.is_short;
         let token = Token { id, queue, handle, terms, bundle: of_bundle };
-        self.tell(ToHead::Import(Import { token, claim: claim.into(), submitted_unix_nano, envelope, problem }));
+        self.tell(ToHead::Import(Import { token, claim, submitted_unix_nano, envelope, problem }));
     }
 
     /// Gets the next large argument of a task that this node has claimed.

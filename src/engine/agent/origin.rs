@@ -122,6 +122,14 @@ impl Agent {
         self.go_on_sharing(task);
     }
 
+    /// Returns whether a task of this node is in a queue, and its end is not known.
+    pub(super) fn is_open(&self, task: TaskId) -> bool {
+        match self.shares.get(&task) {
+            Some(share) => share.ending.is_none(),
+            None => self.bundle_with(task).is_some(),
+        }
+    }
+
     /// Notes that the head has written down the end of a task: nobody needs its values any more.
     pub fn on_taken(&mut self, task: TaskId) {
         if !self.shares.contains_key(&task) {
@@ -151,14 +159,14 @@ impl Agent {
         let due: Vec<_> = self.shares.range_from(next).map(|(task, _)| task).take(LOOKS).collect();
         self.looked_at_last = due.last().copied();
         for task in due {
-            let Some(share) = self.shares.get_mut(&task) else { continue };
-            if let Some(first) = share.bundle {
-                self.look_at_bundle_again(first, now_ns, interval_ns);
-            } else if now_ns.saturating_sub(share.looked_ns) >= interval_ns {
+            let share = self.shares.get_mut(&task).filter(|share| share.bundle.is_none());
+            let Some(share) = share else { continue };
+            if now_ns.saturating_sub(share.looked_ns) >= interval_ns {
                 (share.looked_ns, share.is_old, share.is_overdue) = (now_ns, true, true);
                 self.puts_again(task);
             }
         }
+        self.look_at_bundles_again(now_ns, interval_ns);
     }
 
     /// Takes the next step of a task that the engine may not have.
@@ -221,7 +229,12 @@ impl Agent {
 
     /// Forgets a task of this node.
     pub(super) fn remove_share(&mut self, task: TaskId) -> Option<Share> {
-        let share = self.shares.remove(&task)?;
+        let Some(share) = self.shares.remove(&task) else {
+            if let Some((first, _)) = self.bundle_with(task) {
+                self.forget_shared(first, task);
+            }
+            return None;
+        };
         self.follow_no_more(task);
         if let Some(first) = share.bundle {
             self.forget_shared(first, task);
@@ -237,6 +250,7 @@ impl Agent {
 
     /// Ends a task of this head with an outcome, if nobody has begun it; else its holder is told to end it, if it `stops` there.
     pub fn on_withdraw(&mut self, task: TaskId, outcome: Vec<u8>, stops: Option<Stop>) {
+        self.share_by_itself(task);
         let Some(share) = self.shares.get(&task) else { return };
         let is_sent = share.bundle.map_or(share.is_sent, |first| self.is_bundle_sent(first));
         if !is_sent {
@@ -270,6 +284,7 @@ impl Agent {
     /// Takes a task of this node back, unless somebody has begun it: the head is to run it in a worker that waits for it. The time is in nanoseconds since the
     /// Unix epoch.
     pub fn on_take_back(&mut self, task: TaskId, now_unix_nano: u64) {
+        self.share_by_itself(task);
         // One that is another node's is in its place in the queue.
         if let Some(share) = self.shares.get_mut(&task).filter(|_| !self.follows.contains_key(&task)) {
             share.taken_back = Some(now_unix_nano);
@@ -302,6 +317,7 @@ impl Agent {
 
     /// Hands a task to the head that this node has taken back. Its message stays in the queue, and whoever it comes to finds the record.
     pub(super) fn hold_own(&mut self, id: ClusterTaskId, claim: Claim) {
+        self.share_by_itself(id.task);
         let Some(share) = self.shares.get_mut(&id.task) else {
             let by = self.settings.own;
             return self.bring_about(id, Event::NotRun { by });
@@ -324,6 +340,7 @@ impl Agent {
             RecordKey::Bundle(id) => return self.on_bundle_record(id, record),
         };
         let Some(task) = self.task_of(id) else { return };
+        self.share_by_itself(task);
         let record = Record::decode(record);
         if let Some(share) = self.shares.get_mut(&task) {
             // Whoever has it keeps its message.
@@ -357,6 +374,7 @@ impl Agent {
 
     pub(super) fn on_ended(&mut self, task: TaskId, end: End) {
         let id = self.id(task);
+        self.share_by_itself(task);
         let Some(share) = self.shares.get_mut(&task).filter(|share| share.ending.is_none()) else { return };
         if let End::Outcome { attempt, outcome, .. } = &end
             && let Some((shared, stored)) = value_of(outcome)

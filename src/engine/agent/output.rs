@@ -35,7 +35,7 @@ impl Agent {
 
     fn tell_output(&mut self, message: OutputMessage) {
         let OutputMessage { id, place, node_id, output } = message;
-        if self.shares.get(&id.task).is_some_and(|share| share.ending.is_none()) {
+        if self.is_open(id.task) {
             self.tell(ToHead::Output { task: id.task, place, node_id, output });
         }
     }

@@ -38,6 +38,12 @@ impl Places {
         self.0.iter().all(|word| *word == 0)
     }
 
+    /// Returns the last place.
+    pub(super) fn last(&self) -> Option<u32> {
+        let (number, word) = self.0.iter().enumerate().rfind(|(_, word)| **word != 0)?;
+        Some(number as u32 * 64 + word.ilog2())
+    }
+
     /// Returns the places in their order.
     pub(super) fn iter(self) -> impl Iterator<Item = u32> {
         let of_word = |(number, mut word): (u32, u64)| {
@@ -48,6 +54,19 @@ impl Places {
             })
         };
         (0..).zip(self.0).flat_map(of_word)
+    }
+
+    /// Returns the places in their order, as first ones and numbers of those in a row.
+    pub(super) fn runs(self) -> impl Iterator<Item = (u32, u32)> {
+        let mut places = self.iter().peekable();
+        std::iter::from_fn(move || {
+            let first = places.next()?;
+            let mut count = 1;
+            while places.next_if_eq(&(first + count)).is_some() {
+                count += 1;
+            }
+            Some((first, count))
+        })
     }
 }
 
@@ -81,6 +100,10 @@ mod tests {
                 prop_assert_eq!((places.len(), places.is_empty()), (expected.len(), expected.is_empty()));
             }
             prop_assert!(places.iter().eq(expected.iter().copied()));
+            prop_assert_eq!(places.last(), expected.last().copied());
+            let runs: Vec<_> = places.runs().collect();
+            prop_assert!(runs.iter().flat_map(|(first, count)| *first..first + count).eq(expected.iter().copied()));
+            prop_assert!(runs.windows(2).all(|two| two[0].0 + two[0].1 < two[1].0), "{runs:?}");
             prop_assert_eq!(expected.into_iter().collect::<Places>(), places);
         }
     }

@@ -181,7 +181,7 @@ impl Agent {
             }
             (Event::Withdrawn { .. }, Record::Claimed(claim)) => self.hold_own(id, claim),
             (Event::Outcome { .. }, Record::Ended(end)) => {
-                self.tell(ToHead::Settled(id));
+                self.tell(ToHead::Settled(id, 1));
                 self.acknowledge(id);
                 self.on_own_ended(id, end);
             }
@@ -253,17 +253,17 @@ impl Agent {
                 }
             }
             (Event::Outcome { .. }, Refusal::HasEnded) => {
-                self.tell(ToHead::Settled(id));
+                self.tell(ToHead::Settled(id, 1));
                 self.acknowledge(id);
             }
             // Another node has it now, whose message is not acknowledged by this one.
             (Event::Outcome { .. }, _) => {
-                self.tell(ToHead::Settled(id));
+                self.tell(ToHead::Settled(id, 1));
                 self.remove_held(id, true);
             }
             // The same, if this node was to end it for that.
             (Event::GivenBack { by, .. }, _) if claim.is_some_and(|claim| claim.holder != *by) => {
-                self.tell(ToHead::Settled(id));
+                self.tell(ToHead::Settled(id, 1));
                 self.remove_held(id, true);
             }
             (Event::GivenBack { .. }, _) => self.on_given_back(id),

@@ -27,9 +27,8 @@ impl Agent {
         }
         let refusal = Refusal::new(RefusalCode::QueueRefused, refusal(by, self.settings.signs_as.as_deref()));
         let end = SharedEnd::unbegun(Failure::from(refusal), now_unix_nano);
-        let shares = self.shares.range_from(first);
-        let of_bundle = shares.take_while(|(_, share)| share.bundle == Some(first) && !share.is_apart);
-        let mut tasks: Vec<_> = of_bundle.map(|(task, _)| task).collect();
+        let is_apart = |task: &TaskId| self.shares.get(task).is_some_and(|share| share.is_apart);
+        let mut tasks: Vec<_> = self.open_of(first).filter(|task| !is_apart(task)).collect();
         if tasks.is_empty() {
             tasks.push(first);
         }

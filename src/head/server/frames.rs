@@ -326,7 +326,7 @@ impl Server {
             FromAgent::Superseded(id) => reactor::on_superseded(state, io, id, now),
             FromAgent::CutOff { ended, after_ms } => io.on_cut_off(ended, after_ms),
             FromAgent::HeardAgain => io.on_heard_again(),
-            FromAgent::Settled(id) => reactor::on_settled(state, id),
+            FromAgent::Settled(id, count) => reactor::on_settled(state, id, count),
             FromAgent::GiveBack(id) => reactor::on_give_back(state, io, id, now),
             FromAgent::Engine { is_reachable, text } => {
                 let word = if is_reachable { "is there" } else { "cannot be reached" };

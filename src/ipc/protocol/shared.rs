@@ -115,21 +115,20 @@ impl SharedEnd {
 
     /// Encodes it.
     pub fn encode(&self) -> Vec<u8> {
-        let mut out = Vec::with_capacity(ENCODED_BYTES);
-        out.put_u32(self.attempt);
-        out.put_u8(self.started_unix_nano.is_some().into());
-        out.put_u64(self.started_unix_nano.unwrap_or(0));
-        out.put_u64(self.ended_unix_nano);
-        out.put_str(&self.node_id);
-        let (worker, pid) = self.worker.map_or((0, 0), |(worker, pid)| (worker.0, pid));
-        out.put_u64(worker);
-        out.put_u32(pid);
-        self.outcome.encode(&mut out);
-        put_attempts(&mut out, &self.past);
-        out.put_u8(self.written.is_some().into());
-        self.written.iter().for_each(|written| written.put(&mut out));
-        self.digest.iter().for_each(|digest| out.extend_from_slice(digest));
-        out
+        let SharedEnd { attempt, outcome, digest, started_unix_nano, ended_unix_nano, past, node_id, worker, written } =
+            self;
+        let borrowed = BorrowedEnd {
+            attempt: *attempt,
+            outcome,
+            digest: *digest,
+            started_unix_nano: *started_unix_nano,
+            ended_unix_nano: *ended_unix_nano,
+            past,
+            node_id,
+            worker: *worker,
+            written: *written,
+        };
+        borrowed.encode()
     }
 
     /// Returns whether an encoded end has a large value, in a file or in the engine. Looks no further, so the rest of it may be anything.
@@ -167,6 +166,50 @@ impl SharedEnd {
         };
         take.finish()?;
         Ok(SharedEnd { attempt, outcome, digest, started_unix_nano, ended_unix_nano, past, node_id, worker, written })
+    }
+}
+
+/// A [`SharedEnd`] whose parts are somebody else's, to be encoded. See its fields of these names.
+#[derive(Clone, Copy, Debug)]
+pub struct BorrowedEnd<'a> {
+    /// The last attempt.
+    pub attempt: u32,
+    /// Outcome of the task.
+    pub outcome: &'a Outcome,
+    /// Digest of a value that is in the engine.
+    pub digest: Option<Digest>,
+    /// Time at which the last attempt began.
+    pub started_unix_nano: Option<u64>,
+    /// Time of the end.
+    pub ended_unix_nano: u64,
+    /// Attempts before the last one.
+    pub past: &'a [AttemptReport],
+    /// The node that ran it.
+    pub node_id: &'a str,
+    /// The worker that ran the last attempt.
+    pub worker: Option<(WorkerId, u32)>,
+    /// Output that it has written there.
+    pub written: Option<Written>,
+}
+
+impl BorrowedEnd<'_> {
+    /// Encodes it.
+    pub fn encode(&self) -> Vec<u8> {
+        let mut out = Vec::with_capacity(ENCODED_BYTES);
+        out.put_u32(self.attempt);
+        out.put_u8(self.started_unix_nano.is_some().into());
+        out.put_u64(self.started_unix_nano.unwrap_or(0));
+        out.put_u64(self.ended_unix_nano);
+        out.put_str(self.node_id);
+        let (worker, pid) = self.worker.map_or((0, 0), |(worker, pid)| (worker.0, pid));
+        out.put_u64(worker);
+        out.put_u32(pid);
+        self.outcome.encode(&mut out);
+        put_attempts(&mut out, self.past);
+        out.put_u8(self.written.is_some().into());
+        self.written.iter().for_each(|written| written.put(&mut out));
+        self.digest.iter().for_each(|digest| out.extend_from_slice(digest));
+        out
     }
 }
 
@@ -364,7 +407,12 @@ pub struct OpenTasks {
 impl OpenTasks {
     /// Adds a task behind the others.
     pub fn push(&mut self, OpenTask { id, submitted_unix_nano, envelope }: OpenTask<'_>) {
-        self.envelopes.extend_from_slice(envelope);
+        self.push_with(id, submitted_unix_nano, |out| out.extend_from_slice(envelope));
+    }
+
+    /// Adds a task behind the others, whose envelope is what `encode` appends.
+    pub fn push_with(&mut self, id: TaskId, submitted_unix_nano: u64, encode: impl FnOnce(&mut Vec<u8>)) {
+        encode(&mut self.envelopes);
         self.tasks.push((id, submitted_unix_nano, self.envelopes.len()));
     }
 
@@ -476,6 +524,8 @@ pub enum ToAgent {
     },
     /// A task of another node that this head runs since before this agent.
     Open {
+        /// The task.
+        id: ClusterTaskId,
         /// Token that the agent gave with it.
         token: Vec<u8>,
         /// The attempt that it began with here.
@@ -694,12 +744,12 @@ fn take_option(take: &mut Take<'_>) -> Result<Option<String>, WireError> {
     Ok(Some(take.str()?.to_owned()).filter(|_| is_there))
 }
 
-/// A task of another node, or of this very one, that the head is to run.
+/// Tasks of another node, or of this very one, that the head is to run: one, or several of one bundle, which have one claim.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Import<'a> {
-    /// Id in the cluster.
+    /// Id in the cluster, of the task or of the first one of its bundle.
     pub id: ClusterTaskId,
-    /// Everything that the agent has to know of it; it comes back in [`ToAgent::Open`].
+    /// Everything that the agent has to know of them, but for their ids; it comes back in [`ToAgent::Open`].
     pub token: Cow<'a, [u8]>,
     /// The attempt to begin with, from 1.
     pub attempt: u32,
@@ -709,12 +759,28 @@ pub struct Import<'a> {
     pub crashes: u32,
     /// Lost attempts whose spans are missing.
     pub lost: Vec<LostElsewhere>,
+    /// The tasks, in the order of their places.
+    pub tasks: Vec<ImportedTask<'a>>,
+    /// Reason why none of them can be run, if so: an argument cannot be had.
+    pub problem: Option<String>,
+}
+
+/// A task of an [`Import`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ImportedTask<'a> {
+    /// Number of its id behind that of the import.
+    pub place: u32,
     /// Time at which its origin accepted it, by the clock of that machine.
     pub submitted_unix_nano: u64,
     /// Envelope of the task. Arguments in files are in the values of the head's place.
     pub envelope: Cow<'a, [u8]>,
-    /// Reason why it cannot be run, if so: one of its arguments cannot be had.
-    pub problem: Option<String>,
+}
+
+impl Import<'_> {
+    /// Returns the id of one of its tasks.
+    pub fn id_of(&self, task: &ImportedTask<'_>) -> ClusterTaskId {
+        ClusterTaskId { task: TaskId(self.id.task.0.saturating_add(task.place.into())), ..self.id }
+    }
 }
 
 /// A message of an agent to its head.
@@ -743,7 +809,7 @@ pub enum FromAgent<'a> {
     BundleClaimed(TaskId, Option<ClaimedBy>),
     /// The node that had a task of this head has let go of it.
     LetGo(TaskId),
-    /// A task to run.
+    /// Tasks to run.
     Import(Import<'a>),
     /// The origin of an import wants it to end.
     Stop(ClusterTaskId, Stop),
@@ -760,8 +826,8 @@ pub enum FromAgent<'a> {
     HeardAgain,
     /// An import that has not begun is to be given back: other nodes may begin it at once.
     GiveBack(ClusterTaskId),
-    /// The end of an import need not be remembered any more.
-    Settled(ClusterTaskId),
+    /// The ends of this many imports, which have ids in a row from this one on, need not be remembered any more.
+    Settled(ClusterTaskId, u32),
     /// State of the engine, for people.
     Engine {
         /// True if it can be reached.
@@ -927,8 +993,9 @@ impl ToAgent {
                     out.put_u64(*free);
                 }
             }
-            ToAgent::Open { token, attempt } => {
+            ToAgent::Open { id, token, attempt } => {
                 out.put_u8(5);
+                put_id(out, *id);
                 out.put_u32(*attempt);
                 out.put_bytes(token);
             }
@@ -1040,7 +1107,7 @@ impl ToAgent {
                 let resources = (0..take.u32()?).map(|_| Ok((take.str()?.to_owned(), take.u64()?, take.u64()?)));
                 ToAgent::Free { slots, free, resources: resources.collect::<Result<_, WireError>>()?, imports }
             }
-            5 => ToAgent::Open { attempt: take.u32()?, token: take.bytes()?.into() },
+            5 => ToAgent::Open { id: take_id(&mut take)?, attempt: take.u32()?, token: take.bytes()?.into() },
             6 => ToAgent::AttemptFailed {
                 id: take_id(&mut take)?,
                 attempt: take.u32()?,
@@ -1109,16 +1176,19 @@ impl FromAgent<'_> {
                 put_lost(out, lost);
             }
             FromAgent::Import(import) => {
-                let Import { id, token, attempt, failures, crashes, lost, submitted_unix_nano, envelope, problem } =
-                    import;
+                let Import { id, token, attempt, failures, crashes, lost, tasks, problem } = import;
                 out.put_u8(5);
                 put_id(out, *id);
                 [*attempt, *failures, *crashes].into_iter().for_each(|number| out.put_u32(number));
-                out.put_u64(*submitted_unix_nano);
                 out.put_bytes(token);
-                out.put_bytes(envelope);
                 put_lost(out, lost);
                 put_option(out, problem.as_deref());
+                out.put_u32(tasks.len() as u32);
+                for ImportedTask { place, submitted_unix_nano, envelope } in tasks {
+                    out.put_u32(*place);
+                    out.put_u64(*submitted_unix_nano);
+                    out.put_bytes(envelope);
+                }
             }
             FromAgent::Stop(id, stop) => {
                 out.put_u8(6);
@@ -1135,9 +1205,10 @@ impl FromAgent<'_> {
                 out.put_u64(*after_ms);
             }
             FromAgent::HeardAgain => out.put_u8(19),
-            FromAgent::Settled(id) => {
+            FromAgent::Settled(id, count) => {
                 out.put_u8(7);
                 put_id(out, *id);
+                out.put_u32(*count);
             }
             FromAgent::GiveBack(id) => {
                 out.put_u8(21);
@@ -1226,16 +1297,19 @@ impl FromAgent<'_> {
             5 => {
                 let id = take_id(&mut take)?;
                 let (attempt, failures, crashes) = (take.u32()?, take.u32()?, take.u32()?);
-                let submitted_unix_nano = take.u64()?;
-                let (token, envelope) = (take.bytes()?.into(), take.bytes()?.into());
+                let token = take.bytes()?.into();
                 let lost = take_lost(&mut take)?;
                 let problem = take_option(&mut take)?;
-                let import =
-                    Import { id, token, attempt, failures, crashes, lost, submitted_unix_nano, envelope, problem };
-                FromAgent::Import(import)
+                let count = take.u32()?;
+                let mut tasks = Vec::with_capacity(count.min(BUNDLE_LIMIT) as usize);
+                for _ in 0..count {
+                    let (place, submitted_unix_nano) = (take.u32()?, take.u64()?);
+                    tasks.push(ImportedTask { place, submitted_unix_nano, envelope: take.bytes()?.into() });
+                }
+                FromAgent::Import(Import { id, token, attempt, failures, crashes, lost, tasks, problem })
             }
             6 => FromAgent::Stop(take_id(&mut take)?, Stop::take(&mut take)?),
-            7 => FromAgent::Settled(take_id(&mut take)?),
+            7 => FromAgent::Settled(take_id(&mut take)?, take.u32()?),
             8 => FromAgent::Engine { is_reachable: flag(&mut take)?, text: take.str()?.into() },
             9 => FromAgent::Log(take.str()?.into()),
             10 => FromAgent::Found { number: take.u64()?, found: Found::take(&mut take)? },
@@ -1352,7 +1426,7 @@ mod tests {
                 tasks,
             },
             ToAgent::Free { slots: 2, free: 1, resources: vec![("gpu".into(), 2, 1)], imports: 7 },
-            ToAgent::Open { token: b"token".to_vec(), attempt: 2 },
+            ToAgent::Open { id: ID, token: b"token".to_vec(), attempt: 2 },
             ToAgent::AttemptFailed { id: ID, attempt: 1, is_crash: true, report: b"r".to_vec() },
             ToAgent::Ended { id: ID, attempt: 1, end: b"end".to_vec() },
             ToAgent::GivenBack { id: ID, attempt: 1, has_begun: false },
@@ -1390,8 +1464,10 @@ mod tests {
                 failures: 1,
                 crashes: 0,
                 lost: vec![LostElsewhere { attempt: 1, node_id: "b".into(), since_unix_nano: 3, until_unix_nano: 4 }],
-                submitted_unix_nano: 9,
-                envelope: b"e".into(),
+                tasks: vec![
+                    ImportedTask { place: 0, submitted_unix_nano: 9, envelope: b"e".into() },
+                    ImportedTask { place: 2, submitted_unix_nano: 8, envelope: b"f".into() },
+                ],
                 problem: Some("gone".into()),
             }),
             FromAgent::Output { task: TaskId(3), place: PlaceId(1), node_id: "b".into(), output: output() },
@@ -1399,7 +1475,7 @@ mod tests {
             FromAgent::Superseded(ID),
             FromAgent::CutOff { ended: 2, after_ms: 10_000 },
             FromAgent::HeardAgain,
-            FromAgent::Settled(ID),
+            FromAgent::Settled(ID, 3),
             FromAgent::GiveBack(ID),
             FromAgent::Engine { is_reachable: true, text: "nats-server 2.9.10".into() },
             FromAgent::LostWrites { told: 9, now: 1 },

@@ -1,6 +1,7 @@
 //! Tasks that are in an engine's queues, and tasks of other nodes that this head runs.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::sync::Arc;
 
 use tracer_core::paged_map::PagedMap;
 use tracer_core::task::{Failure, JobId, TaskId};
@@ -166,8 +167,8 @@ pub(crate) struct Withdrawn {
 pub(crate) struct Imported {
     /// Its id in the cluster.
     pub id: ClusterTaskId,
-    /// Everything that the agent has to know of it.
-    pub token: Box<[u8]>,
+    /// Everything that the agent has to know of it but for the id; of a bundle, that of all its tasks.
+    pub token: Arc<[u8]>,
     /// The attempt that it began with here.
     pub first_attempt: u32,
     /// End of it, once it has ended, until that is settled.
