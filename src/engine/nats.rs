@@ -77,6 +77,8 @@ pub(crate) use examine::examine;
 
 /// Time after which a message is delivered again that nobody acknowledges.
 pub(crate) const ACK_WAIT: Duration = Duration::from_secs(10);
+/// Messages that are looked at together where one is searched for.
+const LOOKED_AT_TOGETHER: usize = 32;
 /// Time that a pull waits for messages.
 const PULL_EXPIRES: Duration = Duration::from_secs(20);
 /// Interval at which the server that watches records says that it does.
@@ -526,10 +528,18 @@ impl Nats {
     /// Returns whether a queue has the message of a bundle with this task.
     async fn find_in_bundle(&self, queue: &str, id: ClusterTaskId) -> Result<bool, ()> {
         let (stream, tier) = (queue_stream(queue, Tier::Second), Tier::Second);
-        for place in 1..u64::from(BUNDLE_LIMIT).min(id.task.0) {
+        let is_in = |place: u64| {
             let first = ClusterTaskId { task: TaskId(id.task.0 - place), ..id };
-            let found = self.last(stream.clone(), queue_subject(queue, tier, first)).await?;
-            if found.is_some_and(|entry| BundleMessage::has(signed::message_of(&entry.value), place as u32)) {
+            let message = self.last(stream.clone(), queue_subject(queue, tier, first));
+            async move {
+                let found = message.await?;
+                Ok(found.is_some_and(|entry| BundleMessage::has(signed::message_of(&entry.value), place as u32)))
+            }
+        };
+        let places = 1..u64::from(BUNDLE_LIMIT).min(id.task.0);
+        let mut found = futures_util::stream::iter(places).map(is_in).buffered(LOOKED_AT_TOGETHER);
+        while let Some(is_in) = found.next().await {
+            if is_in? {
                 return Ok(true);
             }
         }

@@ -263,12 +263,9 @@ pub fn on_shared_lost(
 
 fn end(state: &mut State, effects: &mut impl Effects, id: TaskId, attempt: u32, ended: TaskEnd) {
     let Some(task) = state.tasks.get_mut(id) else { return };
+    let Some(was_in_bundle) = state.shared.close(id, task.job) else { return };
     // The engine has no argument of a task that went in a bundle.
-    let has_values = matches!(ended.outcome, Outcome::Stored(_) | Outcome::Failed(_));
-    let has_values = has_values || state.shared.bundle_of(id).is_none();
-    if !state.shared.close(id, task.job) {
-        return;
-    }
+    let has_values = !was_in_bundle || matches!(ended.outcome, Outcome::Stored(_) | Outcome::Failed(_));
     task.attempt = attempt;
     task.advance(id, Event::LetGo, &mut state.tally);
     lifecycle::end_task(state, effects, id, ended);

@@ -20,7 +20,7 @@ use super::message::{OutputSize, Stream, put_attempts, take_attempts, take_value
 pub type Digest = [u8; 32];
 
 /// The most tasks of a bundle: several short ones of one job in one message of a queue.
-pub const BUNDLE_LIMIT: u32 = 512;
+pub const BUNDLE_LIMIT: u32 = 1024;
 
 /// The end of a task as it travels from node to node.
 #[derive(Clone, Debug, PartialEq)]

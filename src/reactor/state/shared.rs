@@ -59,15 +59,13 @@ impl SharedTasks {
         }
     }
 
-    /// Forgets a task of a job. False if it is not known.
-    pub(crate) fn close(&mut self, id: TaskId, job: JobId) -> bool {
-        let is_known = self.open.remove(&id).is_some();
-        if !is_known {
-            return false;
-        }
+    /// Forgets a task of a job, and returns whether it was in a bundle. None if it is not known.
+    pub(crate) fn close(&mut self, id: TaskId, job: JobId) -> Option<bool> {
+        self.open.remove(&id)?;
         let has = |Gathered { first, count, .. }: &Gathered| (first.0..first.0 + u64::from(*count)).contains(&id.0);
         self.gathered = self.gathered.take().filter(|gathered| !has(gathered));
-        match self.bundle_of(id) {
+        let bundle = self.bundle_of(id);
+        match bundle {
             None => drop(self.on_the_way.remove(&id)),
             Some((first, _)) => {
                 let bundle = self.bundles.get_mut(&first);
@@ -86,7 +84,7 @@ impl SharedTasks {
                 self.of_job.remove(&job);
             }
         }
-        true
+        Some(bundle.is_some())
     }
 
     /// Returns the bundle that a task is in: its first task, and the number of tasks that it was made of.
