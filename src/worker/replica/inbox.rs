@@ -18,6 +18,8 @@ const ROOM: usize = 64 << 10;
 const MOST_ROOM: usize = 256 << 10;
 /// The most blocks that are kept to be read into again.
 const BLOCKS: usize = 8;
+/// Short reads in a row after which none is kept.
+const SHORT: u32 = 32;
 
 /// Bytes that have come, and are not taken.
 #[derive(Default)]
@@ -28,7 +30,9 @@ pub(super) struct Inbox {
     /// Room of the next read; 0 before the first.
     room: usize,
     is_full: bool,
-    /// Blocks that pieces of bodies may still be in, the oldest first; none while reads are short.
+    /// Number of the last reads that were short.
+    short: u32,
+    /// Blocks that pieces of bodies may still be in, the oldest first.
     used: Vec<Bytes>,
     /// Number of blocks that were made while bodies came.
     #[cfg(test)]
@@ -75,7 +79,8 @@ impl Inbox {
         };
         self.is_full = self.bytes.len() == self.bytes.capacity();
         self.room = if self.is_full { (self.room * 2).min(MOST_ROOM) } else { self.room.min((count * 2).max(ROOM)) };
-        if self.room == ROOM {
+        self.short = if count < ROOM / 4 { self.short.saturating_add(1) } else { 0 };
+        if self.short == SHORT {
             self.used.clear();
         }
         Ok(count)
@@ -101,13 +106,11 @@ impl Inbox {
         let all = Bytes::from(std::mem::take(&mut self.bytes));
         let rest = &all[self.start..];
         self.start = 0;
-        if self.room > ROOM {
-            self.bytes = self.unused_block();
-            if self.used.len() == BLOCKS {
-                self.used.remove(0);
-            }
-            self.used.push(all.clone());
+        self.bytes = self.unused_block();
+        if self.used.len() == BLOCKS {
+            self.used.remove(0);
         }
+        self.used.push(all.clone());
         if !rest.is_empty() {
             // The frame that it begins is read to its end at once.
             self.bytes.reserve_exact(rest.len() + missing(rest).max(self.room));
@@ -217,7 +220,7 @@ mod tests {
                 at += 1;
             }
             // A handler takes a little later what has come.
-            while kept.len() > 8 {
+            while kept.len() > 4 {
                 assert!(kept.pop_front().is_some_and(|piece| is_whole(&piece)), "what somebody has is not read into");
             }
         }

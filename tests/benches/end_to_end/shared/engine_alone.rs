@@ -21,6 +21,10 @@ const VALUES: &str = "BENCH_VALUES";
 /// Bytes of a piece of a large value, as in the object store.
 const PIECE: usize = 128 << 10;
 const PULL: Duration = Duration::from_secs(20);
+/// Time without the end of any message after which it is given up.
+const LIMIT: Duration = Duration::from_secs(60);
+/// Tries to write a record: servers refuse one while the write before is on its way to their copies.
+const TRIES: usize = 100;
 /// First byte of a record that has ended.
 const ENDED: u8 = b'e';
 
@@ -123,7 +127,8 @@ async fn submit(address: &str, alone: &Alone) -> Result<Found, Failure> {
             tokio::spawn(async move { drop(publication.await) });
             sent += 1;
         }
-        let record = records.next().await.ok_or("the watch has ended")??;
+        let record = tokio::time::timeout(LIMIT, records.next()).await.map_err(|_| "no end of a message is seen")?;
+        let record = record.ok_or("the watch has ended")??;
         if record.payload.first() == Some(&ENDED) {
             let number: usize = record.subject.rsplit('.').next().unwrap_or_default().parse()?;
             let since = open.remove(&number).ok_or("a message has ended twice")?;
@@ -182,6 +187,9 @@ async fn hold(address: &str, messages: usize, in_flight: usize, tasks: usize) ->
             taken += 1;
             works.spawn(run(context.clone(), message, ended.clone()));
         }
+        while let Some(work) = works.try_join_next() {
+            work??;
+        }
     }
     while let Some(work) = works.join_next().await {
         work??;
@@ -195,9 +203,17 @@ async fn run(context: Context, message: Message, ended: Vec<u8>) -> Result<(), S
     let record = format!("bench.record.{number}");
     let mut revision = 0;
     for payload in [b"claimed".to_vec(), ended] {
-        let write = PublishMessage::build().payload(payload.into()).expected_last_subject_sequence(revision);
-        let sent = context.send_publish(record.clone(), write).await.map_err(|error| error.to_string())?;
-        revision = sent.await.map_err(|error| error.to_string())?.sequence;
+        let mut outcome = Err("a record was not tried to be written".to_owned());
+        for _ in 0..TRIES {
+            let write = PublishMessage::build().payload(payload.clone().into());
+            let write = write.expected_last_subject_sequence(revision);
+            let sent = context.send_publish(record.clone(), write).await.map_err(|error| error.to_string())?;
+            outcome = sent.await.map(|written| written.sequence).map_err(|error| error.to_string());
+            if outcome.is_ok() {
+                break;
+            }
+        }
+        revision = outcome?;
     }
     message.ack().await.map_err(|error| error.to_string())
 }
