@@ -196,7 +196,7 @@ pub struct EndedTogether {
     first: TaskId,
     /// The record of the bundle, in which all of its tasks have ended.
     record: Vec<u8>,
-    /// Those that are meant.
+    /// Tasks that are meant.
     places: Places,
 }
 

@@ -14,7 +14,7 @@ use crate::bundle::{member, place_of};
 /// Messages by the tasks that they are of.
 #[derive(Debug, Default)]
 pub(super) struct HeldTasks {
-    /// Those that are held by themselves.
+    /// Messages that are held by themselves.
     each: PagedMap<ClusterTaskId, Box<Held>>,
     /// Tasks that came in no bundle.
     alone: BTreeSet<ClusterTaskId>,
