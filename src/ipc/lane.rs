@@ -36,6 +36,17 @@ pub const HEADER_LIMIT: usize = 128;
 /// The bytes of a body that may be under way in one direction of one request.
 pub const WINDOW: u32 = 256 << 10;
 
+/// Least room of a read from a lane, in bytes.
+pub const LEAST_ROOM: usize = 64 << 10;
+/// Room of a read while reads fill what there is.
+pub const MOST_ROOM: usize = 256 << 10;
+/// The most blocks of memory that a reader keeps to read into again, once nobody has any piece of a body in them.
+pub const BLOCKS: usize = 8;
+/// Bytes below which a read is short.
+pub const SHORT_READ: usize = 16 << 10;
+/// Short reads in a row after which a reader keeps no block.
+pub const SHORT_READS: u32 = 32;
+
 /// Nothing follows in this direction.
 pub const LAST: u8 = 1;
 

@@ -39,7 +39,11 @@ fn gather(state: &mut State, first: TaskId, before: Option<Gathered>) -> (Gather
     let target = task.target;
     let Some(run_ns) = state.targets.run_time(target).measured_ns() else { return alone };
     let most = u32::try_from(RUN_NS / run_ns.max(1)).map_or(BUNDLE_LIMIT, |count| count.min(BUNDLE_LIMIT));
-    let Some(task) = state.tasks.get(first).filter(|task| is_plain(state, first, task)) else { return alone };
+    let may_begin = |task: &&Task| {
+        let has_terms = || Envelope::decode(task.envelope()).is_ok_and(|envelope| terms_of(&envelope).is_some());
+        is_plain(state, first, task) && has_terms()
+    };
+    let Some(task) = state.tasks.get(first).filter(may_begin) else { return alone };
     let is_like_it = |other: &Task| (other.job, other.driver, other.target) == (task.job, task.driver, task.target);
     let Gathered { mut count, mut bytes, .. } =
         before.unwrap_or(Gathered { first, count: 1, bytes: task.envelope().len() });
@@ -83,9 +87,12 @@ fn terms_of<'a>(envelope: &Envelope<'a>) -> Option<((&'a str, u32), &'a [u8])> {
 /// one goes by itself.
 pub(crate) fn begin(state: &mut State, effects: &mut impl Effects, first: TaskId) -> Option<(u32, ToAgent)> {
     let most = count_from(state, first);
+    if most < 2 {
+        return None;
+    }
     let is_stored = state.shared.open.get(&first)?.is_stored;
     let (mut tasks, mut common) = (OpenTasks::default(), None);
-    for id in (first.0..first.0 + u64::from(most)).map(TaskId).take_while(|_| most > 1) {
+    for id in (first.0..first.0 + u64::from(most)).map(TaskId) {
         let Some(task) = state.tasks.get(id) else { break };
         let Ok(envelope) = Envelope::decode(task.envelope()) else { break };
         let Some((terms, arguments)) = terms_of(&envelope) else { break };

@@ -864,6 +864,32 @@ fn short_tasks_wait_for_a_whole_bundle_while_others_are_on_the_way() {
 }
 
 #[test]
+fn what_cannot_be_in_a_bundle_waits_for_no_others() {
+    let mut story = joined(1);
+    measure(&mut story, 1_000_000);
+    on_reach(&mut story.state, true);
+    for _ in 0..2 {
+        submit(&mut story, &[of_queue(NEVER_AGAIN)]);
+        story.schedule();
+    }
+    let limited = Policy { idle_limit: Some(std::time::Duration::from_secs(1)), ..NEVER_AGAIN };
+    submit(&mut story, &[of_queue(limited)]);
+    story.schedule();
+    assert_eq!(handed_over(&story), (vec![], vec![2, 3, 4]));
+    // Nor does it go with those that can.
+    submit(&mut story, &[of_queue(NEVER_AGAIN), of_queue(limited), of_queue(NEVER_AGAIN)]);
+    for stored in [2, 3, 4] {
+        on_stored(&mut story.state, &mut story.effects, TaskId(stored));
+    }
+    story.schedule();
+    assert_eq!(handed_over(&story), (vec![], vec![2, 3, 4, 5, 6]), "two are on the way");
+    on_stored(&mut story.state, &mut story.effects, TaskId(5));
+    story.schedule();
+    assert_eq!(handed_over(&story), (vec![], vec![2, 3, 4, 5, 6, 7]));
+    story.check();
+}
+
+#[test]
 fn what_waits_for_an_engine_that_is_there_is_handed_over_bit_by_bit_and_all_of_it_when_it_is_away() {
     let mut story = joined(1);
     on_reach(&mut story.state, true);

@@ -200,7 +200,6 @@ impl Agent {
 
     fn refuse_bundle(&mut self, first: TaskId, why: NotStored) {
         self.for_each_shared(first, |agent, task| drop(agent.remove_share(task)));
-        self.shared_bundles.remove(&first);
         self.tell(ToHead::NotStored(first, why));
     }
 

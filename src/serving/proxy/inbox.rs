@@ -3,16 +3,7 @@
 
 use bytes::{Bytes, BytesMut};
 
-use crate::lane::{LaneError, missing, whole_frames};
-
-/// Least room of a block that is read into,
-pub(super) const ROOM: usize = 64 << 10;
-/// and what it grows to while reads fill what room there is.
-const MOST_ROOM: usize = 256 << 10;
-/// The most blocks of that size that are kept to be read into again.
-const BLOCKS: usize = 8;
-/// Short reads in a row after which blocks become smaller again.
-const SHORT: u32 = 32;
+use crate::lane::{BLOCKS, LEAST_ROOM, LaneError, MOST_ROOM, SHORT_READ, SHORT_READS, missing, whole_frames};
 
 /// Bytes that have come, and are not taken.
 #[derive(Debug, Default)]
@@ -34,7 +25,7 @@ pub(super) struct Inbox {
 impl Inbox {
     /// Returns where the next bytes are to be read to, behind those that have come. Has room for the rest of the frame that has begun, or for a good read.
     pub(super) fn room(&mut self) -> &mut BytesMut {
-        let wanted = missing(&self.bytes).max(ROOM / 2);
+        let wanted = missing(&self.bytes).max(LEAST_ROOM / 2);
         if self.bytes.capacity() - self.bytes.len() < wanted && !self.bytes.try_reclaim(wanted) {
             self.change_block(wanted);
         }
@@ -46,9 +37,9 @@ impl Inbox {
         if self.bytes.len() == self.bytes.capacity() {
             self.room = MOST_ROOM.min(self.room * 2);
         }
-        self.short = if count < ROOM / 4 { self.short.saturating_add(1) } else { 0 };
-        if self.short == SHORT {
-            self.room = ROOM;
+        self.short = if count < SHORT_READ { self.short.saturating_add(1) } else { 0 };
+        if self.short == SHORT_READS {
+            self.room = LEAST_ROOM;
             self.used.clear();
         }
     }
@@ -63,7 +54,7 @@ impl Inbox {
 
     /// Goes on in another block, with what has come of a frame.
     fn change_block(&mut self, wanted: usize) {
-        self.room = self.room.max(ROOM);
+        self.room = self.room.max(LEAST_ROOM);
         let needed = self.bytes.len() + wanted;
         let is_free = |block: &mut BytesMut| block.try_reclaim(needed);
         let free = (self.room == MOST_ROOM).then(|| self.used.iter_mut().position(is_free)).flatten();
@@ -141,7 +132,7 @@ mod tests {
             assert_eq!(read(&mut inbox, &frame(5)), frame(5).len());
             assert_eq!(inbox.take_whole().unwrap(), frame(5));
         }
-        assert!(inbox.room == ROOM && inbox.used.is_empty());
+        assert!(inbox.room == LEAST_ROOM && inbox.used.is_empty());
     }
 
     #[test]

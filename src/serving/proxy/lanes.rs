@@ -21,9 +21,9 @@ use tracer_ipc::claims::{CLAIM_COUNT, SharedClaims};
 use tracer_ipc::replica_table::ReplicaIndex;
 
 use super::exchange::{End, Exchange};
-use super::inbox::{Inbox, ROOM};
+use super::inbox::Inbox;
 use super::outbox::Outbox;
-use crate::lane::{self, Body, LaneError, Numbers, Opening, Reset};
+use crate::lane::{self, Body, LEAST_ROOM, LaneError, Numbers, Opening, Reset};
 
 /// The most bytes that may wait to be written to a lane.
 const LANE_BYTES: usize = 16 << 20;
@@ -298,7 +298,7 @@ impl Lane {
 
     /// Takes frames in that a replica had written before its end and that nobody has read yet: an answer may be whole with them.
     pub(super) fn read_rest(self: &Rc<Lane>, mut on_over: impl FnMut(&Rc<Exchange>)) {
-        let mut bytes = vec![0; ROOM];
+        let mut bytes = vec![0; LEAST_ROOM];
         loop {
             match rustix::io::read(&self.socket, &mut bytes) {
                 Err(rustix::io::Errno::INTR) => continue,

@@ -8,19 +8,10 @@ use bytes::Bytes;
 use rustix::buffer::spare_capacity;
 use rustix::io::Errno;
 
-use crate::lane::{LaneError, missing, whole_frames};
+use crate::lane::{BLOCKS, LEAST_ROOM, LaneError, MOST_ROOM, SHORT_READ, SHORT_READS, missing, whole_frames};
 
 /// A piece of a body from this length on stays where it is: a shorter one would keep memory that is much larger.
 const LONG: usize = 16 << 10;
-/// Least room of a read,
-const ROOM: usize = 64 << 10;
-/// and what it grows to while reads fill it.
-const MOST_ROOM: usize = 256 << 10;
-/// The most blocks that are kept to be read into again.
-const BLOCKS: usize = 8;
-/// Short reads in a row after which none is kept.
-const SHORT: u32 = 32;
-
 /// Bytes that have come, and are not taken.
 #[derive(Default)]
 pub(super) struct Inbox {
@@ -78,9 +69,10 @@ impl Inbox {
             }
         };
         self.is_full = self.bytes.len() == self.bytes.capacity();
-        self.room = if self.is_full { (self.room * 2).min(MOST_ROOM) } else { self.room.min((count * 2).max(ROOM)) };
-        self.short = if count < ROOM / 4 { self.short.saturating_add(1) } else { 0 };
-        if self.short == SHORT {
+        self.room =
+            if self.is_full { (self.room * 2).min(MOST_ROOM) } else { self.room.min((count * 2).max(LEAST_ROOM)) };
+        self.short = if count < SHORT_READ { self.short.saturating_add(1) } else { 0 };
+        if self.short == SHORT_READS {
             self.used.clear();
         }
         Ok(count)
@@ -135,7 +127,7 @@ impl Inbox {
 
     /// Makes room for the frame that is arriving, or for a good read. Memory grows with what has arrived, not with what a frame announces.
     fn make_room(&mut self) {
-        self.room = self.room.max(ROOM);
+        self.room = self.room.max(LEAST_ROOM);
         if self.start == self.bytes.len() {
             self.bytes.clear();
             self.start = 0;
@@ -143,7 +135,7 @@ impl Inbox {
                 self.bytes = Vec::new();
             }
         }
-        if self.bytes.capacity() - self.bytes.len() < ROOM {
+        if self.bytes.capacity() - self.bytes.len() < LEAST_ROOM {
             self.bytes.drain(..self.start);
             self.start = 0;
             self.bytes.reserve_exact(self.room);
@@ -196,7 +188,7 @@ mod tests {
             put(&mut own, 5);
             take_all(&mut inbox, &other) == [(vec![5; 5], false)]
         }));
-        assert!(inbox.bytes.capacity() <= 2 * ROOM, "{} bytes are kept", inbox.bytes.capacity());
+        assert!(inbox.bytes.capacity() <= 2 * LEAST_ROOM, "{} bytes are kept", inbox.bytes.capacity());
     }
 
     #[test]
