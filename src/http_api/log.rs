@@ -1,5 +1,4 @@
-//! A log that is kept within a bound: `logs/http.log` of this process, which is its standard error, where hooks may write for every request, and
-//! those of the proxies of services.
+//! A log that is kept within a bound: `logs/http.log` of this process, which is its standard error, where hooks may write for every request.
 
 use std::fs;
 use std::io;

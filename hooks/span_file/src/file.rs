@@ -23,6 +23,7 @@ use std::path::{Component, Path, PathBuf};
 use rustix::fs::{AtFlags, FileType, Mode, OFlags};
 use rustix::io::Errno;
 
+use crate::retire::{LARGE_FILE, retire};
 use crate::space::SpaceAhead;
 
 /// Names the folder of the span files. Unset or empty means `/tmp/spans`.
@@ -272,11 +273,8 @@ impl SpanFile {
     pub fn close(&mut self) {
         // A tail that could not be cut off is, when the file is opened again.
         self.torn_after = None;
-        if let Some(file) = self.file.take()
-            && let Ok(found) = rustix::fs::fstat(&file)
-        {
-            self.space.give_back(&file, found.st_size as u64);
-        }
+        let space = std::mem::take(&mut self.space);
+        drop(self.file.take().map(|file| FullFile { file, space }));
     }
 
     /// Appends as many of `lines` as the current file has room for, after rotating it if that is none.
@@ -352,29 +350,43 @@ impl SpanFile {
     }
 
     /// `<pid>.json` becomes `<pid>.1.json`, after that has become `<pid>.2.json`, and so on up to the first number that is
-    /// free. So the numbers have no gap, even after a crash amid the renaming.
+    /// free. So the numbers have no gap, even after a crash amid the renaming. Blocks of large files are freed in the background.
     fn rotate(&mut self) -> Result<(), AppendProblem> {
-        self.close();
+        self.torn_after = None;
+        let space = std::mem::take(&mut self.space);
+        let full = self.file.take().map(|file| FullFile { file, space });
         let keep = self.rotation.keep;
         if keep == 0 {
             rustix::fs::unlinkat(&self.folder, self.file_name(0), AtFlags::empty())?;
             self.counts.files_removed += 1;
+            self.retire(full);
             return Ok(());
         }
         let mut free = 1;
         while free <= keep && self.exists(free)? {
             free += 1;
         }
+        let mut oldest = None;
         if free > keep {
+            // A file that is open is not freed before it is closed.
+            let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+            oldest = rustix::fs::openat(&self.folder, self.file_name(keep), flags, Mode::empty()).ok();
             rustix::fs::unlinkat(&self.folder, self.file_name(keep), AtFlags::empty())?;
             self.counts.files_removed += 1;
             free = keep;
         }
+        self.retire((full, oldest));
         for number in (0..free).rev() {
             let (from, to) = (self.file_name(number), self.file_name(number + 1));
             rustix::fs::renameat(&self.folder, from, &self.folder, to)?;
         }
         Ok(())
+    }
+
+    fn retire(&self, files: impl Send + 'static) {
+        if self.rotation.max_bytes >= LARGE_FILE {
+            retire(files);
+        }
     }
 
     fn exists(&self, number: u32) -> Result<bool, AppendProblem> {
@@ -389,6 +401,20 @@ impl SpanFile {
         match number {
             0 => format!("{}.{}", self.pid, self.extension),
             number => format!("{}.{number}.{}", self.pid, self.extension),
+        }
+    }
+}
+
+/// A file that nothing more is appended to. Dropped, it gives back the space that it has ahead, and is closed.
+struct FullFile {
+    file: OwnedFd,
+    space: SpaceAhead,
+}
+
+impl Drop for FullFile {
+    fn drop(&mut self) {
+        if let Ok(found) = rustix::fs::fstat(&self.file) {
+            self.space.give_back(&self.file, found.st_size as u64);
         }
     }
 }

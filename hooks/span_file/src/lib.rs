@@ -8,12 +8,13 @@
 //! [`LineQueue`] is what a process of many threads has before its file: it collects lines, writes them together, and makes whoever
 //! has too many of them wait.
 //!
-//! It starts no thread, and never prints.
+//! It starts no thread but for a moment, when a large file is [rotated](Rotation), and never prints.
 
 mod file;
 pub mod json;
 mod line;
 mod queue;
+mod retire;
 mod space;
 
 pub use file::{
@@ -25,4 +26,5 @@ pub use line::{
     push_link, push_name, python_trace_state, write_line, write_rendered_line, write_value,
 };
 pub use queue::{CommitError, LineQueue, LineSink, Refusal};
+pub use retire::{LARGE_FILE, retire};
 pub use space::SpaceAhead;

@@ -218,6 +218,28 @@ fn a_file_that_grows_long_has_space_ahead_and_gives_it_back_when_it_is_closed_or
 }
 
 #[test]
+fn blocks_of_large_files_are_freed_by_a_thread_that_nobody_waits_for() {
+    let temp = tempfile::tempdir().unwrap();
+    let mut file = SpanFile::try_new(temp.path(), PID, Rotation { max_bytes: 2 << 20, keep: 1 }).unwrap();
+    let lines = format!("{}\n", "x".repeat(1023)).repeat(2 << 10);
+    for _ in 0..2 {
+        file.append(lines.as_bytes()).unwrap();
+    }
+    let oldest = fs::File::open(temp.path().join("77.1.json")).unwrap();
+    file.append(b"next\n").unwrap();
+    let kept = temp.path().join("77.1.json");
+    let deadline = std::time::Instant::now() + std::time::Duration::from_secs(60);
+    while ahead(&kept) > 0 {
+        assert!(std::time::Instant::now() < deadline, "a rotated file has {} bytes ahead", ahead(&kept));
+        std::thread::yield_now();
+    }
+    assert_eq!(names(temp.path()), ["77.1.json", "77.json"]);
+    assert_eq!(std::os::unix::fs::MetadataExt::nlink(&oldest.metadata().unwrap()), 0, "it is removed at once");
+    assert_eq!(fs::read_to_string(kept).unwrap(), lines);
+    assert_eq!(read(temp.path()), "next\n");
+}
+
+#[test]
 fn a_file_or_folder_removed_meanwhile_is_made_again() {
     let temp = tempfile::tempdir().unwrap();
     let dir = temp.path().join("spans");

@@ -1,11 +1,18 @@
 //! The access log, `logs/serve/access.log` of the session: a line for each request, written in batches.
+//!
+//! When it has half of its bound it is put aside as `access.log.1`, in the place of the one before. Several threads and processes append to it, and whoever finds it
+//! long enough renames it; the others see before their next write that another file has its name, and go on in that. So no line is lost. A lock on the file makes
+//! sure that it is renamed once. Threads that write it serve requests: nothing here takes longer the more there is in it, so what was put aside before is
+//! [freed in the background](tracer_span_file::retire).
 
-use std::fs::{File, OpenOptions};
-use std::io::Write as _;
-use std::path::Path;
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Write as _};
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{FlockOperation, flock};
 
 use crate::clock;
-use crate::http_api::log::Log;
 
 /// Number of bytes collected before a write, unless time passes.
 const BATCH: usize = 32 << 10;
@@ -29,8 +36,11 @@ pub(super) struct Line<'a> {
 
 /// The log, as one thread writes it. Each thread appends whole lines.
 pub(super) struct AccessLog {
+    path: PathBuf,
+    /// None if it could not be opened.
     file: Option<File>,
-    log: Log,
+    /// Length at which it is put aside.
+    limit: u64,
     /// The end of each line: other services of the head write there too.
     end: String,
     lines: String,
@@ -43,14 +53,15 @@ impl AccessLog {
     /// Opens it for a service. Both parts of it take `limit` bytes.
     pub(super) fn open(session_dir: &Path, service: &str, limit: u64) -> AccessLog {
         let path = session_dir.join("logs/serve/access.log");
-        let _ = path.parent().map(std::fs::create_dir_all);
-        let file = OpenOptions::new().create(true).append(true).open(&path);
+        let _ = path.parent().map(fs::create_dir_all);
+        let file = open(&path);
         if let Err(error) = &file {
             eprintln!("tracer: there is no access log `{}`: {error}", path.display());
         }
         AccessLog {
+            path,
             file: file.ok(),
-            log: Log::new(path, limit),
+            limit: limit / 2,
             end: format!(" service={service}\n"),
             lines: String::new(),
             second: u64::MAX,
@@ -97,13 +108,52 @@ impl AccessLog {
 
     /// Writes what was collected.
     pub(super) fn write(&mut self) {
-        if let (Some(file), false) = (&mut self.file, self.lines.is_empty()) {
+        if self.lines.is_empty() {
+            return;
+        }
+        // A log that cannot be put aside goes on.
+        let _ = self.follow();
+        if let Some(file) = &mut self.file {
             // A disk that is full takes the log, not the service.
             let _ = file.write_all(self.lines.as_bytes());
-            self.lines.clear();
-            self.log.look();
         }
+        self.lines.clear();
     }
+
+    /// Goes on in the file that has the name of the log now, and puts it aside when it is long enough. One that was removed is made again.
+    fn follow(&mut self) -> io::Result<()> {
+        let Some(file) = &self.file else { return Ok(()) };
+        let own = file.metadata()?;
+        let is_own = |found: &fs::Metadata| (found.dev(), found.ino()) == (own.dev(), own.ino());
+        if fs::metadata(&self.path).is_ok_and(|found| is_own(&found)) {
+            if own.len() <= self.limit || flock(file, FlockOperation::NonBlockingLockExclusive).is_err() {
+                return Ok(());
+            }
+            // Somebody may have renamed it just before the lock was free.
+            if fs::metadata(&self.path).is_ok_and(|found| is_own(&found)) {
+                self.put_aside()?;
+            }
+        }
+        self.file = Some(open(&self.path)?);
+        Ok(())
+    }
+
+    fn put_aside(&self) -> io::Result<()> {
+        let mut older = self.path.clone().into_os_string();
+        older.push(".1");
+        // A file that is open is not freed before it is closed.
+        let oldest = File::open(&older).ok();
+        if oldest.is_some() {
+            fs::remove_file(&older)?;
+        }
+        fs::rename(&self.path, &older)?;
+        tracer_span_file::retire(oldest);
+        Ok(())
+    }
+}
+
+fn open(path: &Path) -> io::Result<File> {
+    OpenOptions::new().create(true).append(true).open(path)
 }
 
 /// Appends what a client has asked for. What would end the quotes or the line, or is no ASCII, is written as in a URL.
@@ -181,11 +231,57 @@ mod tests {
         let path = folder.path().join("logs/serve/access.log");
         let expected = "1970-01-01T00:00:00.000Z 127.0.0.1:9 \"GET /a?b\" 200 5 1.234ms request=r1 trace=- replica=hello#1 service=shop\n";
         assert_eq!(std::fs::read_to_string(&path).unwrap(), expected);
-        for _ in 0..2000 {
+        let older = folder.path().join("logs/serve/access.log.1");
+        let mut longest = 0;
+        for number in 0..4000 {
             log.add(&line);
+            if number % 3 == 0 {
+                log.write();
+            }
+            let length = |path| fs::metadata(path).map_or(0, |found| found.len());
+            longest = longest.max(length(&path) + length(&older));
         }
+        assert!((8_000..=12_000).contains(&longest), "{longest} bytes");
+    }
+
+    /// Threads of several proxies have one log.
+    #[test]
+    fn whoever_puts_it_aside_takes_no_line_of_another() {
+        const LINES: usize = 100;
+        for _ in 0..50 {
+            let folder = tempfile::tempdir().unwrap();
+            std::thread::scope(|scope| {
+                for name in ["a", "b", "c"] {
+                    let folder = folder.path();
+                    scope.spawn(move || {
+                        // It is put aside once.
+                        let mut log = AccessLog::open(folder, name, 2 * 1_500);
+                        for number in 0..LINES {
+                            log.lines.push_str(&format!("{name}{number:07}\n"));
+                            log.write();
+                        }
+                    });
+                }
+            });
+            let read = |name| fs::read_to_string(folder.path().join("logs/serve").join(name)).unwrap();
+            let (older, newer) = (read("access.log.1"), read("access.log"));
+            assert!(older.len() > 1_500 && !newer.is_empty());
+            let mut found: Vec<&str> = older.lines().chain(newer.lines()).collect();
+            found.sort_unstable();
+            let expected =
+                ["a", "b", "c"].iter().flat_map(|name| (0..LINES).map(move |number| format!("{name}{number:07}")));
+            assert_eq!(found, expected.collect::<Vec<_>>());
+        }
+    }
+
+    #[test]
+    fn a_log_that_was_removed_is_made_again() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut log = AccessLog::open(folder.path(), "shop", 10_000);
+        let path = folder.path().join("logs/serve/access.log");
+        fs::remove_file(&path).unwrap();
+        log.lines.push_str("a line\n");
         log.write();
-        log.log.bound();
-        assert!(std::fs::metadata(&path).unwrap().len() <= 10_000);
+        assert_eq!(fs::read_to_string(path).unwrap(), "a line\n");
     }
 }
