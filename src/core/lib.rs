@@ -57,6 +57,6 @@ pub mod value;
 
 pub use hook_contract::HookContract;
 pub use logs::{LogEvents, LogLevel, LogSettings};
-pub use place_id::{ClusterTaskId, PlaceId, PlaceIdError};
+pub use place_id::{ClusterTaskId, ClusterTaskText, PlaceId, PlaceIdError};
 pub use sampling_ratio::{SamplingRatio, SamplingRatioError};
 pub use stored::Stored;

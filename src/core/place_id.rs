@@ -38,11 +38,15 @@ const DIGITS: &[u8; 32] = b"0123456789abcdefghjkmnpqrstvwxyz";
 /// Characters of an id: 5 bits each, of which the first has 4.
 const LENGTH: usize = 13;
 
+impl PlaceId {
+    fn digits(self) -> [u8; LENGTH] {
+        std::array::from_fn(|at| DIGITS[(self.0 >> (5 * (LENGTH - 1 - at)) & 31) as usize])
+    }
+}
+
 impl fmt::Display for PlaceId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let text: String =
-            (0..LENGTH).rev().map(|place| char::from(DIGITS[(self.0 >> (5 * place) & 31) as usize])).collect();
-        f.pad(&text)
+        f.pad(std::str::from_utf8(&self.digits()).unwrap_or_default())
     }
 }
 
@@ -62,9 +66,43 @@ impl FromStr for PlaceId {
     }
 }
 
+/// Digits of the largest number of a task.
+const TASK_DIGITS: usize = 20;
+
+/// Text of a [`ClusterTaskId`], made without allocation: spans of every task of a queue have it.
+#[derive(Clone, Copy, Debug)]
+pub struct ClusterTaskText {
+    bytes: [u8; LENGTH + 1 + TASK_DIGITS],
+    from: usize,
+}
+
+impl ClusterTaskText {
+    /// Returns the text.
+    pub fn as_str(&self) -> &str {
+        std::str::from_utf8(&self.bytes[self.from..]).unwrap_or_default()
+    }
+}
+
+impl ClusterTaskId {
+    /// Returns the id as text.
+    pub fn text(self) -> ClusterTaskText {
+        let mut bytes = [0; LENGTH + 1 + TASK_DIGITS];
+        let (mut at, mut number) = (bytes.len(), self.task.0);
+        while number > 0 || at == bytes.len() {
+            at -= 1;
+            bytes[at] = b'0' + (number % 10) as u8;
+            number /= 10;
+        }
+        bytes[at - 1] = b'-';
+        let from = at - 1 - LENGTH;
+        bytes[from..at - 1].copy_from_slice(&self.place.digits());
+        ClusterTaskText { bytes, from }
+    }
+}
+
 impl fmt::Display for ClusterTaskId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}-{}", self.place, self.task)
+        f.pad(self.text().as_str())
     }
 }
 
@@ -91,6 +129,7 @@ mod tests {
             assert_eq!((text.len(), text.parse()), (13, Ok(PlaceId(id))), "{text}");
             let task = ClusterTaskId { place: PlaceId(id), task: TaskId(id) };
             assert_eq!(task.to_string().parse(), Ok(task));
+            assert_eq!(task.to_string(), format!("{}-{id}", PlaceId(id)));
         }
         assert_eq!(PlaceId(u64::MAX).to_string(), "fzzzzzzzzzzzz");
     }

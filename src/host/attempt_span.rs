@@ -1,8 +1,11 @@
 //! First attributes of an attempt's span: the worker that runs the attempt says so, and the head, when the worker died before it could.
 
 use crate::hook::{Attribute, PutAttribute};
-use tracer_core::names;
 use tracer_core::task::{ActorRole, Demand, Envelope, ExtraOptions, JobId, TaskId, TaskSpec, WorkerId, module_stem};
+use tracer_core::{ClusterTaskId, names};
+
+/// Room for the attributes of most spans that have more than the usual.
+const MANY: usize = 16;
 
 /// Facts about an attempt that its span has from the start.
 #[derive(Clone, Copy, Debug)]
@@ -66,20 +69,22 @@ impl AttemptSpan<'_> {
             return work(&own);
         }
         let resources = demand.resources_text();
-        let id = origin.map(|id| id.to_string());
+        let id = origin.map(ClusterTaskId::text);
         let said = [
             (!name.is_empty()).then_some((names::TASK_NAME, Attribute::Str(name))),
             (demand.num_cpus != 1).then_some((names::NUM_CPUS, demand.num_cpus.into())),
             (!resources.is_empty()).then_some((names::RESOURCES, Attribute::Str(&resources))),
             demand.memory_bytes.map(|bytes| (names::MEMORY_LIMIT_BYTES, bytes.into())),
             actor.map(|actor| (names::ACTOR_ID, actor.0.into())),
-            id.as_deref().map(|id| (names::CLUSTER_TASK_ID, Attribute::Str(id))),
+            id.as_ref().map(|id| (names::CLUSTER_TASK_ID, Attribute::Str(id.as_str()))),
             id.is_some().then_some((names::QUEUE, Attribute::Str(self.envelope.policy.queue))),
             clocks.map(|clocks| (names::CLOCK_OFFSET_NS, clocks.holder_ns.into())),
             clocks.map(|clocks| (names::ORIGIN_CLOCK_OFFSET_NS, clocks.origin_ns.into())),
         ];
         let extra = extra.said().map(|said| (said.attribute, said.value.into()));
-        work(&own.into_iter().chain(said.into_iter().flatten()).chain(extra).collect::<Vec<_>>())
+        let mut all = Vec::with_capacity(MANY);
+        all.extend(own.into_iter().chain(said.into_iter().flatten()).chain(extra));
+        work(&all)
     }
 }
 

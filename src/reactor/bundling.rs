@@ -37,7 +37,7 @@ fn gather(state: &mut State, first: TaskId, before: Option<Gathered>) -> (Gather
     let alone = (Gathered { first, count: 1, bytes: 0 }, false);
     let Some(task) = state.tasks.get(first) else { return alone };
     let target = task.target;
-    let Some(run_ns) = state.targets.run_time(target).measured_ns() else { return alone };
+    let Some(run_ns) = state.targets.run_time(target).average_ns() else { return alone };
     let most = u32::try_from(RUN_NS / run_ns.max(1)).map_or(BUNDLE_LIMIT, |count| count.min(BUNDLE_LIMIT));
     let may_begin = |task: &&Task| {
         let has_terms = || Envelope::decode(task.envelope()).is_ok_and(|envelope| terms_of(&envelope).is_some());
@@ -104,7 +104,7 @@ pub(crate) fn begin(state: &mut State, effects: &mut impl Effects, first: TaskId
     }
     let (queue, crash_limit) = common.filter(|_| tasks.len() > 1)?;
     let (count, queue, target) = (tasks.len() as u32, queue.into(), state.tasks.get(first)?.target);
-    let run_ns = state.targets.run_time(target).measured_ns().unwrap_or(RUN_NS);
+    let run_ns = state.targets.run_time(target).average_ns().unwrap_or(RUN_NS);
     Some((count, ToAgent::ShareBundle { first, count, queue, crash_limit, run_ns, is_new: true, is_stored, tasks }))
 }
 
@@ -123,6 +123,6 @@ pub(crate) fn message(state: &mut State, effects: &mut impl Effects, first: Task
     }
     let (queue, crash_limit, is_new, is_stored, id) = common?;
     let target = state.tasks.get(id)?.target;
-    let run_ns = state.targets.run_time(target).measured_ns().unwrap_or(RUN_NS);
+    let run_ns = state.targets.run_time(target).average_ns().unwrap_or(RUN_NS);
     Some(ToAgent::ShareBundle { first, count, queue, crash_limit, run_ns, is_new, is_stored, tasks })
 }

@@ -16,6 +16,9 @@ pub const LEASE_LIMIT: usize = 256;
 /// Tasks that typically take less than this are done sooner than a sleeping worker is awake.
 pub const SHORT_NS: u64 = 50_000;
 
+/// Number of tasks over which the average of a function's run times reaches back.
+const AVERAGED: u32 = 256;
+
 /// Measured run times of a function's tasks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RunTime {
@@ -23,6 +26,10 @@ pub struct RunTime {
     mean_ns: Option<u64>,
     /// Typical run time, in nanoseconds: one that is much longer, perhaps because its worker had no core for a while, at most doubles it.
     typical_ns: u64,
+    /// Average over the last [`AVERAGED`] tasks or so, in nanoseconds. Unlike the mean it is not moved far by one task whose worker had no core for a while.
+    average_ns: u64,
+    /// Number of tasks in the average.
+    averaged: u32,
 }
 
 impl RunTime {
@@ -34,6 +41,13 @@ impl RunTime {
             Some(_) if run_ns > self.typical_ns => run_ns.min(self.typical_ns.saturating_mul(2).max(1_000)),
             Some(_) => self.typical_ns - (self.typical_ns - run_ns) / 4,
         };
+        self.averaged = (self.averaged + 1).min(AVERAGED);
+        let share_ns = run_ns.abs_diff(self.average_ns) / u64::from(self.averaged);
+        if run_ns > self.average_ns {
+            self.average_ns += share_ns;
+        } else {
+            self.average_ns -= share_ns;
+        }
         self.mean_ns = Some(match self.mean_ns {
             None => run_ns,
             Some(mean) if run_ns > mean => mean + (run_ns - mean) / 2,
@@ -58,9 +72,9 @@ impl RunTime {
         self.mean_ns.unwrap_or(LEASE_TIME_NS)
     }
 
-    /// Returns the same, if any task was measured.
-    pub fn measured_ns(&self) -> Option<u64> {
-        self.mean_ns
+    /// Returns the nanoseconds that each of many tasks is expected to take, if any task was measured.
+    pub fn average_ns(&self) -> Option<u64> {
+        (self.averaged > 0).then_some(self.average_ns)
     }
 }
 
@@ -160,6 +174,22 @@ mod tests {
         assert_eq!(time.expected_ns(), 438_500);
         (0..100).for_each(|_| time.observe(1_000));
         assert!(time.expected_ns() < 2_000);
+    }
+
+    #[test]
+    fn the_average_is_that_of_many_tasks() {
+        let mut time = RunTime::default();
+        assert_eq!(time.average_ns(), None);
+        time.observe(5_000_000);
+        assert_eq!(time.average_ns(), Some(5_000_000), "its worker had to load the module");
+        (0..3).for_each(|_| time.observe(1_000));
+        assert!((1_250_000..1_252_000).contains(&time.average_ns().unwrap()));
+        (0..3 * AVERAGED).for_each(|_| time.observe(1_000));
+        time.observe(4_000_000);
+        assert!(time.average_ns().unwrap() < 50_000 && time.expected_ns() > 1_000_000, "its worker had no core");
+        // Long ones are not put into bundles by hundreds for long.
+        (0..20).for_each(|_| time.observe(10_000_000));
+        assert!(time.average_ns().unwrap() > 500_000);
     }
 
     #[test]

@@ -144,12 +144,16 @@ impl SubmissionSpans {
                 self.trace_acceptance(accepted.first_tag + offset, task, journaled);
             }
             if let Some(Submitted { producer, is_creation, is_of_queue }) = self.producers.pop_front() {
-                if let Some(place) = place.filter(|_| is_of_queue) {
-                    let id = ClusterTaskId { place, task }.to_string();
-                    producer.set_attributes(&[(names::CLUSTER_TASK_ID, Attribute::Str(&id))]);
+                let cluster_id = place.filter(|_| is_of_queue).map(|place| ClusterTaskId { place, task }.text());
+                let further = match &cluster_id {
+                    Some(id) => Some((names::CLUSTER_TASK_ID, Attribute::Str(id.as_str()))),
+                    None => is_creation.then_some((names::ACTOR_ID, task.0.into())),
+                };
+                let own = (names::TASK_ID, task.0.into());
+                match further {
+                    Some(further) => producer.end_with(&[own, further], now),
+                    None => producer.end_with(&[own], now),
                 }
-                let attributes = [(names::TASK_ID, task.0.into()), (names::ACTOR_ID, task.0.into())];
-                producer.end_with(&attributes[..if is_creation { 2 } else { 1 }], now);
                 self.uncommitted += 1;
             }
         }
