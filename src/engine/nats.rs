@@ -367,20 +367,31 @@ impl Nats {
         })
     }
 
+    /// Carries out what every task needs. The rest is in a future of its own, in memory of its own: this one is moved for each request, and is as large as its
+    /// largest branch.
     async fn answer(&self, request: Request) -> Option<Answer> {
         match request {
-            Request::EnterKey { key, entry } => Some(self.enter_key(&key, entry).await),
             Request::Put { queue, tier, id, message, asks_for, is_overdue } => {
                 match self.refuses(&queue, asks_for.as_ref()).await {
                     Some(answer) => Some(answer),
                     None => Some(self.put((&queue, tier), id, message, is_overdue).await),
                 }
             }
+            Request::Swap { key, revision, record } => Some(self.swap(record_subject(key), revision, record).await),
+            Request::Keep(handle) => self.acknowledge(handle, "+WPI").await,
+            Request::Done(handle) => self.acknowledge(handle, "+ACK").await,
+            other => Box::pin(self.answer_other(other)).await,
+        }
+    }
+
+    async fn answer_other(&self, request: Request) -> Option<Answer> {
+        match request {
+            Request::Put { .. } | Request::Swap { .. } | Request::Keep(_) | Request::Done(_) => None,
+            Request::EnterKey { key, entry } => Some(self.enter_key(&key, entry).await),
             Request::Has { queue, id, is_overdue } => {
                 Some(self.has(&queue, id, is_overdue).await.map_or(Answer::Unreachable, Answer::Has))
             }
             Request::Pull { queue, tier, count, waits } => Some(self.pull((&queue, tier), count, waits).await),
-            Request::Keep(handle) => self.acknowledge(handle, "+WPI").await,
             Request::GiveBack(handle) => {
                 self.acknowledge(handle, "-NAK").await;
                 let _ = self.client.flush().await;
@@ -404,7 +415,6 @@ impl Nats {
                 self.is_stopping.send_replace(true);
                 None
             }
-            Request::Done(handle) => self.acknowledge(handle, "+ACK").await,
             Request::PutAside(dead) => {
                 self.put_aside(dead).await;
                 None
@@ -413,7 +423,6 @@ impl Nats {
                 let entry = self.last(record_stream(), record_subject(key)).await;
                 Some(entry.map_or(Answer::Unreachable, Answer::Record))
             }
-            Request::Swap { key, revision, record } => Some(self.swap(record_subject(key), revision, record).await),
             Request::Beat(beat) => {
                 self.beat(beat).await;
                 None
@@ -465,13 +474,15 @@ impl Nats {
         };
         match acknowledged {
             Ok(acknowledged) if acknowledged.sequence > delivered => Answer::Put(Ok(())),
-            Ok(_) => self.renew((queue, tier, id), Passed::Delivered).await,
+            Ok(_) => Box::pin(self.renew((queue, tier, id), Passed::Delivered)).await,
             // There is one of this task.
-            Err(error) if is_other_sequence(&error) => self.renew((queue, tier, id), Passed::of(is_overdue)).await,
+            Err(error) if is_other_sequence(&error) => {
+                Box::pin(self.renew((queue, tier, id), Passed::of(is_overdue))).await
+            }
             // Nobody takes it either while servers choose who leads the stream.
             Err(error) if error.kind() == PublishErrorKind::StreamNotFound => {
                 let name = queue_stream(queue, tier);
-                match tokio::time::timeout(LEADER_ANSWERS, self.context.get_stream(&name)).await {
+                match Box::pin(tokio::time::timeout(LEADER_ANSWERS, self.context.get_stream(&name))).await {
                     Ok(Err(error)) if !is_not_there(&error) => Answer::Unreachable,
                     // Its part for commands is made by the first node that runs some.
                     Ok(Err(_)) if tier == Tier::Commands => Answer::Put(Err(PutError::NoCommands(queue.into()))),

@@ -20,7 +20,7 @@ use crate::{
         follow_ups::FollowUp,
         now::Now,
         progress::{Event, Progress, TaskEnd},
-        shared::{Bundle, Imported},
+        shared::{Bundle, Imported, SharedTasks},
         task::{DriverId, Past},
     },
     submit, values, waiting,
@@ -36,6 +36,12 @@ const ON_THE_WAY: usize = 64;
 
 /// Number of messages on the way beyond which short tasks wait until there are enough for a whole bundle, or one of those is there.
 const BEFORE_FULL: usize = 2;
+
+/// Bundles of this head in queues beyond which short tasks wait for a moment until there are enough for a whole bundle: those before them take longer.
+const BEFORE_WAITING: usize = 4;
+
+/// Longest time that a task waits so, in nanoseconds.
+pub(crate) const WAIT_NS: u64 = 2_000_000;
 
 /// Notes whether the engine can be reached.
 pub fn on_reach(state: &mut State, is_reachable: bool) {
@@ -76,10 +82,10 @@ pub(crate) fn hand_over(state: &mut State, effects: &mut impl Effects, now: Now)
             continue;
         }
         if state.shared.bundle_of(id).is_none() {
-            let may_wait = state.shared.is_reachable && state.shared.on_the_way.len() >= BEFORE_FULL;
-            if may_wait && bundling::takes_more(state, id) {
+            if may_wait(&mut state.shared, id, now) && bundling::takes_more(state, id) {
                 return state.shared.to_share.push_front(id);
             }
+            state.shared.waiting = None;
             if let Some((count, message)) = bundling::begin(state, effects, id)
                 && effects.journal_bundle(id, count)
             {
@@ -103,6 +109,20 @@ pub(crate) fn hand_over(state: &mut State, effects: &mut impl Effects, now: Now)
             },
         }
     }
+}
+
+/// Returns whether a task that is to be handed over next may wait until there are enough others for a whole bundle.
+fn may_wait(shared: &mut SharedTasks, first: TaskId, now: Now) -> bool {
+    if !shared.is_reachable {
+        return false;
+    }
+    let since_ns = match shared.waiting {
+        Some((waiting, since_ns)) if waiting == first => since_ns,
+        _ => now.monotonic_ns,
+    };
+    shared.waiting = Some((first, since_ns));
+    let has_moment = now.monotonic_ns < since_ns.saturating_add(WAIT_NS);
+    shared.on_the_way.len() >= BEFORE_FULL || (has_moment && shared.bundles.len() >= BEFORE_WAITING)
 }
 
 /// Takes the tasks of a bundle off the front of those that are to be handed over.

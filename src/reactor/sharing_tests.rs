@@ -864,6 +864,42 @@ fn short_tasks_wait_for_a_whole_bundle_while_others_are_on_the_way() {
 }
 
 #[test]
+fn short_tasks_wait_a_moment_for_a_whole_bundle_while_others_are_in_a_queue() {
+    let mut story = joined(1);
+    measure(&mut story, 1_000_000);
+    on_reach(&mut story.state, true);
+    let submit_some = |story: &mut Story, count| {
+        submit(story, &vec![of_queue(NEVER_AGAIN); count]);
+        story.schedule();
+        handed_over(story).0.last().map(|told| (told.0, told.1))
+    };
+    // Few are before them.
+    for first in [2, 4, 6, 8] {
+        assert_eq!(submit_some(&mut story, 2), Some((first, 2)));
+        on_stored(&mut story.state, &mut story.effects, TaskId(first));
+    }
+    assert_eq!(submit_some(&mut story, 3), Some((8, 2)), "they wait");
+    let again = on_tick(&mut story.state, &mut story.effects, START_LIMIT_NS, story.now);
+    assert_eq!(again, Some(story.now.monotonic_ns + 2_000_000));
+    story.now.monotonic_ns += 1_500_000;
+    assert_eq!(submit_some(&mut story, 4), Some((8, 2)), "the first one counts");
+    story.now.monotonic_ns += 500_000;
+    story.schedule();
+    assert_eq!(handed_over(&story).0.last().map(|told| (told.0, told.1)), Some((10, 7)));
+    assert_eq!(on_tick(&mut story.state, &mut story.effects, START_LIMIT_NS, story.now), None);
+    on_stored(&mut story.state, &mut story.effects, TaskId(10));
+    // There are enough.
+    assert_eq!(submit_some(&mut story, 21), Some((17, 20)));
+    on_stored(&mut story.state, &mut story.effects, TaskId(17));
+    // Whoever may go with no others does not wait.
+    submit(&mut story, &[of_queue(NEVER_AGAIN), of_queue(Policy { at_most_once: true, ..NEVER_AGAIN })]);
+    story.now.monotonic_ns += 2_000_000;
+    story.schedule();
+    assert_eq!(handed_over(&story).1.len(), 1);
+    story.check();
+}
+
+#[test]
 fn what_cannot_be_in_a_bundle_waits_for_no_others() {
     let mut story = joined(1);
     measure(&mut story, 1_000_000);

@@ -2,6 +2,7 @@ use crate::{
     effects::Effects,
     exports, lifecycle, nesting,
     schedule::BEHIND_NS,
+    sharing::WAIT_NS,
     state::{State, now::Now, progress::Progress, worker::Ending},
     stopping::{self, COMMAND_START_NS},
     waiting,
@@ -75,6 +76,8 @@ pub fn on_tick(state: &mut State, effects: &mut impl Effects, start_limit_ns: u6
     state.starts.resumes_ns().filter(|_| !state.is_stopping).into_iter().for_each(&mut wake_at);
     nesting::end_surplus(state, effects, now).into_iter().for_each(&mut wake_at);
     nesting::next_waiters_ns(state, now).into_iter().for_each(&mut wake_at);
+    let handed_over = state.shared.waiting.map(|(_, since_ns)| since_ns.saturating_add(WAIT_NS));
+    handed_over.filter(|until| *until > now.monotonic_ns).into_iter().for_each(&mut wake_at);
     // A task may turn out to be long while another worker has nothing to do; nobody would say so.
     let may_fall_behind = state.workers.idle() > 0 && state.workers.has_filled();
     // What follows from a limit that was reached is done with the next turn.

@@ -15,6 +15,8 @@ const BATCH_BYTES: usize = 256 << 10;
 /// Submissions of one connection that may be unacknowledged: enough that neither it nor the head waits for the other, and few enough that
 /// what is kept of each stays in the processor's cache. There is a slot in the spool for each one's span.
 pub(super) const UNANSWERED: u64 = 512;
+/// The same of submissions for queues, which an engine has to answer: a whole bundle, and what comes while that is on the way.
+pub(super) const UNANSWERED_OF_QUEUES: u64 = 1280;
 /// Bytes of buffer that are kept for the next frames.
 const KEPT_BYTES: usize = 2 * BATCH_BYTES;
 
@@ -65,6 +67,8 @@ pub(super) struct Outbox {
     batch_first_tag: u64,
     /// Batches that the head has not answered: the first tag of each, and how many it has.
     unanswered: VecDeque<(u64, u64)>,
+    /// True if the last submission was for a queue.
+    is_of_queue: bool,
     /// Frames that are not written yet.
     frames: Vec<u8>,
 }
@@ -83,6 +87,7 @@ impl Outbox {
         let length = u32::try_from(bytes).expect("the limit is less than 4 GiB");
         self.batch[start..start + 4].copy_from_slice(&length.to_le_bytes());
         self.next_tag += 1;
+        self.is_of_queue = !envelope.policy.queue.is_empty();
         Ok(self.next_tag - 1)
     }
 
@@ -136,9 +141,10 @@ impl Outbox {
         self.unanswered.pop_front()
     }
 
-    /// Returns whether more than [`UNANSWERED`] submissions are unacknowledged.
+    /// Returns whether more submissions are unacknowledged than may be: [`UNANSWERED`], or [`UNANSWERED_OF_QUEUES`].
     pub(super) fn is_behind(&self) -> bool {
-        self.unanswered.front().is_some_and(|(first_tag, _)| self.next_tag - first_tag > UNANSWERED)
+        let limit = if self.is_of_queue { UNANSWERED_OF_QUEUES } else { UNANSWERED };
+        self.unanswered.front().is_some_and(|(first_tag, _)| self.next_tag - first_tag > limit)
     }
 
     /// Returns whether a batch that was sent is not answered.

@@ -98,12 +98,16 @@ fn connected() -> (Arc<Connection>, Head) {
 }
 
 fn submit_with(connection: &Connection, follower: Option<Box<dyn Follower>>) -> Result<u64, DriverError> {
+    submit_as(connection, follower, "")
+}
+
+fn submit_as(connection: &Connection, follower: Option<Box<dyn Follower>>, queue: &str) -> Result<u64, DriverError> {
     let origin = Origin { parent: &Carrier::default(), is_parent_remote: false, task: None };
     let request = SubmitRequest {
         spec: TaskSpec::command(b"true", Vec::new(), Vec::new(), b"/"),
         name: "",
         run_limit: None,
-        policy: Policy::default(),
+        policy: Policy { queue, ..Policy::default() },
         demand: Demand::default(),
         wants_output: follower.is_some(),
         trace_runtime: false,
@@ -324,16 +328,22 @@ fn an_end_that_nobody_asks_for_is_given_back_to_the_head() {
 
 #[test]
 fn submitting_blocks_while_the_head_is_behind_and_takes_in_what_comes() {
+    for (queue, limit) in [("", outbox::UNANSWERED), ("default", outbox::UNANSWERED_OF_QUEUES)] {
+        submitting_blocks_behind(queue, limit);
+    }
+}
+
+fn submitting_blocks_behind(queue: &'static str, limit: u64) {
     let (connection, mut head) = connected();
-    let count = 4 * outbox::UNANSWERED;
+    let count = 4 * limit;
     let submitting = in_thread(&connection, move |connection| {
         for _ in 0..count {
-            submit(connection);
+            submit_as(connection, None, queue).expect("it can be submitted");
         }
     });
     let (mut sent, mut accepted) = (0, 0);
     while accepted < count {
-        while sent < count && sent - accepted <= outbox::UNANSWERED {
+        while sent < count && sent - accepted <= limit {
             sent += head.next_batch().1;
         }
         if sent < count {

@@ -53,7 +53,7 @@ impl Nats {
         {
             return *delivered;
         }
-        let delivered = self.consumer_info(stream).await.unwrap_or_default().delivered.stream_seq;
+        let delivered = Box::pin(self.consumer_info(stream)).await.unwrap_or_default().delivered.stream_seq;
         known.insert(stream.to_owned(), (connection, delivered));
         delivered
     }

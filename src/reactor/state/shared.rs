@@ -21,6 +21,8 @@ pub(crate) struct SharedTasks {
     pub to_share: VecDeque<TaskId>,
     /// A bundle of some of them, while others are on the way and more tasks may come.
     pub gathered: Option<Gathered>,
+    /// The first of the tasks that wait for others to go with them, and the time since which it does, in nanoseconds of the monotonic clock.
+    pub waiting: Option<(TaskId, u64)>,
     /// Tasks that the agent was told of and that the engine is not known to have; of bundles the first.
     pub on_the_way: BTreeSet<TaskId>,
     /// True if the agent has said that the engine can be reached.
