@@ -98,6 +98,12 @@ fn check_size(state: &State, bytes: u64) -> Result<(), Refusal> {
 /// Number of tasks that a job has in queues, beyond which others come before them.
 const MANY: usize = 16;
 
+/// Returns whether a task is of a job that has many tasks in queues.
+pub(crate) fn is_of_many(state: &State, id: TaskId) -> bool {
+    let count = state.tasks.get(id).and_then(|task| state.shared.of_job.get(&task.job));
+    count.is_some_and(|count| *count > MANY)
+}
+
 /// Returns what the agent is told of a task that is to go into its queue; or why it cannot go there after all.
 pub(crate) fn message(state: &State, effects: &mut impl Effects, id: TaskId) -> Option<Result<ToAgent, Refusal>> {
     let task = state.tasks.get(id)?;
@@ -120,7 +126,7 @@ pub(crate) fn message(state: &State, effects: &mut impl Effects, id: TaskId) -> 
         task: id,
         queue: envelope.policy.queue.into(),
         is_command: task.is_command,
-        is_of_many: state.shared.of_job.get(&task.job).is_some_and(|count| *count > MANY),
+        is_of_many: is_of_many(state, id),
         submitted_unix_nano: task.submitted_unix_nano,
         at_most_once: policy.at_most_once,
         crash_limit: policy.crash_limit,

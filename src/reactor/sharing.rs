@@ -20,7 +20,7 @@ use crate::{
         follow_ups::FollowUp,
         now::Now,
         progress::{Event, Progress, TaskEnd},
-        shared::{Bundle, Imported, SharedTasks},
+        shared::{Bundle, Imported},
         task::{DriverId, Past},
     },
     submit, values, waiting,
@@ -82,7 +82,7 @@ pub(crate) fn hand_over(state: &mut State, effects: &mut impl Effects, now: Now)
             continue;
         }
         if state.shared.bundle_of(id).is_none() {
-            if may_wait(&mut state.shared, id, now) && bundling::takes_more(state, id) {
+            if may_wait(state, id, now) && bundling::takes_more(state, id) {
                 return state.shared.to_share.push_front(id);
             }
             state.shared.waiting = None;
@@ -111,8 +111,10 @@ pub(crate) fn hand_over(state: &mut State, effects: &mut impl Effects, now: Now)
     }
 }
 
-/// Returns whether a task that is to be handed over next may wait until there are enough others for a whole bundle.
-fn may_wait(shared: &mut SharedTasks, first: TaskId, now: Now) -> bool {
+/// Returns whether a task that is to be handed over next may wait until there are enough others for a whole bundle. One of a job with few tasks in queues does not
+/// wait for a moment: perhaps the next one is submitted when it has ended.
+fn may_wait(state: &mut State, first: TaskId, now: Now) -> bool {
+    let shared = &mut state.shared;
     if !shared.is_reachable {
         return false;
     }
@@ -121,8 +123,11 @@ fn may_wait(shared: &mut SharedTasks, first: TaskId, now: Now) -> bool {
         _ => now.monotonic_ns,
     };
     shared.waiting = Some((first, since_ns));
+    if shared.on_the_way.len() >= BEFORE_FULL {
+        return true;
+    }
     let has_moment = now.monotonic_ns < since_ns.saturating_add(WAIT_NS);
-    shared.on_the_way.len() >= BEFORE_FULL || (has_moment && shared.bundles.len() >= BEFORE_WAITING)
+    has_moment && shared.bundles.len() >= BEFORE_WAITING && exports::is_of_many(state, first)
 }
 
 /// Takes the tasks of a bundle off the front of those that are to be handed over.

@@ -18,6 +18,10 @@ fn of_queue(policy: Policy<'static>) -> Envelope<'static> {
 
 /// Submits tasks as a driver does, and returns what it was answered at once.
 fn submit(story: &mut Story, envelopes: &[Envelope<'_>]) -> Vec<Answer> {
+    submit_in(story, JobId(1), envelopes)
+}
+
+fn submit_in(story: &mut Story, job: JobId, envelopes: &[Envelope<'_>]) -> Vec<Answer> {
     let encoded: Vec<Vec<u8>> = envelopes
         .iter()
         .map(|envelope| {
@@ -32,7 +36,7 @@ fn submit(story: &mut Story, envelopes: &[Envelope<'_>]) -> Vec<Answer> {
     story.next_tag += envelopes.len() as u64;
     let batch = Submissions::decode(&body).unwrap();
     let mut answers = Vec::new();
-    let driver = (DriverId(1), Some(JobId(1)));
+    let driver = (DriverId(1), Some(job));
     on_submit(&mut story.state, &mut story.effects, driver, batch, &mut |answer| answers.push(answer), story.now)
         .unwrap();
     story.check();
@@ -874,28 +878,38 @@ fn short_tasks_wait_a_moment_for_a_whole_bundle_while_others_are_in_a_queue() {
         handed_over(story).0.last().map(|told| (told.0, told.1))
     };
     // Few are before them.
-    for first in [2, 4, 6, 8] {
-        assert_eq!(submit_some(&mut story, 2), Some((first, 2)));
+    for first in [2, 6, 10, 14] {
+        assert_eq!(submit_some(&mut story, 4), Some((first, 4)));
         on_stored(&mut story.state, &mut story.effects, TaskId(first));
     }
-    assert_eq!(submit_some(&mut story, 3), Some((8, 2)), "they wait");
+    assert_eq!(submit_some(&mut story, 3), Some((14, 4)), "they wait");
     let again = on_tick(&mut story.state, &mut story.effects, START_LIMIT_NS, story.now);
     assert_eq!(again, Some(story.now.monotonic_ns + 2_000_000));
     story.now.monotonic_ns += 1_500_000;
-    assert_eq!(submit_some(&mut story, 4), Some((8, 2)), "the first one counts");
+    assert_eq!(submit_some(&mut story, 4), Some((14, 4)), "the first one counts");
     story.now.monotonic_ns += 500_000;
     story.schedule();
-    assert_eq!(handed_over(&story).0.last().map(|told| (told.0, told.1)), Some((10, 7)));
+    assert_eq!(handed_over(&story).0.last().map(|told| (told.0, told.1)), Some((18, 7)));
     assert_eq!(on_tick(&mut story.state, &mut story.effects, START_LIMIT_NS, story.now), None);
-    on_stored(&mut story.state, &mut story.effects, TaskId(10));
+    on_stored(&mut story.state, &mut story.effects, TaskId(18));
     // There are enough.
-    assert_eq!(submit_some(&mut story, 21), Some((17, 20)));
-    on_stored(&mut story.state, &mut story.effects, TaskId(17));
-    // Whoever may go with no others does not wait.
-    submit(&mut story, &[of_queue(NEVER_AGAIN), of_queue(Policy { at_most_once: true, ..NEVER_AGAIN })]);
+    assert_eq!(submit_some(&mut story, 21), Some((25, 20)));
+    on_stored(&mut story.state, &mut story.effects, TaskId(25));
     story.now.monotonic_ns += 2_000_000;
     story.schedule();
-    assert_eq!(handed_over(&story).1.len(), 1);
+    assert_eq!(handed_over(&story).1, [45]);
+    // Whoever may go with no others does not wait.
+    submit(&mut story, &[of_queue(Policy { idle_limit: Some(std::time::Duration::from_secs(1)), ..NEVER_AGAIN })]);
+    story.schedule();
+    assert_eq!(handed_over(&story).1, [45, 46]);
+    // Nor does one of a job that has few.
+    for stored in [45, 46] {
+        on_stored(&mut story.state, &mut story.effects, TaskId(stored));
+    }
+    on_driver(&mut story.state, JobId(5));
+    submit_in(&mut story, JobId(5), &[of_queue(NEVER_AGAIN)]);
+    story.schedule();
+    assert_eq!(handed_over(&story).1, [45, 46, 47]);
     story.check();
 }
 
