@@ -12,3 +12,26 @@ pub fn retire(files: impl Send + 'static) {
     // A thread that cannot be started drops what it was to have.
     let _ = thread::Builder::new().name("tracer-old-files".into()).spawn(move || drop(files));
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc::{Sender, channel};
+
+    use super::*;
+
+    struct Tells(Sender<Option<String>>);
+
+    impl Drop for Tells {
+        fn drop(&mut self) {
+            let _ = self.0.send(thread::current().name().map(str::to_owned));
+        }
+    }
+
+    #[test]
+    fn files_are_dropped_by_another_thread() {
+        let (tells, told) = channel();
+        retire((Tells(tells.clone()), Tells(tells)));
+        let names: Vec<_> = told.iter().collect();
+        assert_eq!(names, [(); 2].map(|()| Some("tracer-old-files".to_owned())));
+    }
+}
