@@ -22,6 +22,7 @@ use crate::environment::SERVICE_VARIABLE;
 use crate::protocol::TracingSettings;
 use crate::spool::{ClaimRing, SLOT_COUNT, Story};
 use crate::task::WorkerId;
+use tracer_ipc::background::as_usual;
 
 /// Arguments of a worker's start.
 pub(super) struct WorkerCommand<'a> {
@@ -98,7 +99,7 @@ impl WorkerProcess {
     }
 
     fn of(program: &mut Command, claims: ClaimRing) -> io::Result<WorkerProcess> {
-        let mut child = program.spawn().map_err(|error| named(program, &error))?;
+        let mut child = as_usual(|| program.spawn()).map_err(|error| named(program, &error))?;
         let pidfd = pidfd_open(Pid::from_child(&child), PidfdFlags::empty());
         let (stdout, stderr) = (child.stdout.take(), child.stderr.take());
         let set_up = || -> io::Result<OwnedFd> {
@@ -284,8 +285,8 @@ impl FrontProcess {
     }
 
     fn start(program: &mut Command, log: std::fs::File) -> io::Result<FrontProcess> {
-        let mut child =
-            program.process_group(0).stdout(Stdio::from(log.try_clone()?)).stderr(Stdio::from(log)).spawn()?;
+        program.process_group(0).stdout(Stdio::from(log.try_clone()?)).stderr(Stdio::from(log));
+        let mut child = as_usual(|| program.spawn())?;
         match pidfd_open(Pid::from_child(&child), PidfdFlags::empty()) {
             Ok(pidfd) => Ok(FrontProcess { child, pidfd }),
             Err(error) => {

@@ -20,14 +20,30 @@ pub fn yield_to_others() {
     let _refused = unsafe { libc::syscall(libc::SYS_sched_setattr, 0, &raw const attributes, 0) };
 }
 
-/// Has the calling thread, and threads that it starts later, take no core from others when they are woken (`SCHED_BATCH`, see sched(7)), unless it has a
+/// Has the calling thread, and threads and processes that it starts later, take no core from others when they are woken (`SCHED_BATCH`, see sched(7)), unless it has a
 /// policy of its own. On a busy machine more has then come by the time it runs, and is handled at one go; on an idle one nothing changes. Its priority and its
 /// share stay as they are.
 pub fn batch_wakeups() {
-    let Some(attributes) = attributes().filter(|found| found.sched_policy == libc::SCHED_OTHER as u32) else { return };
-    let attributes = libc::sched_attr { sched_policy: libc::SCHED_BATCH as u32, ..attributes };
+    change_policy(libc::SCHED_OTHER, libc::SCHED_BATCH);
+}
+
+/// Does some work, such as starting a process, with the usual policy, which that inherits. A thread that [batches its wakeups](batch_wakeups) goes on to afterwards.
+pub fn as_usual<R>(work: impl FnOnce() -> R) -> R {
+    let was_batching = change_policy(libc::SCHED_BATCH, libc::SCHED_OTHER);
+    let result = work();
+    if was_batching {
+        batch_wakeups();
+    }
+    result
+}
+
+/// Gives the calling thread another policy, if it has this one. Returns whether that was done.
+fn change_policy(from: i32, to: i32) -> bool {
+    let Some(attributes) = attributes().filter(|found| found.sched_policy == from as u32) else { return false };
+    let attributes = libc::sched_attr { sched_policy: to as u32, ..attributes };
     // SAFETY: the call reads a structure of the size that it says, which outlives it, and changes the calling thread alone.
-    let _refused = unsafe { libc::syscall(libc::SYS_sched_setattr, 0, &raw const attributes, 0) };
+    let result = unsafe { libc::syscall(libc::SYS_sched_setattr, 0, &raw const attributes, 0) };
+    result == 0
 }
 
 /// Returns the scheduling of the calling thread.
@@ -72,5 +88,23 @@ mod tests {
         for found in [own, child] {
             assert_eq!((found.sched_policy, found.sched_nice), (libc::SCHED_BATCH as u32, before.sched_nice));
         }
+    }
+
+    #[test]
+    fn what_a_thread_that_batches_its_wakeups_starts_as_usual_has_the_usual_policy() {
+        let policy = || attributes().unwrap().sched_policy;
+        let before = policy();
+        let after = std::thread::spawn(move || {
+            assert_eq!(as_usual(policy), before);
+            assert_eq!(policy(), before, "it did not batch any");
+            batch_wakeups();
+            let mut cat = std::process::Command::new("cat");
+            let process = as_usual(|| cat.arg("/proc/self/stat").output()).unwrap();
+            (policy(), String::from_utf8(process.stdout).unwrap())
+        });
+        let (own, process) = after.join().unwrap();
+        assert_eq!(own, libc::SCHED_BATCH as u32);
+        // See proc_pid_stat(5); the name, which is the second field, has no space.
+        assert_eq!(process.split_whitespace().nth(40), Some(before.to_string().as_str()), "{process}");
     }
 }
