@@ -1,6 +1,7 @@
 //! Ids that hold beyond one head: of a place, and of a task on any node of a cluster.
 
 use std::fmt;
+use std::io::Write as _;
 use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
@@ -66,43 +67,38 @@ impl FromStr for PlaceId {
     }
 }
 
-/// Digits of the largest number of a task.
-const TASK_DIGITS: usize = 20;
+impl fmt::Display for ClusterTaskId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}-{}", self.place, self.task)
+    }
+}
+
+/// Length of the longest id of a task in the cluster: that of a place, a hyphen, and the digits of a number.
+const TEXT_LENGTH: usize = LENGTH + 1 + 20;
 
 /// Text of a [`ClusterTaskId`], made without allocation: spans of every task of a queue have it.
 #[derive(Clone, Copy, Debug)]
 pub struct ClusterTaskText {
-    bytes: [u8; LENGTH + 1 + TASK_DIGITS],
-    from: usize,
+    bytes: [u8; TEXT_LENGTH],
+    length: usize,
 }
 
 impl ClusterTaskText {
     /// Returns the text.
     pub fn as_str(&self) -> &str {
-        std::str::from_utf8(&self.bytes[self.from..]).unwrap_or_default()
+        std::str::from_utf8(&self.bytes[..self.length]).unwrap_or_default()
     }
 }
 
 impl ClusterTaskId {
     /// Returns the id as text.
     pub fn text(self) -> ClusterTaskText {
-        let mut bytes = [0; LENGTH + 1 + TASK_DIGITS];
-        let (mut at, mut number) = (bytes.len(), self.task.0);
-        while number > 0 || at == bytes.len() {
-            at -= 1;
-            bytes[at] = b'0' + (number % 10) as u8;
-            number /= 10;
-        }
-        bytes[at - 1] = b'-';
-        let from = at - 1 - LENGTH;
-        bytes[from..at - 1].copy_from_slice(&self.place.digits());
-        ClusterTaskText { bytes, from }
-    }
-}
-
-impl fmt::Display for ClusterTaskId {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(self.text().as_str())
+        let mut bytes = [0; TEXT_LENGTH];
+        let mut rest = &mut bytes[..];
+        // There is room for every id.
+        let _ = write!(rest, "{self}");
+        let length = TEXT_LENGTH - rest.len();
+        ClusterTaskText { bytes, length }
     }
 }
 
@@ -129,7 +125,7 @@ mod tests {
             assert_eq!((text.len(), text.parse()), (13, Ok(PlaceId(id))), "{text}");
             let task = ClusterTaskId { place: PlaceId(id), task: TaskId(id) };
             assert_eq!(task.to_string().parse(), Ok(task));
-            assert_eq!(task.to_string(), format!("{}-{id}", PlaceId(id)));
+            assert_eq!(task.text().as_str(), task.to_string());
         }
         assert_eq!(PlaceId(u64::MAX).to_string(), "fzzzzzzzzzzzz");
     }

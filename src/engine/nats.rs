@@ -367,31 +367,23 @@ impl Nats {
         })
     }
 
-    /// Carries out what every task needs. The rest is in a future of its own, in memory of its own: this one is moved for each request, and is as large as its
-    /// largest branch.
+    /// Carries a request out. Futures that few tasks need are boxed: this one is moved for each request, and is as large as its largest branch.
     async fn answer(&self, request: Request) -> Option<Answer> {
         match request {
+            Request::EnterKey { key, entry } => Some(Box::pin(self.enter_key(&key, entry)).await),
             Request::Put { queue, tier, id, message, asks_for, is_overdue } => {
                 match self.refuses(&queue, asks_for.as_ref()).await {
                     Some(answer) => Some(answer),
                     None => Some(self.put((&queue, tier), id, message, is_overdue).await),
                 }
             }
-            Request::Swap { key, revision, record } => Some(self.swap(record_subject(key), revision, record).await),
-            Request::Keep(handle) => self.acknowledge(handle, "+WPI").await,
-            Request::Done(handle) => self.acknowledge(handle, "+ACK").await,
-            other => Box::pin(self.answer_other(other)).await,
-        }
-    }
-
-    async fn answer_other(&self, request: Request) -> Option<Answer> {
-        match request {
-            Request::Put { .. } | Request::Swap { .. } | Request::Keep(_) | Request::Done(_) => None,
-            Request::EnterKey { key, entry } => Some(self.enter_key(&key, entry).await),
             Request::Has { queue, id, is_overdue } => {
-                Some(self.has(&queue, id, is_overdue).await.map_or(Answer::Unreachable, Answer::Has))
+                Some(Box::pin(self.has(&queue, id, is_overdue)).await.map_or(Answer::Unreachable, Answer::Has))
             }
-            Request::Pull { queue, tier, count, waits } => Some(self.pull((&queue, tier), count, waits).await),
+            Request::Pull { queue, tier, count, waits } => {
+                Some(Box::pin(self.pull((&queue, tier), count, waits)).await)
+            }
+            Request::Keep(handle) => self.acknowledge(handle, "+WPI").await,
             Request::GiveBack(handle) => {
                 self.acknowledge(handle, "-NAK").await;
                 let _ = self.client.flush().await;
@@ -399,14 +391,14 @@ impl Nats {
             }
             Request::GiveBackLater(handle) => self.acknowledge(handle, GIVE_BACK_LATER).await,
             Request::ReadNodes => {
-                if let Ok(survey) = self.survey().await {
+                if let Ok(survey) = Box::pin(self.survey()).await {
                     let nodes = survey.living().map(|beat| (beat.place, beat.heartbeat.clone())).collect();
                     let _ = self.events.send(FromEngine::Nodes(nodes));
                 }
                 None
             }
             Request::ReadBounds => {
-                if let Ok(bounds) = bounds::read_all(&self.context, &self.queues.names).await {
+                if let Ok(bounds) = Box::pin(bounds::read_all(&self.context, &self.queues.names)).await {
                     let _ = self.events.send(FromEngine::Bounds(bounds));
                 }
                 None
@@ -415,6 +407,7 @@ impl Nats {
                 self.is_stopping.send_replace(true);
                 None
             }
+            Request::Done(handle) => self.acknowledge(handle, "+ACK").await,
             Request::PutAside(dead) => {
                 self.put_aside(dead).await;
                 None
@@ -423,8 +416,9 @@ impl Nats {
                 let entry = self.last(record_stream(), record_subject(key)).await;
                 Some(entry.map_or(Answer::Unreachable, Answer::Record))
             }
+            Request::Swap { key, revision, record } => Some(self.swap(record_subject(key), revision, record).await),
             Request::Beat(beat) => {
-                self.beat(beat).await;
+                Box::pin(self.beat(beat)).await;
                 None
             }
             Request::ReadHeartbeats(place) => {
@@ -439,9 +433,11 @@ impl Nats {
                 let _ = self.client.publish(told_subject(place), told.into()).await;
                 None
             }
-            Request::PutValue { id, attempt, source } => Some(self.put_value(id, attempt, source).await),
-            Request::GetValue(key) => Some(self.get_value(&key).await),
-            Request::FindMessage(id) => Some(self.find_message(id).await.map_or(Answer::Unreachable, Answer::InQueue)),
+            Request::PutValue { id, attempt, source } => Some(Box::pin(self.put_value(id, attempt, source)).await),
+            Request::GetValue(key) => Some(Box::pin(self.get_value(&key)).await),
+            Request::FindMessage(id) => {
+                Some(Box::pin(self.find_message(id)).await.map_or(Answer::Unreachable, Answer::InQueue))
+            }
             Request::DropValues(id) => {
                 self.drop_values(id).await;
                 None
@@ -517,7 +513,7 @@ impl Nats {
     }
 
     async fn last(&self, stream: String, subject: String) -> Result<Option<Entry>, ()> {
-        last(&self.context, stream, subject).await
+        Box::pin(last(&self.context, stream, subject)).await
     }
 
     /// Looks into every queue of the cluster.

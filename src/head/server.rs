@@ -394,7 +394,7 @@ impl Server {
     fn run(&mut self, on_started: &mut dyn FnMut(&Started, &std::path::Path)) -> io::Result<HeadEnd> {
         let now = self.now();
         if let Some(place) = self.io.agent.as_ref().map(AgentLink::place) {
-            // What comes from an engine comes in crowds.
+            // An engine has more to say soon.
             tracer_ipc::background::batch_wakeups();
             let job = JobId(self.io.clients.next_job);
             self.io.clients.next_job += 1;

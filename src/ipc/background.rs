@@ -15,9 +15,7 @@ const SLICE_NS: u64 = 100_000_000;
 pub fn yield_to_others() {
     let Some(attributes) = attributes().filter(|found| found.sched_policy == libc::SCHED_OTHER as u32) else { return };
     let sched_flags = attributes.sched_flags | libc::SCHED_FLAG_RESET_ON_FORK as u64;
-    let attributes = libc::sched_attr { sched_flags, sched_runtime: SLICE_NS, ..attributes };
-    // SAFETY: the call reads a structure of the size that it says, which outlives it, and changes the calling thread alone.
-    let _refused = unsafe { libc::syscall(libc::SYS_sched_setattr, 0, &raw const attributes, 0) };
+    let _ = set_attributes(libc::sched_attr { sched_flags, sched_runtime: SLICE_NS, ..attributes });
 }
 
 /// Has the calling thread, and threads and processes that it starts later, take no core from others when they are woken (`SCHED_BATCH`, see sched(7)), unless it has a
@@ -40,7 +38,11 @@ pub fn as_usual<R>(work: impl FnOnce() -> R) -> R {
 /// Gives the calling thread another policy, if it has this one. Returns whether that was done.
 fn change_policy(from: i32, to: i32) -> bool {
     let Some(attributes) = attributes().filter(|found| found.sched_policy == from as u32) else { return false };
-    let attributes = libc::sched_attr { sched_policy: to as u32, ..attributes };
+    set_attributes(libc::sched_attr { sched_policy: to as u32, ..attributes })
+}
+
+/// Changes the scheduling of the calling thread. False if that is refused.
+fn set_attributes(attributes: libc::sched_attr) -> bool {
     // SAFETY: the call reads a structure of the size that it says, which outlives it, and changes the calling thread alone.
     let result = unsafe { libc::syscall(libc::SYS_sched_setattr, 0, &raw const attributes, 0) };
     result == 0

@@ -66,7 +66,7 @@ pub fn on_agent(state: &mut State, effects: &mut impl Effects) {
         imports::tell_end(import, effects);
     }
     shared.to_share = shared.open.keys().collect();
-    shared.gathered = None;
+    (shared.gathered, shared.waiting) = (None, None);
     shared.open.values_mut().for_each(|open| open.is_taken_back = false);
     if state.is_stopping {
         effects.to_agent(&ToAgent::Stopping);
@@ -82,7 +82,10 @@ pub(crate) fn hand_over(state: &mut State, effects: &mut impl Effects, now: Now)
             continue;
         }
         if state.shared.bundle_of(id).is_none() {
-            if may_wait(state, id, now) && bundling::takes_more(state, id) {
+            let before = state.shared.waiting.filter(|(waiting, _)| *waiting == id);
+            let since_ns = before.map_or(now.monotonic_ns, |(_, since_ns)| since_ns);
+            if may_wait(state, (id, since_ns), now) && bundling::takes_more(state, id) {
+                state.shared.waiting = Some((id, since_ns));
                 return state.shared.to_share.push_front(id);
             }
             state.shared.waiting = None;
@@ -111,23 +114,13 @@ pub(crate) fn hand_over(state: &mut State, effects: &mut impl Effects, now: Now)
     }
 }
 
-/// Returns whether a task that is to be handed over next may wait until there are enough others for a whole bundle. One of a job with few tasks in queues does not
-/// wait for a moment: perhaps the next one is submitted when it has ended.
-fn may_wait(state: &mut State, first: TaskId, now: Now) -> bool {
-    let shared = &mut state.shared;
-    if !shared.is_reachable {
-        return false;
-    }
-    let since_ns = match shared.waiting {
-        Some((waiting, since_ns)) if waiting == first => since_ns,
-        _ => now.monotonic_ns,
-    };
-    shared.waiting = Some((first, since_ns));
-    if shared.on_the_way.len() >= BEFORE_FULL {
-        return true;
-    }
+/// Returns whether a task that is to be handed over next, and has been since then, may wait until there are enough others for a whole bundle. One of a job with few
+/// tasks in queues does not wait for a moment: perhaps the next one is submitted when it has ended.
+fn may_wait(state: &State, (first, since_ns): (TaskId, u64), now: Now) -> bool {
+    let shared = &state.shared;
     let has_moment = now.monotonic_ns < since_ns.saturating_add(WAIT_NS);
-    has_moment && shared.bundles.len() >= BEFORE_WAITING && exports::is_of_many(state, first)
+    let is_behind = shared.bundles.len() >= BEFORE_WAITING && exports::is_of_many(state, first);
+    shared.is_reachable && (shared.on_the_way.len() >= BEFORE_FULL || (has_moment && is_behind))
 }
 
 /// Takes the tasks of a bundle off the front of those that are to be handed over.

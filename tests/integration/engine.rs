@@ -36,6 +36,32 @@ pub(crate) fn submit_blocked(origin: &Cluster, flags: &[&str], name: &str) -> (u
     (id, [started, go].map(|path| path.to_string_lossy().into_owned()))
 }
 
+/// Returns the scheduling policy of a process: see proc_pid_stat(5).
+fn policy(pid: u32) -> i32 {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).expect("it runs");
+    let (_, after_name) = stat.rsplit_once(") ").expect("a name in parentheses");
+    after_name.split(' ').nth(38).and_then(|policy| policy.parse().ok()).expect("a policy")
+}
+
+#[test]
+fn a_head_that_has_joined_and_its_agent_batch_their_wakeups_and_nothing_else_does() {
+    let Some(broker) = Broker::start() else { return };
+    let (joined, alone) = (holder(&broker), Cluster::builder().workers(1).start());
+    let usual = policy(std::process::id());
+    assert_eq!(policy(agent_pid(&joined)), libc::SCHED_BATCH);
+    assert_eq!([policy(joined.head_pid()), policy(alone.head_pid())], [libc::SCHED_BATCH, usual]);
+    // Also one that is started in the place of another.
+    let workers = joined.worker_pids();
+    kill(workers[0], Signal::KILL);
+    let workers = wait_until("there are two workers again", || {
+        let now = joined.worker_pids();
+        (now.len() == 2 && !now.contains(&workers[0])).then_some(now)
+    });
+    assert!(workers.iter().all(|pid| policy(*pid) == usual));
+    let of_command = joined.tracer(&["submit", "command", "--", "cat", "/proc/self/stat"]).success().stdout_text();
+    assert_eq!(of_command.split_whitespace().nth(40), Some(usual.to_string().as_str()), "{of_command}");
+}
+
 #[test]
 fn a_task_of_a_queue_runs_on_another_node_and_its_trace_is_unbroken() {
     let Some(broker) = Broker::start() else { return };

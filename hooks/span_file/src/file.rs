@@ -271,10 +271,15 @@ impl SpanFile {
 
     /// Closes the file. A later [`append`](Self::append) opens it again. Nobody else may append to it meanwhile.
     pub fn close(&mut self) {
+        drop(self.take_file());
+    }
+
+    /// Takes the file out, to be closed.
+    fn take_file(&mut self) -> Option<OldFile> {
         // A tail that could not be cut off is, when the file is opened again.
         self.torn_after = None;
         let space = std::mem::take(&mut self.space);
-        drop(self.file.take().map(|file| FullFile { file, space }));
+        self.file.take().map(|file| OldFile { file, space })
     }
 
     /// Appends as many of `lines` as the current file has room for, after rotating it if that is none.
@@ -352,9 +357,7 @@ impl SpanFile {
     /// `<pid>.json` becomes `<pid>.1.json`, after that has become `<pid>.2.json`, and so on up to the first number that is
     /// free. So the numbers have no gap, even after a crash amid the renaming. Blocks of large files are freed in the background.
     fn rotate(&mut self) -> Result<(), AppendProblem> {
-        self.torn_after = None;
-        let space = std::mem::take(&mut self.space);
-        let full = self.file.take().map(|file| FullFile { file, space });
+        let full = self.take_file();
         let keep = self.rotation.keep;
         if keep == 0 {
             rustix::fs::unlinkat(&self.folder, self.file_name(0), AtFlags::empty())?;
@@ -406,12 +409,12 @@ impl SpanFile {
 }
 
 /// A file that nothing more is appended to. Dropped, it gives back the space that it has ahead, and is closed.
-struct FullFile {
+struct OldFile {
     file: OwnedFd,
     space: SpaceAhead,
 }
 
-impl Drop for FullFile {
+impl Drop for OldFile {
     fn drop(&mut self) {
         if let Ok(found) = rustix::fs::fstat(&self.file) {
             self.space.give_back(&self.file, found.st_size as u64);

@@ -8,7 +8,7 @@
 //! [`LineQueue`] is what a process of many threads has before its file: it collects lines, writes them together, and makes whoever
 //! has too many of them wait.
 //!
-//! It starts no thread but for a moment, when a large file is [rotated](Rotation), and never prints.
+//! Nothing here prints, and no thread is started, save one that closes old files when a large file is [rotated](Rotation).
 
 mod file;
 pub mod json;

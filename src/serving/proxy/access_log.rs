@@ -40,7 +40,7 @@ pub(super) struct AccessLog {
     /// None if it could not be opened.
     file: Option<File>,
     /// Length at which it is put aside.
-    limit: u64,
+    part_limit: u64,
     /// The end of each line: other services of the head write there too.
     end: String,
     lines: String,
@@ -61,7 +61,7 @@ impl AccessLog {
         AccessLog {
             path,
             file: file.ok(),
-            limit: limit / 2,
+            part_limit: limit / 2,
             end: format!(" service={service}\n"),
             lines: String::new(),
             second: u64::MAX,
@@ -126,7 +126,7 @@ impl AccessLog {
         let own = file.metadata()?;
         let is_own = |found: &fs::Metadata| (found.dev(), found.ino()) == (own.dev(), own.ino());
         if fs::metadata(&self.path).is_ok_and(|found| is_own(&found)) {
-            if own.len() <= self.limit || flock(file, FlockOperation::NonBlockingLockExclusive).is_err() {
+            if own.len() <= self.part_limit || flock(file, FlockOperation::NonBlockingLockExclusive).is_err() {
                 return Ok(());
             }
             // Somebody may have renamed it just before the lock was free.
