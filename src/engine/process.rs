@@ -2,14 +2,15 @@
 
 use std::borrow::Cow;
 use std::fmt;
-use std::io::{self, Write};
-use std::net::Shutdown;
+use std::io::{self, Read, Write};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
+use tokio::io::AsyncWriteExt;
+use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
+use tokio::sync::mpsc::unbounded_channel;
 use tracer_core::clock::now_unix_nano;
 use tracer_core::codec::WireError;
 use tracer_core::queue::QueueBound;
@@ -112,39 +113,44 @@ pub fn run(session_dir: &Path) -> Result<(), AgentError> {
     let mut hello = Vec::new();
     Hello::of_this_process(Role::Agent).encode(&mut hello);
     stream.write_all(&hello).map_err(AgentError::Head)?;
-    let (told, from_head) = unbounded_channel();
-    let reading = stream.try_clone().map_err(AgentError::Head)?;
-    std::thread::Builder::new()
-        .name("tracer-head".into())
-        .spawn(move || read(reading, &told))
-        .map_err(AgentError::Runtime)?;
+    stream.set_nonblocking(true).map_err(AgentError::Head)?;
     let runtime = runtime().map_err(AgentError::Runtime)?;
-    let ended = runtime.block_on(serve(&stream, from_head, stored::folder(session_dir)));
-    let _ = stream.shutdown(Shutdown::Both);
-    ended
+    runtime.block_on(async {
+        let (reading, writing) = tokio::net::UnixStream::from_std(stream).map_err(AgentError::Head)?.into_split();
+        let head = FromHead { stream: reading, frames: FrameBuffer::new() };
+        serve(head, writing, stored::folder(session_dir)).await
+    })
 }
 
-/// Messages of the head that came together, in their order; or why there are no more.
-type FromHead = Result<Vec<ToAgent>, AgentError>;
+/// The messages of the head.
+struct FromHead {
+    stream: OwnedReadHalf,
+    frames: FrameBuffer,
+}
 
-/// Reads what the head says until it is gone.
-fn read(mut stream: UnixStream, told: &UnboundedSender<FromHead>) {
-    let mut frames = FrameBuffer::new();
-    loop {
-        match frames.read_from(&mut stream) {
-            Ok(0) => return,
-            Ok(_) => {}
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
-            Err(error) => return drop(told.send(Err(AgentError::Head(error)))),
+impl FromHead {
+    /// Waits for messages, and returns all that have come together, in their order; none once the head is gone. Who gives the wait up loses none.
+    async fn next(&mut self) -> Result<Option<Vec<ToAgent>>, AgentError> {
+        let mut messages = Vec::new();
+        while messages.is_empty() {
+            self.stream.readable().await.map_err(AgentError::Head)?;
+            match self.frames.read_from(&mut WhatIsThere(&self.stream)) {
+                Ok(0) => return Ok(None),
+                Ok(_) => take_all(&mut self.frames, &mut messages)?,
+                Err(error) if matches!(error.kind(), io::ErrorKind::Interrupted | io::ErrorKind::WouldBlock) => {}
+                Err(error) => return Err(AgentError::Head(error)),
+            }
         }
-        let mut together = Vec::new();
-        let taken = take_all(&mut frames, &mut together);
-        if !together.is_empty() && told.send(Ok(together)).is_err() {
-            return;
-        }
-        if let Err(error) = taken {
-            return drop(told.send(Err(error)));
-        }
+        Ok(Some(messages))
+    }
+}
+
+/// The bytes that have come from the head, without waiting for others.
+struct WhatIsThere<'a>(&'a OwnedReadHalf);
+
+impl Read for WhatIsThere<'_> {
+    fn read(&mut self, room: &mut [u8]) -> io::Result<usize> {
+        self.0.try_read(room)
     }
 }
 
@@ -160,16 +166,12 @@ fn take_all(frames: &mut FrameBuffer, messages: &mut Vec<ToAgent>) -> Result<(),
     }
 }
 
-async fn serve(
-    stream: &UnixStream,
-    mut from_head: UnboundedReceiver<FromHead>,
-    values: PathBuf,
-) -> Result<(), AgentError> {
+async fn serve(mut head: FromHead, mut to_head: OwnedWriteHalf, values: PathBuf) -> Result<(), AgentError> {
     let clock = Instant::now();
     let now_ns = || u64::try_from(clock.elapsed().as_nanos()).unwrap_or(u64::MAX);
     // First it says who this node is.
-    let Some(first) = from_head.recv().await else { return Ok(()) };
-    let mut first = first?.into_iter();
+    let Some(first) = head.next().await? else { return Ok(()) };
+    let mut first = first.into_iter();
     let Some(ToAgent::Node(node)) = first.next() else {
         return Err(AgentError::Protocol(WireError::UnknownValue("first message")));
     };
@@ -203,12 +205,9 @@ async fn serve(
     loop {
         let wait = Duration::from_nanos(next_ns.saturating_sub(now_ns()));
         tokio::select! {
-            messages = from_head.recv() => {
-                let Some(messages) = messages else { return Ok(()) };
-                on_all(&mut agent, &mut modules, &nats, messages?, now_ns())?;
-                while let Ok(messages) = from_head.try_recv() {
-                    on_all(&mut agent, &mut modules, &nats, messages?, now_ns())?;
-                }
+            messages = head.next() => {
+                let Some(messages) = messages? else { return Ok(()) };
+                on_all(&mut agent, &mut modules, &nats, messages, now_ns())?;
             }
             event = from_engine.recv() => {
                 let Some(event) = event else { return Ok(()) };
@@ -246,7 +245,7 @@ async fn serve(
             }
         };
         let _ = tokio::time::timeout(GIVE_BACK_LIMIT, given_back).await;
-        out.write(stream)?;
+        out.write(&mut to_head).await?;
     }
 }
 
@@ -381,9 +380,9 @@ impl Out {
         }
     }
 
-    fn write(&mut self, mut stream: &UnixStream) -> Result<(), AgentError> {
+    async fn write(&mut self, head: &mut OwnedWriteHalf) -> Result<(), AgentError> {
         if !self.bytes.is_empty() {
-            stream.write_all(&self.bytes).map_err(AgentError::Head)?;
+            head.write_all(&self.bytes).await.map_err(AgentError::Head)?;
             self.bytes.clear();
         }
         Ok(())
@@ -563,5 +562,49 @@ fn on_engine(agent: &mut Agent, modules: &mut Modules, (out, nats): (&mut Out, &
             out.put_message(&FromAgent::Engine { is_reachable: false, text });
             agent.on_unreachable(now_ns);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tracer_core::task::TaskId;
+
+    use super::*;
+
+    /// Returns the end of the agent, and that of its head.
+    fn connected() -> (FromHead, tokio::net::UnixStream) {
+        let (agent, head) = tokio::net::UnixStream::pair().unwrap();
+        (FromHead { stream: agent.into_split().0, frames: FrameBuffer::new() }, head)
+    }
+
+    #[test]
+    fn messages_that_come_in_pieces_are_taken_whole_and_those_that_come_together_at_once() {
+        runtime().unwrap().block_on(async {
+            let (mut agent, mut head) = connected();
+            let sent: Vec<_> = (1..=5).map(|task| ToAgent::Taken(TaskId(task))).collect();
+            let mut bytes = Vec::new();
+            sent.iter().for_each(|message| put_frame(&mut bytes, kind::SHARING, |out| message.put(out)));
+            for &byte in &bytes[..bytes.len() - 1] {
+                head.write_all(&[byte]).await.unwrap();
+            }
+            assert_eq!(agent.next().await.unwrap(), Some(sent[..4].to_vec()));
+            // Who gives up waiting for the rest loses nothing of it.
+            assert!(tokio::time::timeout(Duration::ZERO, agent.next()).await.is_err());
+            head.write_all(&bytes[bytes.len() - 1..]).await.unwrap();
+            assert_eq!(agent.next().await.unwrap(), Some(sent[4..].to_vec()));
+            drop(head);
+            assert_eq!(agent.next().await.unwrap(), None);
+        });
+    }
+
+    #[test]
+    fn nonsense_from_the_head_is_an_error() {
+        runtime().unwrap().block_on(async {
+            for bytes in [&[0, 0, 0, 0][..], &[1, 0, 0, 0, 255], &[2, 0, 0, 0, kind::SHARING, 255]] {
+                let (mut agent, mut head) = connected();
+                head.write_all(bytes).await.unwrap();
+                assert!(agent.next().await.is_err(), "{bytes:?}");
+            }
+        });
     }
 }
