@@ -21,7 +21,9 @@ const VALUES: &str = "BENCH_VALUES";
 /// Bytes of a piece of a large value, as in the object store.
 const PIECE: usize = 128 << 10;
 const PULL: Duration = Duration::from_secs(20);
-/// Time without the end of any message after which it is given up.
+/// Interval in which a server says that a consumer is there.
+const HEARTBEAT: Duration = Duration::from_secs(5);
+/// Time without the end of any message, or without a piece of a value, after which it is given up.
 const LIMIT: Duration = Duration::from_secs(60);
 /// Tries to write a record: servers refuse one while the write before is on its way to their copies.
 const TRIES: usize = 100;
@@ -158,12 +160,16 @@ pub(super) fn values(address: &str, bytes: usize) -> Result<f64, Failure> {
             let config = push::Config {
                 deliver_subject: client.new_inbox(),
                 ack_policy: AckPolicy::None,
+                // Without it a server closes a connection that falls 64 MiB behind.
+                flow_control: true,
+                idle_heartbeat: HEARTBEAT,
                 ..push::Config::default()
             };
             let consumer: PushConsumer = stream.create_consumer(config).await?;
             let mut pieces = consumer.messages().await?;
             for _ in 0..bytes.div_ceil(PIECE) {
-                pieces.next().await.ok_or("the consumer has ended")??;
+                let piece = tokio::time::timeout(LIMIT, pieces.next()).await;
+                piece.map_err(|_| "no piece of a value comes")?.ok_or("the consumer has ended")??;
             }
             nanoseconds += nanos(begun.elapsed());
         }
