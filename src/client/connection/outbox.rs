@@ -15,8 +15,9 @@ const BATCH_BYTES: usize = 256 << 10;
 /// Submissions of one connection that may be unacknowledged: enough that neither it nor the head waits for the other, and few enough that
 /// what is kept of each stays in the processor's cache. There is a slot in the spool for each one's span.
 pub(super) const UNANSWERED: u64 = 512;
-/// The same of submissions for queues, which an engine has to answer: a whole bundle, and what comes while that is on the way.
-pub(super) const UNANSWERED_OF_QUEUES: u64 = 1280;
+/// The same of submissions for queues, which an engine has to answer: with the batch that goes beyond it two whole bundles, so that none goes with what is
+/// left of a window.
+pub(super) const UNANSWERED_OF_QUEUES: u64 = 1920;
 /// Bytes of buffer that are kept for the next frames.
 const KEPT_BYTES: usize = 2 * BATCH_BYTES;
 
