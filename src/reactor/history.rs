@@ -3,10 +3,11 @@ use crate::{
         State,
         actor::Part,
         progress::{Event, TaskEnd},
+        task::Task,
     },
     values,
 };
-use tracer_core::task::TaskId;
+use tracer_core::task::{Outcome, TaskId};
 
 /// Ended tasks that are remembered.
 pub const HISTORY_LIMIT: usize = 10_000;
@@ -35,16 +36,20 @@ pub(crate) fn remember_end(state: &mut State, id: TaskId, ended: TaskEnd) {
 
 /// Forgets an ended task, with its key and the file of its result. The caller takes it out of the order of the ended.
 pub(crate) fn forget(state: &mut State, id: TaskId) {
-    let Some(mut task) = state.tasks.remove(id) else { return };
-    if let Some(key) = task.key.take() {
+    let last_look = |task: &mut Task| {
+        let end = task.end_mut().map(|end| (end.size(), std::mem::replace(&mut end.outcome, Outcome::Completed)));
+        (task.key.take(), task.actor, end)
+    };
+    let Some((key, actor, end)) = state.tasks.remove(id, last_look) else { return };
+    if let Some(key) = key {
         state.keys.remove(&*key);
     }
-    if task.actor == Part::Creation {
+    if actor == Part::Creation {
         state.actors.forget(id);
     }
-    if let Some(ended) = task.into_end() {
-        state.history.subtract(ended.size());
-        values::drop_outcome(state, &ended.outcome);
+    if let Some((bytes, outcome)) = end {
+        state.history.subtract(bytes);
+        values::drop_outcome(state, &outcome);
     }
     state.tally.forget();
 }

@@ -236,14 +236,6 @@ impl Stage {
         }
     }
 
-    /// Returns how it ended, if it has.
-    pub(crate) fn into_end(self) -> Option<Box<TaskEnd>> {
-        match self.0 {
-            Progress::Ended(ended) => Some(ended),
-            _ => None,
-        }
-    }
-
     /// Applies an event to its progress. What the table refuses is a mistake of the caller's, and changes nothing.
     pub(crate) fn advance(&mut self, id: TaskId, event: Event, tally: &mut Tally) {
         if let Err(refusal) = check(&self.0, &event) {

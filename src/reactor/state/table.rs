@@ -123,17 +123,19 @@ impl TaskTable {
         self.segments.get_mut(segment)?.entries.get_mut(entry)?.as_mut()
     }
 
-    /// Forgets a task.
-    pub(crate) fn remove(&mut self, id: TaskId) -> Option<Task> {
+    /// Forgets a task. Before that it is looked at a last time, in its place: moving it would take longer than all else.
+    pub(crate) fn remove<R>(&mut self, id: TaskId, last_look: impl FnOnce(&mut Task) -> R) -> Option<R> {
         let Some((segment, entry)) = self.place(id) else {
-            let task = self.distant.remove(&id.0)?;
+            let mut task = self.distant.remove(&id.0)?;
             self.len -= 1;
-            return Some(task);
+            return Some(last_look(&mut task));
         };
         // The last segment is still filled.
         let is_filled = segment + 1 == self.segments.len();
         let segment = self.segments.get_mut(segment)?;
-        let task = segment.entries.get_mut(entry)?.take()?;
+        let entry = segment.entries.get_mut(entry)?;
+        let seen = last_look(entry.as_mut()?);
+        *entry = None;
         segment.live -= 1;
         self.len -= 1;
         if !is_filled {
@@ -143,7 +145,7 @@ impl TaskTable {
             self.segments.pop_front();
             self.first += SEGMENT as u64;
         }
-        Some(task)
+        Some(seen)
     }
 
     /// Returns every task, newest first.
@@ -177,8 +179,8 @@ mod tests {
         assert_eq!((ids[0], ids[2999]), (TaskId(1), TaskId(3000)));
         assert!(ids.iter().enumerate().all(|(tag, &id)| table.get(id).unwrap().tag == tag as u64));
         for &id in &ids[..2500] {
-            assert!(table.remove(id).is_some());
-            assert!(table.get(id).is_none() && table.remove(id).is_none());
+            assert!(table.remove(id, |_| ()).is_some());
+            assert!(table.get(id).is_none() && table.remove(id, |_| ()).is_none());
         }
         let segments = 3000_usize.div_ceil(SEGMENT) - 2500 / SEGMENT;
         assert_eq!((table.len(), table.segments.len()), (500, segments), "empty segments are given back");
@@ -201,7 +203,7 @@ mod tests {
         assert_eq!(table.insert(Task::sample(0)), TaskId(3_000_500));
         let newest: Vec<_> = table.iter_newest_first().map(|(id, _)| id.0).collect();
         assert_eq!(newest, [3_000_500, 3_000_001, 3_000_000, 5_001, 5_000, 1000, 6, 5]);
-        ids.iter().for_each(|&id| drop(table.remove(id).unwrap()));
+        ids.iter().for_each(|&id| table.remove(id, |_| ()).unwrap());
         assert_eq!(table.len(), 2);
         assert!(table.segments.len() <= 500 / SEGMENT + 2, "empty segments are given back");
     }
@@ -218,8 +220,8 @@ mod tests {
         let newest: Vec<_> = table.iter_newest_first().map(|(id, _)| id).skip(1).collect();
         assert_eq!(newest, ids.iter().rev().copied().collect::<Vec<_>>());
         for id in ids {
-            assert_eq!(table.remove(id).map(|task| task.tag), Some(id.0));
-            assert!(table.remove(id).is_none());
+            assert_eq!(table.remove(id, |task| task.tag), Some(id.0));
+            assert!(table.remove(id, |_| ()).is_none());
         }
         assert_eq!(table.len(), 1);
     }
@@ -230,14 +232,14 @@ mod tests {
         let first = table.insert(Task::sample(0));
         for tag in 1..100_000 {
             let id = table.insert(Task::sample(tag));
-            assert!(table.remove(id).is_some());
-            assert!(table.get(id).is_none() && table.remove(id).is_none());
+            assert!(table.remove(id, |_| ()).is_some());
+            assert!(table.get(id).is_none() && table.remove(id, |_| ()).is_none());
         }
         let room: usize = table.segments.iter().map(|segment| segment.entries.capacity()).sum();
         assert!(room <= 2 * SEGMENT, "room for {room} tasks");
         assert_eq!((table.len(), table.get(first).unwrap().tag), (1, 0));
         assert_eq!(table.insert(Task::sample(7)), TaskId(100_001));
-        assert!(table.remove(first).is_some());
+        assert!(table.remove(first, |_| ()).is_some());
         assert!(table.segments.len() <= 2, "all before the last task are given back");
         assert_eq!(table.iter_newest_first().map(|(id, _)| id).collect::<Vec<_>>(), [TaskId(100_001)]);
     }

@@ -141,11 +141,6 @@ impl Task {
         self.stage.end_mut()
     }
 
-    /// End of the task, if it has ended.
-    pub fn into_end(self) -> Option<Box<TaskEnd>> {
-        self.stage.into_end()
-    }
-
     /// Moves the task on by an event.
     pub(crate) fn advance(&mut self, id: TaskId, event: Event, tally: &mut Tally) {
         self.stage.advance(id, event, tally);
