@@ -447,10 +447,7 @@ impl Journal {
     /// Notes that a service is not served any more. It is written with [`write`](Self::write).
     pub(super) fn service_shut_down(&mut self, name: &str, unix_nano: u64) {
         if !self.is_suspended {
-            put_record(&mut self.pending, SERVICE_SHUT_DOWN, |out| {
-                out.put_u64(unix_nano);
-                out.put_str(name);
-            });
+            put_service_shut_down(&mut self.pending, name, unix_nano);
         }
     }
 
@@ -949,6 +946,14 @@ pub(super) fn put_service_deployed(out: &mut Vec<u8>, version: u64, deployed_uni
     });
 }
 
+/// Appends that a service is not served any more.
+pub(super) fn put_service_shut_down(out: &mut Vec<u8>, name: &str, unix_nano: u64) {
+    put_record(out, SERVICE_SHUT_DOWN, |out| {
+        out.put_u64(unix_nano);
+        out.put_str(name);
+    });
+}
+
 /// Appends which ids come next.
 pub(super) fn put_next_ids(out: &mut Vec<u8>, task: TaskId, job: JobId) {
     put_record(out, NEXT_IDS, |out| {
@@ -1253,6 +1258,47 @@ mod tests {
             assert!(again.damage.is_none() && again.torn == 0);
             assert!(again.next_task >= opened.next_task);
             fs::remove_file(damage.kept).unwrap();
+        }
+    }
+
+    #[test]
+    fn a_record_of_any_kind_right_behind_damage_is_read() {
+        let service = crate::serving::service_file::parse(
+            "name = \"orders\"\n[[applications]]\nimport_path = \"shop:app\"",
+            Path::new("/"),
+        )
+        .unwrap();
+        let attempt = ended(Outcome::Completed).attempt_report(1).unwrap();
+        let death = Death { cause: "it was killed".into(), error_type: "signal:9".into() };
+        let past = PastTask { job: JobId(1), submitted_unix_nano: 1, trace_id: [1; 16], target: "m:f", name: "" };
+        let record = |put: &dyn Fn(&mut Vec<u8>)| {
+            let mut bytes = Vec::new();
+            put(&mut bytes);
+            bytes
+        };
+        let records = [
+            record(&|out| put_submitted(out, &submitted(1))),
+            record(&|out| put_ended(out, TaskId(1), 1, &ended(Outcome::Completed))),
+            record(&|out| put_remembered(out, TaskId(1), &past)),
+            record(&|out| put_attempt(out, TaskId(1), &attempt, None)),
+            record(&|out| put_started(out, TaskId(1), 1)),
+            record(&|out| put_bundle(out, TaskId(1), 2)),
+            record(&|out| put_key(out, TaskId(1), 3, "k")),
+            record(&|out| put_actor(out, TaskId(1), 1, 0, Some(&death))),
+            record(&|out| put_pruned(out, &[TaskId(1)])),
+            record(&|out| put_service_deployed(out, 1, u64::MAX, &service)),
+            record(&|out| put_service_shut_down(out, "orders", u64::MAX)),
+            record(&|out| put_next_ids(out, TaskId(1), JobId(1))),
+        ];
+        let folder = tempfile::tempdir().unwrap();
+        for record in records {
+            let expected = told(&[&header()[..], &record].concat());
+            assert_eq!(expected.len(), 1);
+            let bytes = [&header()[..], &[0xa5; 40], &record].concat();
+            let (found, opened) = opened_with(&folder.path().join("tasks.journal"), &bytes);
+            assert!(opened.damage.is_some());
+            // Which ids come next is said anew.
+            assert!(found == expected || expected[0].starts_with("next "), "{expected:?} of {found:?}");
         }
     }
 

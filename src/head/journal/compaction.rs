@@ -20,7 +20,7 @@ use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering::Acquire};
 
-use super::scan::for_each_record;
+use super::scan::{for_each_record, for_each_wanted, task_of};
 use super::{Record, header, put_key, put_next_ids, put_remembered};
 use crate::fault;
 use crate::head::reactor::deployments::VERSION_LIMIT;
@@ -192,12 +192,27 @@ impl LiveTasks {
         Ok(LiveTasks { ended, remembered, living, services, next_task, next_job })
     }
 
+    fn has_ended(&self, task: u64) -> bool {
+        // Nearly always all of them have, and a task is as far from the first as its id says.
+        let first = self.ended.first().copied().unwrap_or(0);
+        let guess = usize::try_from(task.wrapping_sub(first)).ok().and_then(|place| self.ended.get(place));
+        guess == Some(&task) || self.ended.binary_search(&task).is_ok()
+    }
+
+    /// Returns whether a record is kept in some form, as far as its bytes tell without their being decoded.
+    fn may_keep(&self, raw: &[u8]) -> bool {
+        task_of(raw).is_none_or(|TaskId(task)| {
+            !self.has_ended(task) || self.remembered.contains(&task) || self.living.contains(&task)
+        })
+    }
+
     /// Reads everything again and writes what is kept. What is left of a task that has ended is what is shown of it.
     fn write(&self, old: &File, end: u64, out: &mut impl Write) -> io::Result<()> {
         let mut bytes = Vec::new();
         // Tasks that have not ended, in the order of their ids.
         let mut open = Vec::new();
-        for_each_record(old, end, |raw, record| {
+        let may_keep = |raw: &[u8]| self.may_keep(raw);
+        for_each_wanted(old, end, may_keep, |raw, record| {
             let task = match &record {
                 Record::Submitted(submitted) => submitted.task,
                 Record::Ended(record) => record.task,
@@ -218,14 +233,11 @@ impl LiveTasks {
                 // What they name is left out.
                 Record::Pruned(_) | Record::ServiceShutDown(_) | Record::NextIds { .. } => return Ok(()),
             };
-            if self.ended.binary_search(&task.0).is_err() || self.living.contains(&task.0) {
+            if !self.has_ended(task.0) || self.living.contains(&task.0) {
                 if let Record::Submitted(_) = record {
                     open.push(task.0);
                 }
                 return out.write_all(raw);
-            }
-            if !self.remembered.contains(&task.0) {
-                return Ok(());
             }
             match record {
                 Record::Submitted(submitted) => {
@@ -253,5 +265,27 @@ impl LiveTasks {
         bytes.clear();
         put_next_ids(&mut bytes, TaskId(self.next_task), JobId(self.next_job));
         out.write_all(&bytes)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_task_has_ended_wherever_its_id_is_among_those_that_have() {
+        let ended = vec![3, 4, 5, 9, 10, 1 << 40];
+        let tasks = LiveTasks {
+            ended: ended.clone(),
+            remembered: HashSet::new(),
+            living: HashSet::new(),
+            services: HashMap::new(),
+            next_task: 1,
+            next_job: 1,
+        };
+        for task in (0..20).chain([u64::MAX, (1 << 40) - 1, 1 << 40, (1 << 40) + 1]) {
+            assert_eq!(tasks.has_ended(task), ended.contains(&task), "{task}");
+        }
+        assert!(!LiveTasks { ended: Vec::new(), ..tasks }.has_ended(0));
     }
 }

@@ -9,8 +9,12 @@ use std::io;
 use std::ops::Range;
 use std::os::unix::fs::FileExt;
 
-use super::{ENDED, HEADER, RECORD_HEADER, Record, read_record};
+use super::{
+    ACTOR, ATTEMPT, BUNDLE, ENDED, HEADER, KEY, PRUNED, RECORD_HEADER, REMEMBERED, Record, SERVICE_DEPLOYED,
+    SERVICE_SHUT_DOWN, STARTED, SUBMITTED, SUBMITTED_OLDER, read_record,
+};
 use crate::protocol::frame::FRAME_LIMIT;
+use crate::task::TaskId;
 
 /// Bytes read at once.
 const PIECE: usize = 1 << 20;
@@ -79,6 +83,16 @@ pub(super) fn holds_records(file: &File, end: u64) -> io::Result<bool> {
 pub(super) fn for_each_record(
     file: &File,
     end: u64,
+    take: impl FnMut(&[u8], Record<'_>) -> io::Result<()>,
+) -> io::Result<()> {
+    for_each_wanted(file, end, |_| true, take)
+}
+
+/// Calls with each record but those that are not wanted, of which the bytes tell it, header included: those are neither checked nor decoded.
+pub(super) fn for_each_wanted(
+    file: &File,
+    end: u64,
+    is_wanted: impl Fn(&[u8]) -> bool,
     mut take: impl FnMut(&[u8], Record<'_>) -> io::Result<()>,
 ) -> io::Result<()> {
     let damaged = || io::Error::new(io::ErrorKind::InvalidData, "a record in the journal is damaged");
@@ -87,8 +101,9 @@ pub(super) fn for_each_record(
     while at < end {
         let length = record_length(&mut window, at)?.ok_or_else(damaged)?;
         let raw = window.get(at, RECORD_HEADER as u64 + length)?;
-        let record = decode(raw).ok_or_else(damaged)?;
-        take(raw, record)?;
+        if is_wanted(raw) {
+            take(raw, decode(raw).ok_or_else(damaged)?)?;
+        }
         at += RECORD_HEADER as u64 + length;
     }
     Ok(())
@@ -183,6 +198,13 @@ impl Found {
     }
 }
 
+/// Returns the task that a record is about, by its bytes alone, header included; none if it is about several, or about something else.
+pub(super) fn task_of(raw: &[u8]) -> Option<TaskId> {
+    let (kind, id) = (raw.get(RECORD_HEADER)?, raw.get(RECORD_HEADER + 1..)?.first_chunk()?);
+    let is_of_one = matches!(*kind, SUBMITTED_OLDER | SUBMITTED | ENDED | REMEMBERED | ATTEMPT | STARTED | KEY | ACTOR);
+    is_of_one.then(|| TaskId(u64::from_le_bytes(*id)))
+}
+
 /// Returns the whole record at an offset.
 fn whole_record(window: &mut Window<'_>, at: u64) -> io::Result<Option<Noted>> {
     let Some(length) = record_length(window, at)? else { return Ok(None) };
@@ -203,7 +225,7 @@ impl Noted {
             | Record::Key { task, .. } => (*task, None, false),
             Record::Bundle { first, .. } => (*first, None, false),
             Record::Pruned(tasks) => (tasks.iter().copied().max()?, None, false),
-            Record::ServiceDeployed(_) | Record::ServiceShutDown(_) => (crate::task::TaskId(0), None, false),
+            Record::ServiceDeployed(_) | Record::ServiceShutDown(_) => (TaskId(0), None, false),
             // It names those that come next.
             Record::NextIds { task, job } => {
                 let (task, job) = (task.0.saturating_sub(1), job.0.saturating_sub(1));
@@ -270,11 +292,9 @@ fn find_record(window: &mut Window<'_>, sums: &mut Option<Sums>, from: u64) -> i
         let next = from + looks.len() as u64;
         for (place, look) in (from..).zip(looks) {
             let length = u64::from(u32::from_le_bytes([look[0], look[1], look[2], look[3]]));
-            // An id is less than 2^48.
             let is_like_one = (SHORTEST_RECORD..=RECORD_LIMIT).contains(&length)
                 && place + RECORD_HEADER as u64 + length <= end
-                && is_kind(look[8])
-                && look[15..17] == [0, 0];
+                && is_beginning(look[8], &look[9..17]);
             if is_like_one {
                 candidates.push((place, length, u32::from_le_bytes([look[4], look[5], look[6], look[7]])));
             }
@@ -294,11 +314,15 @@ fn find_record(window: &mut Window<'_>, sums: &mut Option<Sums>, from: u64) -> i
     Ok(None)
 }
 
-fn is_kind(byte: u8) -> bool {
-    // The kinds are few, and near each other.
-    (super::SUBMITTED_OLDER..=super::KEY).contains(&byte)
-        || (super::ACTOR..=super::SUBMITTED).contains(&byte)
-        || byte == ENDED
+/// Returns whether a record may begin with this kind and these bytes.
+fn is_beginning(kind: u8, next: &[u8]) -> bool {
+    match kind {
+        // The name of a service, or a time.
+        SERVICE_DEPLOYED | SERVICE_SHUT_DOWN => true,
+        // An id, which is less than 2^48.
+        SUBMITTED_OLDER..=KEY | ACTOR..=PRUNED | BUNDLE => next.ends_with(&[0, 0]),
+        _ => false,
+    }
 }
 
 /// Checksums of the file up to every so many bytes, from which that of any part follows.
