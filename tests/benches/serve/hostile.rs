@@ -29,7 +29,7 @@ const CONNECTIONS: u32 = 8;
 pub(crate) fn measure(seconds: u32, runs: usize) -> Result<(), Failure> {
     let service = Service::start(&one("handlers:app"), true, &[])?;
     let (host, port) = service.address();
-    let load = Load::get(CONNECTIONS, "/");
+    let load = Load::get_as_sent(CONNECTIONS, "/");
     load.run(&service, 1)?;
     println!("\nhostile: traced, {load} that behave");
     println!("{:<52}{:>12}{:>12}{:>12}{:>8}", "", "p99 µs with", "control", "without", "ratio");

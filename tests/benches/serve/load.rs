@@ -14,6 +14,9 @@ pub(crate) struct Load {
     pub(crate) streams: u32,
     pub(crate) path: &'static str,
     pub(crate) body: Body,
+    /// True if the percentiles are those of the requests that were sent, as over HTTP/2. Those of wrk are corrected for coordinated omission: a stall counts as many times as
+    /// requests would have been sent meanwhile, so that over a few connections the p99 says whether more than a hundredth of the time was lost in stalls.
+    pub(crate) is_as_sent: bool,
 }
 
 /// Body of each request.
@@ -28,7 +31,12 @@ pub(crate) enum Body {
 impl Load {
     /// Requests of HTTP/1.1 without bodies.
     pub(crate) const fn get(connections: u32, path: &'static str) -> Load {
-        Load { connections, streams: 0, path, body: Body::None }
+        Load { connections, streams: 0, path, body: Body::None, is_as_sent: false }
+    }
+
+    /// Does the same, with the times of the requests [as they were sent](Self::is_as_sent).
+    pub(crate) const fn get_as_sent(connections: u32, path: &'static str) -> Load {
+        Load { is_as_sent: true, ..Load::get(connections, path) }
     }
 
     /// Returns true for bodies of a mebibyte.
@@ -86,7 +94,8 @@ impl Load {
     pub(crate) fn run(&self, server: &dyn Server, seconds: u32) -> Result<Measured, Failure> {
         let url = format!("{}{}", server.url(), self.path);
         let before = cpu_of(server)?;
-        let said = if self.streams == 0 { self.wrk(&url, seconds)? } else { self.h2load(&url, seconds)? };
+        let is_of_wrk = self.streams == 0 && !self.is_as_sent;
+        let said = if is_of_wrk { self.wrk(&url, seconds)? } else { self.h2load(&url, seconds)? };
         let cpu = cpu_of(server)?.into_iter().zip(before);
         let each = |((name, after), (_, before)): ((String, u64), (String, u64))| {
             (name, (after - before) as f64 / 1e3 / said.requests)
@@ -124,7 +133,10 @@ impl Load {
     fn h2load(&self, url: &str, seconds: u32) -> Result<Said, Failure> {
         let log = tempfile::NamedTempFile::new_in(env!("CARGO_TARGET_TMPDIR"))?;
         let mut h2load = Command::new("h2load");
-        h2load.args(["-t1", "-c", &self.connections.to_string(), "-m", &self.streams.to_string()]);
+        h2load.args(["-t1", "-c", &self.connections.to_string(), "-m", &self.streams.max(1).to_string()]);
+        if self.streams == 0 {
+            h2load.arg("--h1");
+        }
         h2load.args(["-D", &seconds.to_string(), "--log-file"]).arg(log.path());
         let data = tempfile::NamedTempFile::new_in(env!("CARGO_TARGET_TMPDIR"))?;
         if let Body::Message(message) = self.body {

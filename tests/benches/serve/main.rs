@@ -26,7 +26,8 @@
 //! | `call` | calls of a deployment inside a handler, beside those of an actor |
 //! | `head` | the second in which the head is killed, beside the second before |
 //!
-//! The load is wrk's (one thread) and h2load's, on the same cores as everything else. Floors: one hyper process; hyper with a pool of
+//! The load is wrk's (one thread) and h2load's, on the same cores as everything else; h2load's where HTTP/2 is spoken, and where percentiles are to be those
+//! of the requests as they were sent: over one connection, and beside hostile clients. Floors: one hyper process; hyper with a pool of
 //! connections to a second hyper process, over a Unix socket; hyper with one lane to a second process, without spans. Peers, where they are
 //! installed: nginx and haproxy before the same second hyper process. Each figure is the median of its runs, and what is compared takes turns.
 //!
@@ -92,10 +93,10 @@ const SERVERS: [(&str, Start); 7] = [
 /// The loads, by the names that `--only` takes.
 const LOADS: [(&str, Load); 5] = [
     ("hello", Load::get(32, "/")),
-    ("one", Load::get(1, "/")),
-    ("h2", Load { connections: 4, streams: 8, path: "/", body: Body::None }),
+    ("one", Load::get_as_sent(1, "/")),
+    ("h2", Load { streams: 8, ..Load::get(4, "/") }),
     ("bodies", Load::get(4, "/mebibyte")),
-    ("uploads", Load { connections: 4, streams: 0, path: "/sink", body: Body::Mebibyte }),
+    ("uploads", Load { body: Body::Mebibyte, ..Load::get(4, "/sink") }),
 ];
 
 /// A measurement of its own, for so many seconds and runs, which shows what it finds.

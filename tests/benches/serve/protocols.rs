@@ -54,16 +54,12 @@ fn alone(which: &str) -> Result<Box<dyn Server>, Failure> {
 pub(crate) fn grpc(seconds: u32, runs: usize) -> Result<(), Failure> {
     let servers =
         [("tonic alone", alone("grpc")?), ("tracer serve, traced", service::of("interop:plain_service", true)?)];
-    let call = Load {
-        connections: 4,
-        streams: 8,
-        path: "/grpc.testing.TestService/UnaryCall",
-        body: Body::Message(|| message(&[])),
-    };
+    let path = "/grpc.testing.TestService/UnaryCall";
+    let call = Load { streams: 8, body: Body::Message(|| message(&[])), ..Load::get(4, path) };
     compare("grpc, unary", &call, &servers, seconds, runs)?;
     // A stream at a time, so the rate is that of its messages in ten thousands.
     let path = "/grpc.testing.TestService/StreamingOutputCall";
-    let stream = Load { connections: 1, streams: 1, path, body: Body::Message(many_answers) };
+    let stream = Load { streams: 1, body: Body::Message(many_answers), ..Load::get(1, path) };
     compare(&format!("grpc, streams of {MESSAGES} messages"), &stream, &servers, seconds, runs)
 }
 
