@@ -10,6 +10,7 @@
 
 use std::fmt;
 
+use memchr::{memchr_iter, memchr2_iter, memmem};
 use tracer_core::http_field;
 
 /// The longest head of a request, in bytes.
@@ -138,6 +139,18 @@ pub fn scan_head(bytes: &[u8]) -> Result<Option<Head>, Refusal> {
     Ok(Some(Head { length: head_length, framing }))
 }
 
+/// Returns whether a CR is there without an LF behind it, or an LF without a CR before it. What is beyond either end may be right.
+fn is_torn_apart(bytes: &[u8]) -> bool {
+    memchr2_iter(b'\r', b'\n', bytes).any(|at| match bytes[at] {
+        b'\r' => bytes.get(at + 1).is_some_and(|next| *next != b'\n'),
+        _ => at > 0 && bytes[at - 1] != b'\r',
+    })
+}
+
+fn count_lines(bytes: &[u8]) -> usize {
+    memchr_iter(b'\n', bytes).count()
+}
+
 fn incomplete(bytes: &[u8]) -> Result<Option<Head>, Refusal> {
     if bytes.len() > HEAD_BYTES { Err(Refusal::TooLarge) } else { Ok(None) }
 }
@@ -218,6 +231,8 @@ fn scan_header(line: &[u8]) -> Result<(&[u8], &[u8]), Refusal> {
 pub struct Scanner {
     /// The part that has come of a head, of a line with the size of a chunk, or of trailers.
     kept: Vec<u8>,
+    /// Lines of a head that are whole in it.
+    lines: usize,
     stage: Stage,
     /// Bytes of those that came last which were looked at before the refusal, and belong to what came before it.
     passed: usize,
@@ -317,6 +332,7 @@ impl Scanner {
             }
             self.has_begun = true;
             self.kept.extend_from_slice(bytes);
+            self.lines = count_lines(bytes);
             return Ok(&[]);
         }
         let room = (HEAD_BYTES + 1).saturating_sub(before);
@@ -324,12 +340,16 @@ impl Scanner {
         // It is scanned again only once its end has come: one that comes byte by byte costs no more than another. What follows the end is
         // not part of it, and may be anything.
         let from = before.saturating_sub(3);
-        let end = self.kept[from..].windows(4).position(|four| four == b"\r\n\r\n").map(|at| from + at + 4);
+        let end = memmem::find(&self.kept[from..], b"\r\n\r\n").map(|at| from + at + 4);
         let new = &self.kept[before - 1..end.unwrap_or(self.kept.len())];
+        self.lines += count_lines(&new[1..]);
+        if end.is_none() && self.lines > 1 + HEADERS {
+            return Err(Refusal::TooLarge);
+        }
         if new.contains(&0) {
             return Err(Refusal::Malformed("a NUL"));
         }
-        if new.windows(2).any(|two| (two[0] == b'\r') != (two[1] == b'\n')) {
+        if is_torn_apart(new) {
             return Err(Refusal::Malformed("a CR without LF, or an LF without CR"));
         }
         match if end.is_some() { scan_head(&self.kept)? } else { incomplete(&self.kept)? } {

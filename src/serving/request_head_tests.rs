@@ -182,8 +182,31 @@ fn bytes() -> impl Strategy<Value = Vec<u8>> {
     vec(part, 0..12).prop_map(|parts| parts.concat().into_bytes())
 }
 
+#[test]
+fn a_head_with_too_many_lines_is_refused_before_it_has_an_end() {
+    for first in [1, 10, 1_000] {
+        let bytes = format!("GET / HTTP/1.1\r\nHost: a\r\n{}", "X: y\r\n".repeat(HEADERS - 1));
+        let mut scanner = Scanner::default();
+        assert_eq!(scanner.take(&bytes.as_bytes()[..first.min(bytes.len())]), Ok(()));
+        assert_eq!(scanner.take(&bytes.as_bytes()[first.min(bytes.len())..]), Ok(()));
+        assert_eq!(scanner.take(b"X: y\r\n"), Err(Refusal::TooLarge), "{first}");
+    }
+    let whole = format!("GET / HTTP/1.1\r\nHost: a\r\n{}\r\n", "X: y\r\n".repeat(HEADERS - 1));
+    let mut scanner = Scanner::default();
+    assert!(whole.as_bytes().iter().all(|byte| scanner.take(&[*byte]) == Ok(())) && scanner.is_idle());
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(5000))]
+
+    /// By the definition: of any two bytes in a row the first is a CR exactly if the second is an LF.
+    #[test]
+    fn lines_are_torn_apart_where_a_cr_or_an_lf_is_without_the_other(
+        bytes in vec(prop::sample::select(vec![b'\r', b'\n', b'x']), 0..12),
+    ) {
+        let expected = bytes.windows(2).any(|two| (two[0] == b'\r') != (two[1] == b'\n'));
+        prop_assert_eq!(is_torn_apart(&bytes), expected);
+    }
     #[test]
     fn it_makes_no_difference_in_which_pieces_bytes_come(bytes in bytes(), sizes in vec(1..40_usize, 1..20)) {
         let mut sizes = sizes.iter().cycle().copied();

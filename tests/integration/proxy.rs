@@ -4,7 +4,9 @@ mod broken;
 mod clients;
 mod played;
 
+use std::io::{ErrorKind, Write};
 use std::os::fd::AsFd;
+use std::time::Duration;
 
 use played::{Client, FrameContent, Head};
 use tracer::lane::Reset;
@@ -319,6 +321,24 @@ fn what_is_no_request_is_refused_below_http_when_what_was_asked_before_is_answer
         came = replica.next();
     }
     assert_eq!((came.request, came.content), (request, FrameContent::Reset(Reset::ClientGone)));
+}
+
+#[test]
+fn little_is_taken_of_what_a_refused_client_still_sends_until_its_connection_is_closed() {
+    let head = Head::start();
+    let mut client = head.send(format!("GET / HTTP/1.1\r\nHost: a\r\nX: {}", "y".repeat(65 << 10)));
+    let stream = client.0.get_mut();
+    stream.set_write_timeout(Some(Duration::from_secs(60))).unwrap();
+    let (piece, mut sent) = (vec![b'y'; 64 << 10], 0);
+    let ended = loop {
+        match stream.write(&piece) {
+            Ok(count) => sent += count,
+            Err(error) => break error.kind(),
+        }
+    };
+    assert!(matches!(ended, ErrorKind::BrokenPipe | ErrorKind::ConnectionReset), "{ended}");
+    // It is closed after a second, in which several hundred MiB could be taken.
+    assert!(sent < 128 << 20, "{} MiB were taken", sent >> 20);
 }
 
 #[test]

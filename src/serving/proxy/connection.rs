@@ -12,7 +12,7 @@ use http::HeaderMap;
 use hyper::server::conn::{http1, http2};
 use hyper::service::service_fn;
 use hyper_util::rt::TokioIo;
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
 
 use super::activity::{Activity, Stage, Verdict};
@@ -496,7 +496,7 @@ async fn refuse_handshake(thread: &ProxyThread, why: Failed, stream: Option<Clie
             refusals::MALFORMED,
             "expected TLS, found something else: this address is asked with `https://`",
         );
-        turn_away(stream, problem, thread.new_request_id().to_str().unwrap_or_default()).await;
+        turn_away(thread, stream, problem, thread.new_request_id().to_str().unwrap_or_default()).await;
     }
 }
 
@@ -572,7 +572,7 @@ async fn converse_1(thread: &Rc<ProxyThread>, socket: Socket, connection: &Rc<Co
             };
             let request_id = connection.thread.new_request_id();
             let stream = serving.into_parts().io.into_inner().into_stream();
-            turn_away(stream, problem, request_id.to_str().unwrap_or_default()).await;
+            turn_away(thread, stream, problem, request_id.to_str().unwrap_or_default()).await;
         }
         Left::Idle => leave(thread, serving.into_parts().io.into_inner().into_stream()).await,
     }
@@ -614,9 +614,9 @@ async fn converse_2(thread: Rc<ProxyThread>, socket: Socket, connection: Rc<Conn
     .await;
 }
 
-/// Tells a client that it is refused, and closes the connection. What the client still sends is taken for a moment: if it were not, the answer
-/// could be lost on its way.
-pub(super) async fn turn_away(mut stream: ClientStream, problem: Problem, request_id: &str) {
+/// Tells a client that it is refused, and closes the connection. What the client still sends is taken for a moment, a little at a time and of few clients at
+/// once: if it were not, the answer could be lost on its way.
+pub(super) async fn turn_away(thread: &ProxyThread, mut stream: ClientStream, problem: Problem, request_id: &str) {
     let problem = problem.header(http::header::CONNECTION, "close").header(super::headers::X_REQUEST_ID, request_id);
     let response = problem.into_response(|json| json);
     let status = response.status();
@@ -629,8 +629,11 @@ pub(super) async fn turn_away(mut stream: ClientStream, problem: Problem, reques
         stream.write_all(head.as_bytes()).await?;
         stream.write_all(response.body()).await?;
         stream.shutdown().await?;
-        let mut rest = [0; 4096];
-        while stream.read(&mut rest).await? > 0 {}
+        let Some(_lingering) = thread.linger() else { return Ok(()) };
+        let mut room = vec![0; limits::LINGER_BYTES];
+        while stream.discard(&mut room).await? > 0 {
+            tokio::time::sleep(limits::LINGER_PAUSE).await;
+        }
         std::io::Result::Ok(())
     };
     let _ = tokio::time::timeout(limits::LINGER, told).await;

@@ -30,6 +30,14 @@ pub(super) const CONNECTION_WINDOW: u32 = 4 << 20;
 
 /// Time for a client to see that it was refused before the connection is closed.
 pub(super) const LINGER: Duration = Duration::from_secs(1);
+/// Bytes that are taken at a time of what such a client still sends, and the pause after them: whoever sends much of what is refused takes little of the thread
+/// from those whose requests are served.
+pub(super) const LINGER_BYTES: usize = 64 << 10;
+pub(super) const LINGER_PAUSE: Duration = Duration::from_millis(2);
+/// Connections of such clients that a thread takes something of at one time. Of others the answer may be lost.
+pub(super) const LINGERING: usize = 8;
+/// Bytes of a head that are read before other connections have their turn.
+pub(super) const HEAD_TURN: usize = 16 << 10;
 /// Limit of time that requests of a lost replica wait for its spans to be complete.
 pub(super) const GONE: Duration = Duration::from_secs(2);
 /// Interval between two writes of collected spans and log lines.

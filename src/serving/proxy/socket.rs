@@ -10,6 +10,7 @@ use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, ReadBuf};
 
 use super::activity::Stage;
 use super::connection::{Connection, Refusing};
+use super::limits;
 use super::stream::ClientStream;
 use crate::fault;
 use crate::serving::request_head::Scanner;
@@ -176,6 +177,7 @@ impl AsyncRead for Socket {
             return Poll::Pending;
         }
         let before = buffer.filled().len();
+        let mut in_this_turn = 0;
         loop {
             if !this.ahead.is_empty() {
                 let count = this.ahead.len().min(buffer.remaining());
@@ -192,6 +194,7 @@ impl AsyncRead for Socket {
                     return Poll::Ready(Ok(()));
                 }
             }
+            in_this_turn += buffer.filled().len() - before;
             this.scan(buffer, before)?;
             if !this.released.is_empty() {
                 return Poll::Ready(this.give_released(buffer));
@@ -200,6 +203,10 @@ impl AsyncRead for Socket {
                 return Poll::Ready(Ok(()));
             }
             if this.connection.is_refusing() || this.connection.is_slow() {
+                return Poll::Pending;
+            }
+            if in_this_turn >= limits::HEAD_TURN {
+                context.waker().wake_by_ref();
                 return Poll::Pending;
             }
         }

@@ -6,7 +6,8 @@ use std::net;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use rustix::net::{RecvFlags, recv};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, Interest, ReadBuf};
 use tokio::net::TcpStream;
 use tokio_rustls::server::TlsStream;
 
@@ -35,6 +36,18 @@ impl ClientStream {
         };
         *self = changed?;
         Ok(())
+    }
+
+    /// Waits for what the client sends and drops it, no more at a time than there is room for. Returns how many bytes they were, 0 at the end. Without TLS the
+    /// kernel drops them, and nothing is copied (tcp(7), `MSG_TRUNC`).
+    pub(super) async fn discard(&mut self, room: &mut [u8]) -> io::Result<usize> {
+        match self {
+            ClientStream::Plain(stream) => {
+                let drop_some = || Ok(recv(&*stream, &mut *room, RecvFlags::TRUNC)?.1);
+                stream.async_io(Interest::READABLE, drop_some).await
+            }
+            ClientStream::Tls(_) | ClientStream::Unwatched(_) | ClientStream::Lost => self.read(room).await,
+        }
     }
 }
 
@@ -114,7 +127,7 @@ mod tests {
     use std::sync::atomic::{AtomicUsize, Ordering};
     use std::task::{Wake, Waker};
 
-    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    use tokio::io::AsyncWriteExt;
     use tokio::net::TcpListener;
 
     use super::*;

@@ -136,6 +136,17 @@ pub(super) struct ProxyThread {
     commits: Arc<Commits>,
     /// True while somebody is about to write the log.
     is_about_to_write: Cell<bool>,
+    /// Number of clients that were turned away and of which something is taken.
+    lingering: Cell<usize>,
+}
+
+/// A client that was turned away and of which something is taken, counted until it is dropped.
+pub(super) struct Lingering<'t>(&'t Cell<usize>);
+
+impl Drop for Lingering<'_> {
+    fn drop(&mut self) {
+        self.0.set(self.0.get() - 1);
+    }
 }
 
 /// The names of older conventions that spans have besides.
@@ -191,6 +202,15 @@ impl Drop for HeldPlace<'_> {
 }
 
 impl ProxyThread {
+    /// Counts one more client of which something is taken though it was turned away. None if there are as many as may be.
+    pub(super) fn linger(&self) -> Option<Lingering<'_>> {
+        let others = self.lingering.get();
+        (others < limits::LINGERING).then(|| {
+            self.lingering.set(others + 1);
+            Lingering(&self.lingering)
+        })
+    }
+
     /// Returns the settings, which there are once connections are accepted.
     pub(super) fn settings(&self) -> Rc<Settings> {
         let settings = self.settings.borrow();
@@ -413,6 +433,7 @@ async fn follow(begin: Begin, mut orders: UnboundedReceiver<Order>) -> std::io::
         reports: begin.reports,
         commits: begin.commits,
         is_about_to_write: Cell::new(false),
+        lingering: Cell::new(0),
         table: begin.table,
     });
     let flush = Rc::clone(&thread.flush);
@@ -524,10 +545,10 @@ impl ProxyThread {
             }
             let text = "the limit on connections is reached, and all of them are busy";
             let problem = Problem::new(refusals::UNAVAILABLE, text).header(http::header::RETRY_AFTER, "1");
-            let request_id = self.new_request_id();
+            let (thread, request_id) = (Rc::clone(self), self.new_request_id());
             drop(tokio::task::spawn_local(async move {
                 let stream = ClientStream::Plain(stream);
-                connection::turn_away(stream, problem, request_id.to_str().unwrap_or_default()).await;
+                connection::turn_away(&thread, stream, problem, request_id.to_str().unwrap_or_default()).await;
             }));
             return;
         }
