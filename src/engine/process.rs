@@ -134,7 +134,7 @@ impl FromHead {
         let mut messages = Vec::new();
         while messages.is_empty() {
             self.stream.readable().await.map_err(AgentError::Head)?;
-            match self.frames.read_from(&mut WhatIsThere(&self.stream)) {
+            match self.frames.read_from(&mut Available(&self.stream)) {
                 Ok(0) => return Ok(None),
                 Ok(_) => take_all(&mut self.frames, &mut messages)?,
                 Err(error) if matches!(error.kind(), io::ErrorKind::Interrupted | io::ErrorKind::WouldBlock) => {}
@@ -146,9 +146,9 @@ impl FromHead {
 }
 
 /// The bytes that have come from the head, without waiting for others.
-struct WhatIsThere<'a>(&'a OwnedReadHalf);
+struct Available<'a>(&'a OwnedReadHalf);
 
-impl Read for WhatIsThere<'_> {
+impl Read for Available<'_> {
     fn read(&mut self, room: &mut [u8]) -> io::Result<usize> {
         self.0.try_read(room)
     }

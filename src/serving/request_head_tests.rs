@@ -207,6 +207,7 @@ proptest! {
         let expected = bytes.windows(2).any(|two| (two[0] == b'\r') != (two[1] == b'\n'));
         prop_assert_eq!(is_torn_apart(&bytes), expected);
     }
+
     #[test]
     fn it_makes_no_difference_in_which_pieces_bytes_come(bytes in bytes(), sizes in vec(1..40_usize, 1..20)) {
         let mut sizes = sizes.iter().cycle().copied();

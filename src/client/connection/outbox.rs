@@ -5,8 +5,8 @@ use std::ops::Range;
 
 use tracer_core::codec::Put;
 use tracer_core::task::{Demand, Envelope, Input, Policy, TaskOptions, TaskSpec};
-use tracer_ipc::protocol::Submissions;
 use tracer_ipc::protocol::frame::PAYLOAD_LIMIT;
+use tracer_ipc::protocol::{BUNDLE_LIMIT, Submissions};
 
 /// Submissions that are sent together.
 pub const BATCH: usize = 128;
@@ -17,7 +17,7 @@ const BATCH_BYTES: usize = 256 << 10;
 pub(super) const UNANSWERED: u64 = 512;
 /// The same of submissions for queues, which an engine has to answer: with the batch that goes beyond it two whole bundles, so that none goes with what is
 /// left of a window.
-pub(super) const UNANSWERED_OF_QUEUES: u64 = 1920;
+pub(super) const UNANSWERED_OF_QUEUES: u64 = 2 * BUNDLE_LIMIT as u64 - BATCH as u64;
 /// Bytes of buffer that are kept for the next frames.
 const KEPT_BYTES: usize = 2 * BATCH_BYTES;
 

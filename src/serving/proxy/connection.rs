@@ -614,8 +614,8 @@ async fn converse_2(thread: Rc<ProxyThread>, socket: Socket, connection: Rc<Conn
     .await;
 }
 
-/// Tells a client that it is refused, and closes the connection. What the client still sends is taken for a moment, a little at a time and of few clients at
-/// once: if it were not, the answer could be lost on its way.
+/// Tells a client that it is refused, and closes the connection. What the client still sends is taken for a moment, a little at a time and much of it from few
+/// clients at once: if it were not, the answer could be lost on its way.
 pub(super) async fn turn_away(thread: &ProxyThread, mut stream: ClientStream, problem: Problem, request_id: &str) {
     let problem = problem.header(http::header::CONNECTION, "close").header(super::headers::X_REQUEST_ID, request_id);
     let response = problem.into_response(|json| json);
@@ -629,12 +629,21 @@ pub(super) async fn turn_away(thread: &ProxyThread, mut stream: ClientStream, pr
         stream.write_all(head.as_bytes()).await?;
         stream.write_all(response.body()).await?;
         stream.shutdown().await?;
-        let Some(_lingering) = thread.linger() else { return Ok(()) };
-        let mut room = vec![0; limits::LINGER_BYTES];
-        while stream.discard(&mut room).await? > 0 {
-            tokio::time::sleep(limits::LINGER_PAUSE).await;
+        let (mut lingering, mut taken) = (None, 0);
+        loop {
+            match stream.discard().await? {
+                0 => return std::io::Result::Ok(()),
+                count => taken += count,
+            }
+            if taken >= limits::LINGER_BYTES {
+                lingering = lingering.or_else(|| thread.linger());
+                if lingering.is_none() {
+                    return Ok(());
+                }
+                tokio::time::sleep(limits::LINGER_PAUSE).await;
+                taken = 0;
+            }
         }
-        std::io::Result::Ok(())
     };
     let _ = tokio::time::timeout(limits::LINGER, told).await;
 }

@@ -34,7 +34,7 @@ pub(super) const LINGER: Duration = Duration::from_secs(1);
 /// from those whose requests are served.
 pub(super) const LINGER_BYTES: usize = 64 << 10;
 pub(super) const LINGER_PAUSE: Duration = Duration::from_millis(2);
-/// Connections of such clients that a thread takes something of at one time. Of others the answer may be lost.
+/// Clients of which a thread takes more than that at one time. Others may lose their answer.
 pub(super) const LINGERING: usize = 8;
 /// Bytes of a head that are read before other connections have their turn.
 pub(super) const HEAD_TURN: usize = 16 << 10;

@@ -11,6 +11,8 @@ use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, Interest, ReadBuf};
 use tokio::net::TcpStream;
 use tokio_rustls::server::TlsStream;
 
+use super::limits::LINGER_BYTES;
+
 /// The connection of a client. Bytes are those inside of TLS.
 pub(super) enum ClientStream {
     Plain(TcpStream),
@@ -38,15 +40,15 @@ impl ClientStream {
         Ok(())
     }
 
-    /// Waits for what the client sends and drops it, no more at a time than there is room for. Returns how many bytes they were, 0 at the end. Without TLS the
-    /// kernel drops them, and nothing is copied (tcp(7), `MSG_TRUNC`).
-    pub(super) async fn discard(&mut self, room: &mut [u8]) -> io::Result<usize> {
+    /// Waits for what the client sends and drops some of it. Returns how many bytes they were, 0 at the end. Without TLS the kernel drops them, and nothing is
+    /// copied (tcp(7), `MSG_TRUNC`). No memory is held while it waits but what TLS needs.
+    pub(super) async fn discard(&mut self) -> io::Result<usize> {
         match self {
             ClientStream::Plain(stream) => {
-                let drop_some = || Ok(recv(&*stream, &mut *room, RecvFlags::TRUNC)?.1);
+                let drop_some = || Ok(recv(&*stream, &mut [0; LINGER_BYTES][..], RecvFlags::TRUNC)?.1);
                 stream.async_io(Interest::READABLE, drop_some).await
             }
-            ClientStream::Tls(_) | ClientStream::Unwatched(_) | ClientStream::Lost => self.read(room).await,
+            ClientStream::Tls(_) | ClientStream::Unwatched(_) | ClientStream::Lost => self.read(&mut [0; 4096]).await,
         }
     }
 }

@@ -136,11 +136,11 @@ pub(super) struct ProxyThread {
     commits: Arc<Commits>,
     /// True while somebody is about to write the log.
     is_about_to_write: Cell<bool>,
-    /// Number of clients that were turned away and of which something is taken.
+    /// Number of clients that were turned away and of which much is taken.
     lingering: Cell<usize>,
 }
 
-/// A client that was turned away and of which something is taken, counted until it is dropped.
+/// A client that was turned away and of which much is taken, counted until this is dropped.
 pub(super) struct Lingering<'t>(&'t Cell<usize>);
 
 impl Drop for Lingering<'_> {
@@ -202,7 +202,7 @@ impl Drop for HeldPlace<'_> {
 }
 
 impl ProxyThread {
-    /// Counts one more client of which something is taken though it was turned away. None if there are as many as may be.
+    /// Counts one more client of which much is taken though it was turned away. None if there are as many as may be.
     pub(super) fn linger(&self) -> Option<Lingering<'_>> {
         let others = self.lingering.get();
         (others < limits::LINGERING).then(|| {
