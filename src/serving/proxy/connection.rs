@@ -7,6 +7,7 @@ use std::pin::Pin;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
+use std::time::Duration;
 
 use http::HeaderMap;
 use hyper::server::conn::{http1, http2};
@@ -415,6 +416,16 @@ impl Connection {
         self.thread.is_draining() && !is_kept && self.is_at_rest()
     }
 
+    /// Returns whether a connection of HTTP/2 ends for no fault of its client.
+    pub(super) fn is_ending_well(&self) -> bool {
+        self.thread.is_draining() || self.is_leaving.get()
+    }
+
+    /// Returns how long the client waits until it is refused. None if it is not told.
+    pub(super) fn take_refusal_turn(&self) -> Option<Duration> {
+        self.thread.take_refusal_turn()
+    }
+
     /// Returns true when the connection is to be dropped as it is.
     pub(super) fn poll_cut(&self, context: &mut Context<'_>) -> bool {
         *self.waker.borrow_mut() = Some(context.waker().clone());
@@ -605,7 +616,7 @@ async fn converse_2(thread: Rc<ProxyThread>, socket: Socket, connection: Rc<Conn
         if connection.poll_cut(context) {
             return Poll::Ready(());
         }
-        if !is_ending && (thread.is_draining() || connection.is_leaving.get()) {
+        if !is_ending && connection.is_ending_well() {
             is_ending = true;
             Pin::new(&mut serving).graceful_shutdown();
         }
@@ -614,9 +625,14 @@ async fn converse_2(thread: Rc<ProxyThread>, socket: Socket, connection: Rc<Conn
     .await;
 }
 
-/// Tells a client that it is refused, and closes the connection. What the client still sends is taken for a moment, a little at a time and much of it from few
+/// Tells a client that it is refused, when it is its turn, and closes the connection. What the client still sends is taken for a moment, a little at a time and much of it from few
 /// clients at once: if it were not, the answer could be lost on its way.
 pub(super) async fn turn_away(thread: &ProxyThread, mut stream: ClientStream, problem: Problem, request_id: &str) {
+    match thread.take_refusal_turn() {
+        Some(Duration::ZERO) => {}
+        Some(wait) => tokio::time::sleep(wait).await,
+        None => return,
+    }
     let problem = problem.header(http::header::CONNECTION, "close").header(super::headers::X_REQUEST_ID, request_id);
     let response = problem.into_response(|json| json);
     let status = response.status();

@@ -1,7 +1,8 @@
 //! Limits of the proxy for clients, besides those of the service file.
 
+use std::cell::Cell;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use crate::fault;
 
@@ -36,6 +37,10 @@ pub(super) const LINGER_BYTES: usize = 64 << 10;
 pub(super) const LINGER_PAUSE: Duration = Duration::from_millis(2);
 /// Clients of which a thread takes more than that at one time. Others may lose their answer.
 pub(super) const LINGERING: usize = 8;
+/// Interval between two refused clients that a thread answers, and how many it answers at once after a time with fewer. A client that comes back at once waits
+/// so long that what its refusals cost is a small share of the thread.
+pub(super) const REFUSAL_INTERVAL: Duration = Duration::from_millis(2);
+pub(super) const REFUSALS_AT_ONCE: u32 = 64;
 /// Bytes of a head that are read before other connections have their turn.
 pub(super) const HEAD_TURN: usize = 16 << 10;
 /// Limit of time that requests of a lost replica wait for its spans to be complete.
@@ -72,9 +77,45 @@ impl Room {
     }
 }
 
+/// Times at which refused clients are answered, by the generic cell rate algorithm (ITU-T I.371): some at once, others one after the other.
+#[derive(Debug, Default)]
+pub(super) struct RefusalTurns {
+    /// Time from which on one client alone would have to wait for nobody.
+    free: Cell<Option<Instant>>,
+}
+
+impl RefusalTurns {
+    /// Returns how long the next client waits for its turn. None if that is too long for it to be answered at all.
+    pub(super) fn take(&self, now: Instant) -> Option<Duration> {
+        let free = self.free.get().map_or(now, |free| free.max(now));
+        let wait = (free - now).saturating_sub(REFUSAL_INTERVAL * (REFUSALS_AT_ONCE - 1));
+        (wait <= LINGER).then(|| {
+            self.free.set(Some(free + REFUSAL_INTERVAL));
+            wait
+        })
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn refused_clients_are_answered_at_once_until_they_are_many() {
+        let (turns, start) = (RefusalTurns::default(), Instant::now());
+        let at = |now| turns.take(now);
+        assert!((0..REFUSALS_AT_ONCE).all(|_| at(start) == Some(Duration::ZERO)));
+        assert_eq!([at(start), at(start)], [1, 2].map(|count| Some(REFUSAL_INTERVAL * count)));
+        // Each interval is room for one more.
+        assert_eq!(at(start + REFUSAL_INTERVAL), Some(REFUSAL_INTERVAL * 2));
+        let waiting = std::iter::from_fn(|| at(start)).count();
+        assert_eq!(waiting as u128, (LINGER.as_nanos() / REFUSAL_INTERVAL.as_nanos()) - 3);
+        assert_eq!(at(start), None, "whoever waits for longer is not answered");
+        // Nobody pays for what was long ago.
+        let later = start + LINGER * 2;
+        assert!((0..REFUSALS_AT_ONCE).all(|_| at(later) == Some(Duration::ZERO)));
+        assert_eq!(at(later), Some(REFUSAL_INTERVAL));
+    }
 
     #[test]
     fn connections_leave_a_quarter_of_the_files_for_all_else() {

@@ -1,12 +1,14 @@
 //! The socket of a client: what comes over HTTP/1 is scanned before hyper sees it.
 
 use std::collections::VecDeque;
+use std::future::Future;
 use std::io::{self, ErrorKind, IoSlice, Read};
 use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Context, Poll, Waker, ready};
 
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, ReadBuf};
+use tokio::time::Sleep;
 
 use super::activity::Stage;
 use super::connection::{Connection, Refusing};
@@ -38,6 +40,17 @@ pub(super) struct Socket {
     small_pieces: u32,
     /// None for HTTP/2.
     scanner: Option<Scanner>,
+    /// True once the client has sent all that it will.
+    has_client_ended: bool,
+    closing: Closing,
+}
+
+/// Closing of a connection. Over HTTP/2 it waits for its turn among refused clients where the client is the cause, so that one that comes back at once takes a
+/// small share of the thread.
+enum Closing {
+    NotBegun,
+    Waiting(Pin<Box<Sleep>>),
+    Begun,
 }
 
 /// The beginning of what a client sends.
@@ -81,7 +94,11 @@ impl Socket {
         let scanner = (!opening.is_2).then(Scanner::default);
         let Opening { is_2, ahead } = opening;
         let (held, released) = (Vec::new(), VecDeque::new());
-        (is_2, Socket { stream, connection, ahead, held, released, small_pieces: 0, scanner })
+        let (has_client_ended, closing) = (false, Closing::NotBegun);
+        (
+            is_2,
+            Socket { stream, connection, ahead, held, released, small_pieces: 0, scanner, has_client_ended, closing },
+        )
     }
 
     /// Returns the socket itself.
@@ -140,6 +157,26 @@ impl Socket {
         }
     }
 
+    /// Waits until a connection may be closed.
+    fn poll_closing(&mut self, context: &mut Context<'_>) -> Poll<()> {
+        loop {
+            self.closing = match &mut self.closing {
+                Closing::Begun => return Poll::Ready(()),
+                Closing::Waiting(turn) => {
+                    ready!(turn.as_mut().poll(context));
+                    Closing::Begun
+                }
+                // One of HTTP/1 has waited for its turn before it was told why.
+                Closing::NotBegun if self.scanner.is_some() => Closing::Begun,
+                Closing::NotBegun if self.has_client_ended || self.connection.is_ending_well() => Closing::Begun,
+                Closing::NotBegun => match self.connection.take_refusal_turn() {
+                    Some(wait) => Closing::Waiting(Box::pin(tokio::time::sleep(wait))),
+                    None => Closing::Begun,
+                },
+            };
+        }
+    }
+
     /// Gives hyper what it may have.
     fn give_released(&mut self, buffer: &mut ReadBuf<'_>) -> io::Result<()> {
         let count = self.released.len().min(buffer.remaining());
@@ -189,8 +226,10 @@ impl AsyncRead for Socket {
                 let woken = if this.connection.is_slow() { &mut nobody } else { &mut *context };
                 let read = Pin::new(&mut this.stream).poll_read(woken, buffer);
                 this.connection.set_reading(read.is_pending());
+                this.has_client_ended |= matches!(&read, Poll::Ready(read) if read.is_err());
                 ready!(read)?;
                 if buffer.filled().len() == before {
+                    this.has_client_ended = true;
                     return Poll::Ready(Ok(()));
                 }
             }
@@ -245,6 +284,7 @@ impl AsyncWrite for Socket {
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        ready!(self.poll_closing(context));
         let shut_down = Pin::new(&mut self.stream).poll_shutdown(context);
         self.connection.set_writing(shut_down.is_pending());
         shut_down

@@ -26,7 +26,7 @@ use super::connection::{self, Connection};
 use super::exchange::{End, Exchange};
 use super::figures::Figures;
 use super::lanes::{Flush, Lane, LaneEnd};
-use super::limits::{self, Room};
+use super::limits::{self, RefusalTurns, Room};
 use super::looking::Looking;
 use super::refusals;
 use super::rounds::{self, Rounds};
@@ -136,6 +136,7 @@ pub(super) struct ProxyThread {
     commits: Arc<Commits>,
     /// True while somebody is about to write the log.
     is_about_to_write: Cell<bool>,
+    refusal_turns: RefusalTurns,
     /// Number of clients that were turned away and of which much is taken.
     lingering: Cell<usize>,
 }
@@ -209,6 +210,11 @@ impl ProxyThread {
             self.lingering.set(others + 1);
             Lingering(&self.lingering)
         })
+    }
+
+    /// Returns how long the next refused client waits for its turn. None if it is not told that it is refused.
+    pub(super) fn take_refusal_turn(&self) -> Option<Duration> {
+        self.refusal_turns.take(Instant::now())
     }
 
     /// Returns the settings, which there are once connections are accepted.
@@ -433,6 +439,7 @@ async fn follow(begin: Begin, mut orders: UnboundedReceiver<Order>) -> std::io::
         reports: begin.reports,
         commits: begin.commits,
         is_about_to_write: Cell::new(false),
+        refusal_turns: RefusalTurns::default(),
         lingering: Cell::new(0),
         table: begin.table,
     });

@@ -1,11 +1,12 @@
 //! Hostile clients: what they do to the latency of well-behaved ones, as a ratio to the latency without them in the same run.
 //!
-//! The hostile ones are a process that runs only where nobody else wants the cores, so that what is seen is what the server does for them, and
+//! The hostile ones are a process that runs only where nobody else wants a core, so that what is seen is what the server does for them, and
 //! not that two cores are few. What they cost all the same, as packets that they make, is seen by a control: the same clients with a process for
 //! a server that takes no part, and reads what they send and nothing else.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{TcpListener, TcpStream};
+use std::process::Command;
 use std::thread;
 use std::time::Duration;
 
@@ -58,7 +59,7 @@ pub(crate) fn measure(seconds: u32, runs: usize) -> Result<(), Failure> {
 
 /// Is hostile until it is killed.
 pub(crate) fn run(kind: &str, address: &str) -> Result<(), Failure> {
-    rustix::process::nice(19)?;
+    leave_cores_to_others()?;
     let (connections, act): (usize, fn(&str, usize)) = match kind {
         "resets" => (4, reset),
         "heads" => (4, flood),
@@ -79,6 +80,16 @@ pub(crate) fn run(kind: &str, address: &str) -> Result<(), Failure> {
         println!("1");
     });
     Ok(())
+}
+
+/// Has this process run only where nobody else wants the core (`SCHED_IDLE`, see sched(7)). One that is merely nice keeps a core for milliseconds once it has it, which would be
+/// seen in place of what the server does.
+fn leave_cores_to_others() -> Result<(), Failure> {
+    let changed = Command::new("chrt").args(["--idle", "--pid", "0", &std::process::id().to_string()]).status();
+    match changed.map_err(|error| format!("`chrt` cannot be run: {error}"))? {
+        status if status.success() => Ok(()),
+        status => Err(format!("`chrt` has failed: {status}").into()),
+    }
 }
 
 /// Begins requests and gives them up, until the server has enough.

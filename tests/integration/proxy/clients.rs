@@ -1,7 +1,7 @@
 //! Clients of both versions of HTTP: versions of HTTP, pipelining, `HEAD`, `Expect`, limits, time limits.
 
 use std::io::{Read, Write};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use tracer::lane::Reset;
 use tracer_ipc::serving::Retry;
@@ -251,6 +251,30 @@ fn next_of(client: &mut Client, kind: u8) -> (u8, u32, Vec<u8>) {
 
 fn asked(path: &str, method: &str) -> Vec<u8> {
     header_block(&[(":method", method), (":scheme", "http"), (":path", path), (":authority", "shop")])
+}
+
+/// A thread refuses some at once, and then one each two milliseconds.
+#[test]
+fn refused_clients_that_come_back_at_once_wait_for_their_turns() {
+    const CLIENTS: u32 = 500;
+    const LEAST: Duration = Duration::from_millis(2 * (CLIENTS as u64 - 64 - 1));
+    let head = Head::start();
+    let start = Instant::now();
+    for _ in 0..CLIENTS {
+        let mut client = head.send("GET / HTTP/1.1\r\nHost: a\r\nHost: b\r\n\r\n");
+        client.answer().status(400);
+        assert_eq!(client.rest(), "");
+    }
+    let over_1 = start.elapsed();
+    // DATA of no stream.
+    let wrong = [PREFACE, &frame(SETTINGS, 0, 0, &[]), &frame(DATA, 0, 0, b"a")].concat();
+    for _ in 0..CLIENTS {
+        let mut client = head.send(&wrong);
+        next_of(&mut client, GOAWAY);
+        client.0.read_to_end(&mut Vec::new()).unwrap();
+    }
+    let over_2 = start.elapsed() - over_1;
+    assert!(over_1 >= LEAST && over_2 >= LEAST, "{over_1:?} over HTTP/1, {over_2:?} over HTTP/2, of {LEAST:?}");
 }
 
 #[test]
