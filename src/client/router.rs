@@ -102,8 +102,10 @@ pub struct Ticket {
 pub struct Router<T> {
     table: Arc<ReplicaTable>,
     caller: CallerIndex,
-    /// By the number of the deployment.
+    /// By the number of the deployment, as far as they were used.
     queues: Vec<Queue<T>>,
+    /// Deployments at which requests wait, and others at which none does any more.
+    waited_for: Vec<DeploymentIndex>,
     admitted: VecDeque<Admitted<T>>,
     wakes: VecDeque<CallerIndex>,
     /// Deployments of which the head wants to know that a request has come.
@@ -114,11 +116,11 @@ pub struct Router<T> {
 impl<T> Router<T> {
     /// Makes a router for this caller. `seed` decides which replicas are drawn.
     pub fn new(table: Arc<ReplicaTable>, caller: CallerIndex, seed: u64) -> Router<T> {
-        let queues = (0..table.capacity().deployments).map(|_| Queue::default()).collect();
         Router {
             table,
             caller,
-            queues,
+            queues: Vec::new(),
+            waited_for: Vec::new(),
             admitted: VecDeque::new(),
             wakes: VecDeque::new(),
             firsts: Vec::new(),
@@ -128,13 +130,13 @@ impl<T> Router<T> {
 
     /// Says how long a request may wait for a place at a deployment; none for as long as it takes.
     pub fn set_queue_timeout(&mut self, deployment: DeploymentIndex, timeout_ns: Option<u64>) {
-        self.queues[deployment.get()].timeout_ns = timeout_ns;
+        queue_of(&mut self.queues, deployment).timeout_ns = timeout_ns;
     }
 
     /// Looks which replicas a deployment has, if the head has changed something, and hands out what room there is. To be called when the
     /// head has said so, and when another caller has died, perhaps with a place in its hands that one of these requests was to get.
     pub fn refresh(&mut self, deployment: DeploymentIndex, now_ns: u64) {
-        let queue = &mut self.queues[deployment.get()];
+        let queue = queue_of(&mut self.queues, deployment);
         queue.refresh(&self.table, deployment);
         self.table.enqueue_at_least(self.caller, deployment, queue.count as u64);
         self.hand_out(deployment, now_ns);
@@ -154,7 +156,7 @@ impl<T> Router<T> {
         request: T,
         now_ns: u64,
     ) -> Arrival<T> {
-        let queue = &mut self.queues[deployment.get()];
+        let queue = queue_of(&mut self.queues, deployment);
         queue.refresh(&self.table, deployment);
         if queue.is_empty() && self.table.waiting(deployment) == 0 {
             let place = match preference {
@@ -173,6 +175,9 @@ impl<T> Router<T> {
             return Arrival::Refused { request, retry_after_s: queue.retry_after_s(now_ns) };
         };
         let ticket = Ticket { deployment, number: queue.push(request, now_ns) };
+        if !std::mem::replace(&mut queue.is_waited_for, true) {
+            self.waited_for.push(deployment);
+        }
         if self.table.is_first(deployment) {
             self.firsts.push(deployment);
         }
@@ -187,7 +192,7 @@ impl<T> Router<T> {
     pub fn release(&mut self, replica: ReplicaIndex, now_ns: u64) {
         self.table.release(self.caller, replica);
         if let Some(deployment) = self.table.deployment_of(replica) {
-            self.queues[deployment.get()].answered(replica, now_ns);
+            queue_of(&mut self.queues, deployment).answered(replica, now_ns);
             self.hand_out(deployment, now_ns);
         }
     }
@@ -204,7 +209,7 @@ impl<T> Router<T> {
                 }
                 continue;
             };
-            match self.queues[deployment.get()].pop(now_ns) {
+            match queue_of(&mut self.queues, deployment).pop(now_ns) {
                 Some((request, waited_ns)) => self.admitted.push_back(Admitted { request, replica, waited_ns }),
                 // Who waited for it has given up.
                 None => self.release(replica, now_ns),
@@ -230,14 +235,14 @@ impl<T> Router<T> {
 
     /// Returns whether a deployment has a replica that is ready.
     pub fn has_replica(&mut self, deployment: DeploymentIndex) -> bool {
-        let queue = &mut self.queues[deployment.get()];
+        let queue = queue_of(&mut self.queues, deployment);
         queue.refresh(&self.table, deployment);
         !queue.replicas.is_empty()
     }
 
     /// Takes a request out that waits, because its client has gone. None when it waits no more.
     pub fn give_up(&mut self, ticket: Ticket) -> Option<T> {
-        let request = self.queues[ticket.deployment.get()].remove(ticket.number)?;
+        let request = self.queues.get_mut(ticket.deployment.get())?.remove(ticket.number)?;
         // If every request that waited was granted a place, one place comes too many, which is given back then.
         self.table.leave(self.caller, ticket.deployment);
         Some(request)
@@ -245,27 +250,34 @@ impl<T> Router<T> {
 
     /// Takes a request out that has waited for longer than it may, with its ticket.
     pub fn next_expired(&mut self, now_ns: u64) -> Option<(Ticket, T)> {
-        let is_over = |queue: &Queue<T>| queue.expires_ns().is_some_and(|expires| expires <= now_ns);
-        let number = self.queues.iter().position(is_over)?;
-        let deployment = self.table.deployment(number)?;
-        let ticket = Ticket { deployment, number: self.queues[number].first };
+        let Router { queues, waited_for, .. } = self;
+        waited_for.retain(|deployment| {
+            let queue = queue_of(queues, *deployment);
+            queue.is_waited_for = !queue.is_empty();
+            queue.is_waited_for
+        });
+        let is_over = |deployment: &&DeploymentIndex| {
+            queues[deployment.get()].expires_ns().is_some_and(|expires| expires <= now_ns)
+        };
+        let deployment = *waited_for.iter().find(is_over)?;
+        let ticket = Ticket { deployment, number: queues[deployment.get()].first };
         Some((ticket, self.give_up(ticket)?))
     }
 
     /// Returns when [`next_expired`](Self::next_expired) has something, unless it is admitted before.
     pub fn next_expiry_ns(&self) -> Option<u64> {
-        self.queues.iter().filter_map(Queue::expires_ns).min()
+        self.waited_for.iter().filter_map(|deployment| self.queues[deployment.get()].expires_ns()).min()
     }
 
     /// Returns how many requests of this caller wait for a place at a deployment.
     pub fn waiting(&self, deployment: DeploymentIndex) -> usize {
-        self.queues[deployment.get()].count
+        self.queues.get(deployment.get()).map_or(0, |queue| queue.count)
     }
 
     /// Gives the room there is to requests that wait, whoever's they are.
     fn hand_out(&mut self, deployment: DeploymentIndex, now_ns: u64) {
         let Router { table, caller, queues, admitted, wakes, random, .. } = self;
-        let queue = &mut queues[deployment.get()];
+        let queue = queue_of(queues, deployment);
         for _ in 0..HAND_OUT_LIMIT {
             if table.waiting(deployment) == 0 {
                 return;
@@ -313,7 +325,18 @@ struct Queue<T> {
     first: u64,
     /// Without the gaps.
     count: usize,
+    /// True if the router has it among the deployments at which requests wait.
+    is_waited_for: bool,
     pace: Pace,
+}
+
+/// Returns the queue of a deployment, which is made if it was not used before.
+#[inline]
+fn queue_of<T>(queues: &mut Vec<Queue<T>>, deployment: DeploymentIndex) -> &mut Queue<T> {
+    if queues.len() <= deployment.get() {
+        queues.resize_with(deployment.get() + 1, Queue::default);
+    }
+    &mut queues[deployment.get()]
 }
 
 /// A turn of a replica that is awake.
@@ -344,6 +367,7 @@ impl<T> Default for Queue<T> {
             waiting: VecDeque::new(),
             first: 0,
             count: 0,
+            is_waited_for: false,
             pace: Pace::default(),
         }
     }

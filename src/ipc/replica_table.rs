@@ -26,7 +26,7 @@ use std::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
 use crate::shared_memory::SharedMemory;
 
 /// Mark of the file: the table and its layout.
-const MAGIC: u64 = u64::from_le_bytes(*b"TRACERT1");
+const MAGIC: u64 = u64::from_le_bytes(*b"TRACERT2");
 
 // Words of the header.
 const MAGIC_AT: usize = 0;
@@ -35,6 +35,8 @@ const CALLERS_AT: usize = 2;
 const DEPLOYMENTS_AT: usize = 3;
 /// Number of callers there have been at once, so that nobody looks at places that were never used.
 const CALLERS_USED_AT: usize = 4;
+/// The same for deployments.
+const DEPLOYMENTS_USED_AT: usize = 5;
 /// A cache line: what one side writes often is in no line with what another reads.
 const LINE: usize = 8;
 
@@ -61,12 +63,12 @@ pub struct Capacity {
     pub replicas: usize,
     /// Callers; at most 1,024.
     pub callers: usize,
-    /// Deployments; at most 1,024.
+    /// Deployments; at most 2,048.
     pub deployments: usize,
 }
 
 /// The largest that any table is.
-const MOST: Capacity = Capacity { replicas: 4096, callers: 1024, deployments: 1024 };
+const MOST: Capacity = Capacity { replicas: 4096, callers: 1024, deployments: 2048 };
 
 impl Capacity {
     fn is_allowed(self) -> bool {
@@ -238,6 +240,12 @@ impl ReplicaTable {
         let used = (self.word(CALLERS_USED_AT).load(Relaxed) as usize).min(self.capacity.callers);
         (0..used as u32).map(CallerIndex)
     }
+
+    /// Returns the deployments that there are, or have been.
+    fn deployments(&self) -> impl Iterator<Item = DeploymentIndex> {
+        let used = (self.word(DEPLOYMENTS_USED_AT).load(Relaxed) as usize).min(self.capacity.deployments);
+        (0..used as u32).map(DeploymentIndex)
+    }
 }
 
 /// The head's side.
@@ -264,8 +272,9 @@ impl ReplicaTable {
         self.of_replica(replica, LIMIT).store(limit.into(), SeqCst);
     }
 
-    /// Says how many requests may wait for a place at a deployment, those of all callers together.
+    /// Says how many requests may wait for a place at a deployment, those of all callers together. None may until that is said.
     pub fn set_waiting_limit(&self, deployment: DeploymentIndex, limit: u32) {
+        self.word(DEPLOYMENTS_USED_AT).fetch_max(u64::from(deployment.0) + 1, SeqCst);
         self.of_deployment(deployment, WAITING_LIMIT).store(limit.into(), Relaxed);
     }
 
@@ -282,7 +291,7 @@ impl ReplicaTable {
     /// Takes back what a caller held that is dead: its places at replicas, its waiting requests, its grants. Whoever else waits is to be
     /// woken then. To be called again before the number is given to another caller: one that lives may have granted it a place meanwhile.
     pub fn forget_caller(&self, caller: CallerIndex) {
-        for deployment in (0..self.capacity.deployments as u32).map(DeploymentIndex) {
+        for deployment in self.deployments() {
             let waited = self.waiting_of(deployment, caller).swap(0, SeqCst);
             reduce(self.of_deployment(deployment, WAITING), waited);
         }

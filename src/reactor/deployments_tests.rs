@@ -1035,6 +1035,18 @@ fn more_processes_than_there_may_be_are_refused_before_anything_is_done() {
 }
 
 #[test]
+fn a_service_may_have_a_thousand_deployments_and_more_are_refused() {
+    let names: Vec<String> = (0..1025).map(|number| format!("app-{number}")).collect();
+    let deployments: Vec<_> = names.iter().map(|name| (&**name, "shop:app", 1)).collect();
+    let mut fixture = Fixture::default();
+    let refused = fixture.try_deploy(service(&deployments)).unwrap_err();
+    assert_eq!(refused.code, ServiceRefusalCode::TooLarge);
+    assert_eq!(refused.message, "service `shop` has 1025 deployments, expected 1024 at most");
+    fixture.deploy(service(&deployments[1..]));
+    assert_eq!(fixture.services.replicas(), 1024);
+}
+
+#[test]
 fn a_resource_that_there_is_not_enough_of_is_refused_before_anything_is_done() {
     let mut fixture = Fixture::default();
     fixture.services.resources = vec![("gpu".into(), 3)];

@@ -11,8 +11,8 @@ use tracer_ipc::serving::{Application, CertificateReport, Deployment, Service, S
 
 /// Replicas that a service may have at a time, those of a version on its way included: so many have room in its table.
 pub const PLACES: u32 = 4096;
-/// Deployments that a service may have at a time.
-pub const INDICES: u32 = 512;
+/// Deployments that a service may have at a time, those of a version on its way included.
+pub const INDICES: u32 = 2048;
 /// Versions of a service that are remembered.
 pub const VERSION_LIMIT: usize = 100;
 /// Events of a service that are remembered.
@@ -379,7 +379,8 @@ impl Served {
         if let Some(index) = self.indices.get(&key) {
             return *index;
         }
-        let index = (0..).find(|index| !self.indices.values().any(|used| used == index)).expect("there are more");
+        let used: BTreeSet<u32> = self.indices.values().copied().collect();
+        let index = (0..).find(|index| !used.contains(index)).expect("there are more");
         self.indices.insert(key, index);
         self.deaths.remove(&index);
         index

@@ -9,10 +9,10 @@ use super::service::{Service, one};
 
 /// Replicas of one deployment.
 const REPLICAS: usize = 64;
-/// Applications, each with a route and a replica of its own: as many as start within a minute.
-const ROUTES: usize = 64;
+/// Applications, each with a route and a replica of its own.
+const ROUTES: usize = 1_000;
 /// Processes that the head may have, as its variable says it.
-const ROOM: &[(&str, &str)] = &[("TRACER_MAX_PROCESSES", "128")];
+const ROOM: &[(&str, &str)] = &[("TRACER_MAX_PROCESSES", "1100")];
 
 /// Measures replicas and shows.
 pub(crate) fn replicas(seconds: u32, runs: usize) -> Result<(), Failure> {
