@@ -625,8 +625,8 @@ async fn converse_2(thread: Rc<ProxyThread>, socket: Socket, connection: Rc<Conn
     .await;
 }
 
-/// Tells a client that it is refused, when it is its turn, and closes the connection. What the client still sends is taken for a moment, a little at a time and much of it from few
-/// clients at once: if it were not, the answer could be lost on its way.
+/// Tells a client that it is refused, when it is its turn, and closes the connection. What the client still sends is taken for a moment, a little at a time and
+/// much of it from few clients at once: if it were not, the answer could be lost on its way.
 pub(super) async fn turn_away(thread: &ProxyThread, mut stream: ClientStream, problem: Problem, request_id: &str) {
     match thread.take_refusal_turn() {
         Some(Duration::ZERO) => {}
