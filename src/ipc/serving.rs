@@ -449,6 +449,8 @@ pub enum ProxyReport {
     Connection,
     /// It has no connection any more, and ends.
     Drained,
+    /// It drains, and accepts no more connections.
+    AcceptsNoMore,
 }
 
 /// Report of a proxy's certificates.

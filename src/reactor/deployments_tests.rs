@@ -858,6 +858,25 @@ fn other_exporters_take_other_processes_and_another_ratio_another_proxy() {
 }
 
 #[test]
+fn a_version_is_rolled_out_once_no_proxy_of_another_one_accepts_connections() {
+    let mut fixture = Fixture::default();
+    fixture.deploy(service(&[("app", "shop:app", 1)]));
+    fixture.settle(|_| true);
+    let old = *fixture.world.proxies.first().expect("there is one");
+    let mut next = service(&[("app", "shop:app", 1)]);
+    next.tracing.sampling_ratio = Some("0.5".parse().expect("it is one"));
+    fixture.deploy(next);
+    while fixture.services.all["shop"].serving.as_ref().is_some_and(|version| version.number == 1) {
+        assert!(fixture.step(&|_| true), "it never comes to be served");
+    }
+    assert!(fixture.world.drained.contains(&old));
+    assert_eq!(*fixture.last_news_of_rollouts(), ServiceNews::RolledOut { version: 1 });
+    fixture.proxy_says(old, ProxyReport::AcceptsNoMore);
+    assert_eq!(*fixture.last_news_of_rollouts(), ServiceNews::RolledOut { version: 2 });
+    assert!(fixture.world.proxies.contains(&old), "it has connections still");
+}
+
+#[test]
 fn services_that_have_ended_do_not_add_up() {
     let mut fixture = Fixture::default();
     fixture.deploy(service(&[("app", "shop:app", 1)]));

@@ -249,7 +249,7 @@ impl Proxy {
             let Some((order, files)) = received else { return Ok(()) };
             match order {
                 ProxyOrder::Drain { timeout, has_heir } => {
-                    self.tell(|| Order::Drain { timeout, has_heir });
+                    self.drain_threads(timeout, has_heir);
                     return self.drain(timeout);
                 }
                 order => self.take_order(order, files.into())?,
@@ -441,6 +441,12 @@ impl Proxy {
         }
     }
 
+    /// Has each thread drain, and says when none of them accepts connections any more.
+    fn drain_threads(&self, timeout: Duration, has_heir: bool) {
+        let done = self.countdown(ProxyReport::AcceptsNoMore);
+        self.tell(|| Order::Drain { timeout, has_heir, done: Arc::clone(&done) });
+    }
+
     /// Follows what still concerns it while its threads end, and says when they have.
     fn drain(&mut self, timeout: Duration) -> Result<(), ProxyError> {
         // The threads keep to the time; this is for one that does not.
@@ -457,7 +463,7 @@ impl Proxy {
             }
             match control::receive(&self.control).map_err(io_error("take an order"))? {
                 None => return Ok(()),
-                Some((ProxyOrder::Drain { timeout, has_heir }, _)) => self.tell(|| Order::Drain { timeout, has_heir }),
+                Some((ProxyOrder::Drain { timeout, has_heir }, _)) => self.drain_threads(timeout, has_heir),
                 Some((order, files)) => self.take_order(order, files.into())?,
             }
         }

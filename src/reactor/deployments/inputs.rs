@@ -431,6 +431,7 @@ pub fn on_proxy_report(
                 give_up_replica(served, effects, (&name, id), format!("it sent an invalid message: {reason}"));
             }
         }
+        ProxyReport::AcceptsNoMore => proxy.accepts_no_more = true,
         // Its end follows. A connection without its file is nobody's.
         ProxyReport::Drained | ProxyReport::Connection | ProxyReport::Wanted { .. } => {}
     }

@@ -84,6 +84,7 @@ pub(super) fn start_proxy(
                 is_silent: false,
                 failure: None,
                 certificates: CertificateReport::default(),
+                accepts_no_more: false,
                 kill_at_ns: None,
             };
             served.proxies.insert(process, proxy);

@@ -247,7 +247,8 @@ fn commit(served: &mut Served, effects: &mut impl ServiceEffects, now: Now) {
     served.deaths.values_mut().for_each(super::service::Deaths::forgive);
     served.remember(version.clone());
     served.serving = Some(version);
-    served.tell(ServiceNews::RolledOut { version: number }, now);
+    served.untold = Some(number);
+    served.tell_of_version(now);
 }
 
 /// Returns the longest that a request of a service may take to end.

@@ -161,6 +161,9 @@ pub struct Served {
     pub(super) serving: Option<Version>,
     /// The version that is being rolled out.
     pub(super) rollout: Option<Rollout>,
+    /// The number of the version that is served, until it is told that it is rolled out.
+    #[serde(skip)]
+    pub(super) untold: Option<u64>,
     /// Its replicas that have a process.
     pub(super) replicas: BTreeMap<WorkerId, Replica>,
     /// Its proxies that have a process.
@@ -230,6 +233,8 @@ pub(super) struct Proxy {
     pub(super) failure: Option<String>,
     /// Report of its certificates.
     pub(super) certificates: CertificateReport,
+    /// True once it drains and accepts no more connections.
+    pub(super) accepts_no_more: bool,
     /// Time at which it is killed, if it is still there.
     pub(super) kill_at_ns: Option<u64>,
 }
@@ -355,6 +360,17 @@ impl Served {
         self.events.push_back(ServiceEvent { number: self.last_event, time_unix_nano: now.unix_nano, what });
         if self.events.len() > EVENT_LIMIT {
             self.events.pop_front();
+        }
+    }
+
+    /// Tells that a version is rolled out once no proxy of another one accepts connections, so that whoever connects after that is served by it. The next version
+    /// does not wait for that, nor does the end.
+    pub(super) fn tell_of_version(&mut self, now: Now) {
+        let is_left = |proxy: &Proxy| proxy.stage != ProxyStage::Draining || proxy.accepts_no_more;
+        let is_replaced = self.rollout.is_some() || self.ending.is_some();
+        if let Some(version) = self.untold.filter(|_| is_replaced || self.proxies.values().all(is_left)) {
+            self.untold = None;
+            self.tell(ServiceNews::RolledOut { version }, now);
         }
     }
 

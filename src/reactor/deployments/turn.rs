@@ -46,6 +46,9 @@ pub fn turn(services: &mut Services, effects: &mut impl ServiceEffects, now: Now
 
 fn look_at(services: &mut Services, effects: &mut impl ServiceEffects, name: &str, now: Now) {
     kill_overdue(services, effects, name, now);
+    if let Some(served) = services.all.get_mut(name) {
+        served.tell_of_version(now);
+    }
     if services.all.get(name).is_some_and(|served| served.proxies.values().any(|proxy| proxy.is_silent)) {
         // What there is of it is not known yet.
         return;

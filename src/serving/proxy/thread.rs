@@ -73,7 +73,7 @@ pub(super) enum Order {
     Tell(Arc<Telling>),
     Gone(ReplicaIndex),
     Connection(OwnedFd),
-    Drain { timeout: Duration, has_heir: bool },
+    Drain { timeout: Duration, has_heir: bool, done: Arc<Countdown> },
 }
 
 /// Sends a report when the last of several threads has done something.
@@ -473,11 +473,13 @@ async fn follow(begin: Begin, mut orders: UnboundedReceiver<Order>) -> std::io::
                 thread.refresh();
             }
             Order::Connection(socket) => thread.take_over(socket),
-            Order::Drain { timeout, has_heir } => {
+            Order::Drain { timeout, has_heir, done } => {
                 thread.has_heir.set(has_heir);
+                // Not polled again, so that the next connection is another proxy's.
                 if let Some(accepting) = accepting.take() {
                     accepting.abort();
                 }
+                drop(done);
                 drain(&thread, &mut orders, timeout).await;
                 break;
             }
