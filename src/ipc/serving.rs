@@ -449,7 +449,7 @@ pub enum ProxyReport {
     Connection,
     /// It has no connection any more, and ends.
     Drained,
-    /// It drains, and accepts no more connections.
+    /// It drains, and none of its threads accepts connections any more. Idle connections may be given away before it and after it.
     AcceptsNoMore,
 }
 

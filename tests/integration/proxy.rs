@@ -408,8 +408,8 @@ fn a_proxy_that_drains_answers_what_it_has_and_ends() {
     let mut busy = head.get("/busy");
     let (request, _, _) = replica.take();
     head.order(&ProxyOrder::Drain { timeout: std::time::Duration::from_secs(20), has_heir: true }, &[]);
-    assert_eq!(head.report(), ProxyReport::AcceptsNoMore);
-    assert_eq!(head.report(), ProxyReport::Connection, "that which has nothing to do");
+    // That which has nothing to do.
+    head.given_away(1);
     replica.answer(request, 200, "late");
     assert_eq!(busy.answer().status(200).header("connection"), "close");
     assert_eq!(busy.rest(), "");
@@ -429,17 +429,12 @@ fn connections_that_have_nothing_to_do_when_a_proxy_drains_are_another_ones() {
     replica.answer(request, 200, "");
     idle.answer().status(200);
     head.order(&ProxyOrder::Drain { timeout: std::time::Duration::from_secs(20), has_heir: true }, &[]);
-    assert_eq!(head.report(), ProxyReport::AcceptsNoMore);
-    let sockets = [(); 2].map(|()| {
-        let (report, files) = head.report_with_files();
-        assert_eq!((report, files.len()), (ProxyReport::Connection, 1));
-        files
-    });
+    let sockets = head.given_away(2);
     assert_eq!(head.report(), ProxyReport::Drained);
     assert!(head.wait());
     // What was sent meanwhile waits in the socket.
     idle.send("GET /next HTTP/1.1\r\nHost: a\r\n\r\n");
-    sockets.iter().for_each(|files| other.order(&ProxyOrder::Connection, &[files[0].as_fd()]));
+    sockets.iter().for_each(|socket| other.order(&ProxyOrder::Connection, &[socket.as_fd()]));
     drop(sockets);
     silent.send("GET /next HTTP/1.1\r\nHost: a\r\n\r\n");
     for _ in 0..2 {
@@ -476,7 +471,7 @@ fn a_service_has_the_spans_that_it_asks_for_and_the_trace_goes_on_without_any() 
     let answer = client.answer().status(200);
     assert!(answer.header("traceresponse").is_empty() && !answer.header("x-request-id").is_empty());
     head.order(&ProxyOrder::Drain { timeout: std::time::Duration::ZERO, has_heir: true }, &[]);
-    assert_eq!(head.report(), ProxyReport::AcceptsNoMore);
+    head.given_away(0);
     assert_eq!(head.report(), ProxyReport::Drained);
     assert!(head.wait());
     assert_eq!(head.spans(1).len(), 1);

@@ -217,6 +217,20 @@ impl Head {
         control::receive(&self.control).unwrap().unwrap_or_else(|| panic!("it ended: {}", self.log()))
     }
 
+    /// Returns the sockets of the idle connections that a proxy which drains has given away until it has said that it accepts no more,
+    /// once. The one comes from its main thread, the others from those that serve, in any order.
+    #[track_caller]
+    pub(super) fn given_away(&self, count: usize) -> Vec<OwnedFd> {
+        let mut reports: Vec<_> = (0..=count).map(|_| self.report_with_files()).collect();
+        let said = reports.iter().position(|(report, _)| *report == ProxyReport::AcceptsNoMore);
+        reports.remove(said.unwrap_or_else(|| panic!("it has not said that it accepts no more: {reports:?}")));
+        let sockets = reports.into_iter().map(|(report, files)| {
+            assert_eq!((&report, files.len()), (&ProxyReport::Connection, 1));
+            files
+        });
+        sockets.flatten().collect()
+    }
+
     pub(super) fn log(&self) -> String {
         std::fs::read_to_string(self.session.join("logs/proxy.log")).unwrap_or_default()
     }
