@@ -141,9 +141,8 @@ fn handler_of_function(signature: &Signature, mistakes: &mut Mistakes) -> TokenS
     let (uses, answer) = (items::outcome_traits(), answer(&signature.output));
     if signature.asyncness.is_some() {
         quote_spanned! {argument.span()=>
-            ::core::result::Result::Ok(::tracer_sdk::serve::asynchronous(|argument: #argument| async move {
+            ::core::result::Result::Ok(::tracer_sdk::serve::asynchronous(|argument: #argument| #name(argument), |returned| {
                 #uses
-                let returned = #name(argument).await;
                 #answer
             }))
         }

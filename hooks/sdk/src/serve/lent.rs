@@ -4,7 +4,7 @@ use std::ffi::c_void;
 use std::os::fd::BorrowedFd;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use bytes::Bytes;
+use bytes::{Bytes, BytesMut};
 use http::{HeaderMap, HeaderName, HeaderValue};
 use smallvec::SmallVec;
 use tokio::sync::Notify;
@@ -214,7 +214,25 @@ fn raw_headers(headers: &HeaderMap) -> SmallVec<[abi::Header; INLINE_HEADERS]> {
     headers.iter().map(raw).collect()
 }
 
-/// Returns the headers that the host shows. One that is none is left out: the host has checked them.
+/// Names that most requests have, since the proxy or the client of a trace adds them, and that are none of HTTP's own.
+static USUAL_NAMES: [HeaderName; 8] = [
+    HeaderName::from_static("baggage"),
+    HeaderName::from_static("forwarded"),
+    HeaderName::from_static("traceparent"),
+    HeaderName::from_static("tracestate"),
+    HeaderName::from_static("x-forwarded-for"),
+    HeaderName::from_static("x-forwarded-host"),
+    HeaderName::from_static("x-forwarded-proto"),
+    HeaderName::from_static("x-request-id"),
+];
+
+/// Returns a header's name, without an allocation if it is a usual one.
+fn header_name(name: &[u8]) -> Option<HeaderName> {
+    let usual = USUAL_NAMES.iter().find(|usual| usual.as_str().as_bytes() == name);
+    usual.cloned().or_else(|| HeaderName::from_bytes(name).ok())
+}
+
+/// Returns the headers that the host shows. One that is none is left out: the host has checked them. Their values share one buffer.
 ///
 /// # Safety
 ///
@@ -223,10 +241,13 @@ pub(crate) unsafe fn read_headers(headers: *const abi::Header, count: usize) -> 
     let mut map = HeaderMap::with_capacity(count);
     // SAFETY: promised by the caller.
     let headers = if count == 0 { &[] } else { unsafe { std::slice::from_raw_parts(headers, count) } };
+    let mut values = BytesMut::with_capacity(headers.iter().map(|header| header.value.len).sum());
     for header in headers {
         // SAFETY: promised by the caller.
         let (name, value) = unsafe { (header.name.as_bytes(), header.value.as_bytes()) };
-        if let (Ok(name), Ok(value)) = (HeaderName::from_bytes(name), HeaderValue::from_bytes(value)) {
+        values.extend_from_slice(value);
+        let value = HeaderValue::from_maybe_shared(values.split().freeze());
+        if let (Some(name), Ok(value)) = (header_name(name), value) {
             map.append(name, value);
         }
     }
@@ -287,4 +308,28 @@ unsafe fn take_back(piece: &abi::Piece) -> Box<Bytes> {
 unsafe extern "C" fn release(owner: *mut c_void) {
     // SAFETY: the host keeps to the contract of `Piece::release`.
     drop(unsafe { Box::<Bytes>::from_raw(owner.cast()) });
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn headers_are_as_the_host_shows_them() {
+        let shown: [(&str, &[u8]); 7] = [
+            ("host", b"example.org"),
+            ("traceparent", b"00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"),
+            ("x-own", b""),
+            ("x-own", b"second \xff"),
+            ("not a name", b"1"),
+            ("x-line", b"one\ntwo"),
+            ("x-request-id", b"r1"),
+        ];
+        let raw = shown.map(|(name, value)| abi::Header { name: abi::Str::new(name), value: abi::Bytes::new(value) });
+        // SAFETY: they are readable with their texts.
+        let map = unsafe { read_headers(raw.as_ptr(), raw.len()) };
+        let read: Vec<_> = map.iter().map(|(name, value)| (name.as_str(), value.as_bytes())).collect();
+        let is_header = |(name, value): &(&str, &[u8])| !name.contains(' ') && !value.contains(&b'\n');
+        assert_eq!(read, shown.into_iter().filter(is_header).collect::<Vec<_>>());
+    }
 }

@@ -20,7 +20,8 @@ const ARGUMENTS_LIMIT: usize = 64 << 20;
 pub(super) struct CalledMethod(pub(super) Arc<str>);
 
 /// Answers a call of a method.
-pub(super) async fn answer(handler: Arc<dyn Handler>, method: &str, request: Request<Body>) -> Handled {
+pub(super) async fn answer(handler: Arc<dyn Handler>, called: CalledMethod, request: Request<Body>) -> Handled {
+    let CalledMethod(method) = &called;
     let arguments = request.into_body().collect(ARGUMENTS_LIMIT).await;
     let arguments = arguments.map_err(|error| Failure::runtime(format!("the arguments cannot be read: {error}")))?;
     match handler.call_method(method, arguments) {
