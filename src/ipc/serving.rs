@@ -449,7 +449,7 @@ pub enum ProxyReport {
     Connection,
     /// It has no connection any more, and ends.
     Drained,
-    /// It drains, and none of its threads accepts connections any more. Idle connections may be given away before it and after it.
+    /// End of accepting while it drains: none of its threads accepts connections any more. Comes in any order with `Connection`.
     AcceptsNoMore,
 }
 

@@ -35,12 +35,12 @@ fn a_job_of_one_task_does_not_wait_for_thousands_of_another() {
         let before = tasks.iter().filter(|task| task["job_id"] != one["job_id"] && begun(task) < begun(one)).count();
         assert_eq!(before, 2, "the one that was running, and one in its turn");
     }
-    // Within the job the order is that of submission. Over a queue, what was taken ahead and waits behind a slow one goes back to the queue,
-    // and begins after others: on a busy machine that happens to a few.
+    // Within the job the order is that of submission. Over a queue, a message that finds no room at its node goes back, and what was behind it may
+    // come first: on a busy machine that happens to a few.
     let mut of_many: Vec<_> = tasks.iter().filter(|task| task["target"] == "demo.my_function").collect();
     of_many.sort_by_key(|task| begun(task));
     let ids: Vec<_> = of_many.iter().map(|task| task["id"].as_u64()).collect();
     let overtaken = ids.windows(2).filter(|pair| pair[0] > pair[1]).count();
-    let most = if differs!() { TASKS / 20 } else { 0 };
+    let most = if differs!() { TASKS / 100 } else { 0 };
     assert!(ids.len() == TASKS && overtaken <= most, "{overtaken} of {}", json!(ids));
 }

@@ -87,7 +87,7 @@ const DIFFERS: &[(&str, &str)] = &[
     ),
     (
         "fairness::a_job_of_one_task_does_not_wait_for_thousands_of_another",
-        "jobs take turns in a head; a queue has no turns, how many are before a task no node knows, and what waits behind a slow one may begin after others",
+        "jobs take turns in a head; a queue has no turns, how many are before a task no node knows, and what goes back for want of room may begin after others",
     ),
     (
         "large_values::after_a_head_that_was_killed_what_is_needed_is_kept_and_the_rest_goes",

@@ -10,7 +10,7 @@ mod span;
 use std::any::Any;
 use std::fmt;
 use std::future::poll_fn;
-use std::pin::{Pin, pin};
+use std::pin::pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::task::Poll;
 use std::time::{Duration, Instant};
@@ -20,6 +20,7 @@ use tokio::sync::{Notify, oneshot};
 
 use self::gathering::{Batch, Gathering, Next, Ticket};
 use self::span::{BatchSpan, Caller};
+use super::handler::Boxed;
 use super::lent::HostTable;
 use crate::export::panicked;
 use crate::proxy::Held;
@@ -135,8 +136,6 @@ impl std::error::Error for BatchError {}
 /// Outputs of a batch, or the failure of all.
 #[doc(hidden)]
 pub type Outputs<O> = Result<Vec<O>, Failure>;
-
-type Boxed<T> = Pin<Box<dyn Future<Output = T> + Send>>;
 
 /// A function that runs a batch on its state.
 #[doc(hidden)]

@@ -13,7 +13,7 @@ use http_body::{Body as _, Frame, SizeHint};
 
 use super::body::{Body, BodyError};
 use super::context::{self, RequestContext};
-use super::handler::{Handled, Handler};
+use super::handler::{Boxed, Handled, Handler};
 use super::lent::{HostTable, Taken};
 use super::method::{self, CalledMethod};
 use super::upgrade;
@@ -168,7 +168,7 @@ pub(super) enum Ending {
 ///
 /// However it ends, also by being dropped, it gives the span back and then tells the host, once.
 pub(super) struct Exchange {
-    future: Option<Pin<Box<dyn Future<Output = Ending> + Send>>>,
+    future: Option<Boxed<Ending>>,
     held: Held,
     lender: Option<Lender>,
     context: RequestContext,
@@ -243,9 +243,9 @@ impl Drop for Exchange {
 
 /// A handler that was called.
 enum Called {
-    Handler(Pin<Box<dyn Future<Output = Handled> + Send>>),
-    /// It answers through a connection within the process.
-    Upgrade(Pin<Box<dyn Future<Output = Ending> + Send>>),
+    Handler(Boxed<Handled>),
+    /// Answer through a connection within the process.
+    Upgrade(Boxed<Ending>),
 }
 
 /// Calls the handler, in the way that the request asks for.
@@ -274,7 +274,7 @@ async fn answer(handler: Arc<dyn Handler>, request: Request<Body>, mailbox: Arc<
     }
 }
 
-/// Sends a response.
+/// Sends the head of a response at once. The future that it returns sends the body.
 pub(super) fn respond(mailbox: &Mailbox, response: Response<Body>) -> impl Future<Output = Ending> + Send {
     let (head, body) = response.into_parts();
     let is_last = body.is_end_stream();

@@ -21,7 +21,8 @@ use crate::task::Failure;
 /// The response, or why there is none: then the host answers.
 pub type Handled = Result<Response<Body>, Failure>;
 
-type Boxed<T> = Pin<Box<dyn Future<Output = T> + Send>>;
+/// A future in a box.
+pub(super) type Boxed<T> = Pin<Box<dyn Future<Output = T> + Send>>;
 
 /// A handler, once it is made: creation may wait for what it needs.
 pub type Creation = Boxed<Result<Arc<dyn Handler>, Failure>>;

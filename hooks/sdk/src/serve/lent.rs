@@ -215,9 +215,8 @@ fn raw_headers(headers: &HeaderMap) -> SmallVec<[abi::Header; INLINE_HEADERS]> {
 }
 
 /// Names that most requests have, since the proxy or the client of a trace adds them, and that are none of HTTP's own.
-static USUAL_NAMES: [HeaderName; 8] = [
+static USUAL_NAMES: [HeaderName; 7] = [
     HeaderName::from_static("baggage"),
-    HeaderName::from_static("forwarded"),
     HeaderName::from_static("traceparent"),
     HeaderName::from_static("tracestate"),
     HeaderName::from_static("x-forwarded-for"),

@@ -20,13 +20,16 @@ const ARGUMENTS_LIMIT: usize = 64 << 20;
 pub(super) struct CalledMethod(pub(super) Arc<str>);
 
 /// Answers a call of a method.
-pub(super) async fn answer(handler: Arc<dyn Handler>, called: CalledMethod, request: Request<Body>) -> Handled {
-    let CalledMethod(method) = &called;
+pub(super) async fn answer(
+    handler: Arc<dyn Handler>,
+    CalledMethod(method): CalledMethod,
+    request: Request<Body>,
+) -> Handled {
     let arguments = request.into_body().collect(ARGUMENTS_LIMIT).await;
     let arguments = arguments.map_err(|error| Failure::runtime(format!("the arguments cannot be read: {error}")))?;
-    match handler.call_method(method, arguments) {
+    match handler.call_method(&method, arguments) {
         Some(called) => called.await,
-        None => Err(Failure::no_method(method, handler.methods())),
+        None => Err(Failure::no_method(&method, handler.methods())),
     }
 }
 
