@@ -554,7 +554,12 @@ fn run_in_foreground(settings: HeadSettings, format: Format) -> CommandResult {
     match end {
         HeadEnd::Stopped(stopped) => {
             let workers = stopped.stopped.len() + stopped.killed.len();
-            report::talk(&format!("stopped {}", Count(workers, "worker")));
+            let mut text = format!("stopped {}", Count(workers, "worker"));
+            if stopped.kept > 0 {
+                let tasks = Count(stopped.kept, "task");
+                text.push_str(&format!("; {tasks} kept, which the next head in this place goes on with"));
+            }
+            report::talk(&text);
             Ok(exit::OK)
         }
         HeadEnd::NoWorker { reason, is_hook_to_blame, session_dir } => {
@@ -884,7 +889,7 @@ fn banner(started: &Started, settings: &HeadSettings, is_foreground: bool) -> St
     }
     if started.tasks_restored > 0 {
         let tasks = Count(started.tasks_restored, "task");
-        fields.push(("  restored", format!("{tasks} that a dead head had accepted")));
+        fields.push(("  restored", format!("{tasks} that an earlier head had accepted")));
     }
     if started.tasks_again > 0 {
         let tasks = Count(started.tasks_again, "task");

@@ -11,15 +11,20 @@ use crate::config::parse_duration;
 use crate::count::Count;
 use crate::driver::{Driver, DriverError};
 use crate::exit;
-use crate::protocol::{Query, Reply, StopReport};
+use crate::protocol::{Query, Reply, StopMode, StopReport};
 use crate::session::find_head;
 
 /// End the head and its workers
 ///
 /// Workers finish the task they are running, up to the grace period; then they are killed, with everything they started.
-/// Tasks that have not begun fail.
+/// Tasks that have not ended are kept: the next head in this place goes on with them, and with its services. A task that may not begin twice
+/// (`--at-most-once`, `--crash-limit 0`) and was killed while it ran ends as lost.
 #[derive(clap::Args)]
-#[command(after_help = "Example:\n  tracer stop --grace-period 30s")]
+#[command(after_help = "\
+Examples:
+  tracer stop --grace-period 30s
+  tracer stop --drain               # accepts nothing new, and ends when all tasks have
+  tracer stop --discard             # gives up what has not ended")]
 pub(super) struct Args {
     #[command(flatten)]
     place: PlaceArgs,
@@ -29,6 +34,12 @@ pub(super) struct Args {
     /// Kill at once
     #[arg(short, long)]
     force: bool,
+    /// End the tasks that have not ended as stopped, instead of keeping them for the next head
+    #[arg(long)]
+    discard: bool,
+    /// Accept no task any more, wait until all have ended, and then stop; those in queues of an engine are kept
+    #[arg(long, conflicts_with_all = ["force", "discard"])]
+    drain: bool,
     #[command(flatten)]
     format: FormatArgs,
 }
@@ -47,7 +58,12 @@ pub(super) fn run(args: &Args) -> CommandResult {
         .filter_map(|pid| pidfd_open(Pid::from_raw(i32::try_from(pid?).ok()?)?, PidfdFlags::empty()).ok())
         .collect();
     let grace_ms = u64::try_from(args.grace_period.as_millis()).unwrap_or(u64::MAX);
-    let reply = driver.query(&Query::Stop { grace_ms, force: args.force })?;
+    let mode = match (args.discard, args.drain) {
+        (true, _) => StopMode::Discard,
+        (_, true) => StopMode::Drain,
+        _ => StopMode::Keep,
+    };
+    let reply = driver.query(&Query::Stop { grace_ms, force: args.force, mode })?;
     let Reply::Stopped(stopped) = reply else { return Err(unexpected_reply()) };
     for pidfd in &pidfds {
         let limit = Timespec { tv_sec: i64::try_from(EXIT_LIMIT.as_secs()).unwrap_or(10), tv_nsec: 0 };
@@ -71,8 +87,14 @@ fn render(report: &StopReport, command: &str) -> String {
         let pids: Vec<_> = report.killed.iter().map(ToString::to_string).collect();
         text.push_str(&format!("; {} had to be killed (pid {})", report.killed.len(), pids.join(", ")));
     }
-    if report.unfinished > 0 {
-        text.push_str(&format!("\n{} had not ended", Count(report.unfinished, "task")));
+    if report.kept > 0 {
+        let tasks = Count(report.kept, "task");
+        text.push_str(&format!(
+            "\nkept: {tasks}, which the next head in this place goes on with\n(hint: `tracer start --head` begins one; `tracer stop --discard` gives up what has not ended)"
+        ));
+    }
+    if report.unfinished > report.kept {
+        text.push_str(&format!("\n{} had not ended", Count(report.unfinished - report.kept, "task")));
     }
     if report.spans_waiting > 0 {
         let spans = Count(report.spans_waiting, "span");
@@ -99,13 +121,16 @@ mod tests {
             head_pid: 7,
             stopped: vec![8],
             killed: vec![9, 10],
-            unfinished: 1,
+            unfinished: 3,
+            kept: 2,
             spans_waiting: 3,
             spans_of_other_hooks: 1,
         };
         assert_eq!(
             render(&loud, "c"),
-            "stopped the head (pid 7) and 3 workers; 2 had to be killed (pid 9, 10)\n1 task had not ended\n\
+            "stopped the head (pid 7) and 3 workers; 2 had to be killed (pid 9, 10)\n\
+             kept: 2 tasks, which the next head in this place goes on with\n\
+             (hint: `tracer start --head` begins one; `tracer stop --discard` gives up what has not ended)\n1 task had not ended\n\
              undelivered: 3 spans, waiting for an exporter that accepts them; the next head in this place goes on (see `c`)\n\
              undelivered: 1 span of hooks that this head did not have (see `c`)"
         );

@@ -578,6 +578,12 @@ impl FinishedTask {
         } else if !is_own_code || !self.past.is_empty() {
             let place = PlaceArgs::flag(&common.place.temp_dir());
             let hint = match &self.trace_id {
+                _ if *failure == Failure::Kept => {
+                    let id = self.id;
+                    format!(
+                        "\n(hint: `tracer start --head{place}` goes on with it, and `tracer get{place} {id} --wait` waits for it)"
+                    )
+                }
                 Some(trace_id) => {
                     format!("\n(hint: its trace: `tracer trace show{} {trace_id}`)", place)
                 }
@@ -593,7 +599,7 @@ impl FinishedTask {
             let past = PastAttempts(&self.past);
             return Err(CommandError::new(
                 exit_code,
-                format!("task {} ({}) failed: {failure}{past}{elsewhere}{hint}", self.id, self.target),
+                format!("task {} ({}) {}: {failure}{past}{elsewhere}{hint}", self.id, self.target, failure.predicate()),
             ));
         }
         Ok(exit_code)

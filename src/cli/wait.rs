@@ -84,7 +84,7 @@ fn failure(outcome: &Outcome) -> Option<&Failure> {
 fn describe(id: TaskId, outcome: &Outcome) -> String {
     match (TaskState::of_outcome(outcome), failure(outcome)) {
         (TaskState::Cancelled, _) => format!("task {id} was cancelled"),
-        (_, Some(failure)) => format!("task {id} failed: {failure}"),
+        (_, Some(failure)) => format!("task {id} {}: {failure}", failure.predicate()),
         (_, None) => format!("task {id} succeeded"),
     }
 }

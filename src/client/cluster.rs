@@ -28,7 +28,7 @@ use crate::connection::{Connection, Exchange};
 use tracer_core::propagation::Carrier;
 use tracer_core::task::JobId;
 use tracer_host::hook::{ActiveSpan, Recorder};
-use tracer_ipc::protocol::{CancelWhich, Query, Reply, Welcome};
+use tracer_ipc::protocol::{CancelWhich, Query, Reply, StopMode, Welcome};
 
 pub use self::actor::{Actor, Call};
 pub use self::completed::{AsCompleted, Completed, Progress, as_completed};
@@ -223,7 +223,7 @@ impl Inner {
         let deadline = Instant::now() + self.grace + END_LIMIT;
         let cancel = Query::Cancel { which: CancelWhich::All, grace_ms: None };
         let grace_ms = u64::try_from(self.grace.as_millis()).unwrap_or(u64::MAX);
-        let stop = Query::Stop { grace_ms, force: false };
+        let stop = Query::Stop { grace_ms, force: false, mode: StopMode::Discard };
         // A head that is gone, or does not answer, is ended all the same.
         let _ = self.connection.query(&cancel, Some(deadline));
         let stopped = self.connection.query(&stop, Some(deadline));

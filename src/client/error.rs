@@ -101,7 +101,7 @@ impl fmt::Display for DriverError {
                 f.write_str("\n(hint: compare `tracer --version` with `tracer status`)")
             }
             DriverError::Failed { id, failure, past } => {
-                write!(f, "task {id} failed: {failure}{}", PastAttempts(past))
+                write!(f, "task {id} {}: {failure}{}", failure.predicate(), PastAttempts(past))
             }
             DriverError::Value(error) => error.fmt(f),
             DriverError::TooLarge { bytes } => {

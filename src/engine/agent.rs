@@ -280,6 +280,8 @@ pub enum ToHead {
     BundleClaimed(TaskId, Option<ClaimedBy>),
     /// The node that had a task of this head has let go of it.
     LetGo(TaskId),
+    /// The head stops, and this node has nothing of any queue any more.
+    HasLetGo,
     /// Run this.
     Import(Import),
     /// Run these.
@@ -430,6 +432,8 @@ pub struct Agent {
     /// The task at which [`look_again`](Self::look_again) goes on; none to begin anew.
     looked_at_last: Option<TaskId>,
     is_stopping: bool,
+    /// True once the head was told that this node has let go of everything.
+    has_told_let_go: bool,
     /// Questions of people, by their numbers.
     questions: BTreeMap<u64, Question>,
     /// Requests to end tasks of other nodes, by the numbers of their questions.
@@ -475,6 +479,7 @@ impl Agent {
             clock: None,
             looked_at_last: None,
             is_stopping: false,
+            has_told_let_go: false,
             questions: BTreeMap::new(),
             cancels: BTreeMap::new(),
             unread: BTreeSet::new(),
@@ -489,6 +494,10 @@ impl Agent {
 
     /// Takes the effects of what was told since the last time, in their order.
     pub fn take_effects(&mut self) -> Vec<Effect> {
+        if self.is_stopping && !self.has_told_let_go && self.has_let_go() {
+            self.has_told_let_go = true;
+            self.tell(ToHead::HasLetGo);
+        }
         std::mem::take(&mut self.effects)
     }
 

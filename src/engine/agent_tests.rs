@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use tracer_core::Stored;
-use tracer_core::task::{Demand, Envelope, FunctionSpec, Input, InputSource, Outcome, TaskSpec};
+use tracer_core::task::{Charge, Demand, Envelope, FunctionSpec, Input, InputSource, Outcome, TaskSpec};
 use tracer_ipc::protocol::{CancelReport, Digest, OpenTask, OutputSize, Stream, Written};
 
 use super::*;
@@ -514,7 +514,7 @@ impl World {
         for run in node.head.runs.values() {
             // Those that are in the record already are refused by it.
             for failed in run.first..run.attempt {
-                agent.on_attempt_failed(run.token.id, failed, (false, b"why".to_vec()), 0);
+                agent.on_attempt_failed(run.token.id, failed, (Charge::Own, b"why".to_vec()), 0);
             }
             if let Some(outcome) = &run.outcome {
                 agent.on_import_ended(run.token.id, run.attempt, outcome.clone());
@@ -616,6 +616,7 @@ impl World {
                 self.ended_when_cut_off += ended;
             }
             ToHead::HeardAgain => self.heard_again += 1,
+            ToHead::HasLetGo => {}
             ToHead::GiveBack(id) => {
                 // Whatever it has not begun; here that is a matter of chance, as long as nobody has seen it run.
                 let has_not_begun = |run: &&mut Running| run.outcome.is_none() && run.attempt == run.first;
@@ -870,7 +871,7 @@ impl World {
         match self.random.below(8) {
             0 if !self.at_most_once.contains(&id) => {
                 if let Some(agent) = &mut node.agent {
-                    agent.on_attempt_failed(id, run.attempt, (false, b"why".to_vec()), 0);
+                    agent.on_attempt_failed(id, run.attempt, (Charge::Own, b"why".to_vec()), 0);
                 }
                 run.attempt += 1;
             }

@@ -320,6 +320,7 @@ impl Out {
                 FromAgent::CutOff { ended, after_ms: u64::try_from(ACK_WAIT.as_millis()).unwrap_or(u64::MAX) }
             }
             ToHead::HeardAgain => FromAgent::HeardAgain,
+            ToHead::HasLetGo => FromAgent::HasLetGo,
             ToHead::Settled(first, count) => FromAgent::Settled(first, count),
             ToHead::GiveBack(id) => FromAgent::GiveBack(id),
             ToHead::Found(number, Found::Claimed(claim)) => {
@@ -491,8 +492,8 @@ fn on_head(
         ToAgent::Open { id, token, attempt } => {
             agent.on_import_open(Token::decode(id, &token).map_err(AgentError::Protocol)?, attempt);
         }
-        ToAgent::AttemptFailed { id, attempt, is_crash, report } => {
-            agent.on_attempt_failed(id, attempt, (is_crash, report), engine_now(nats));
+        ToAgent::AttemptFailed { id, attempt, charge, report } => {
+            agent.on_attempt_failed(id, attempt, (charge, report), engine_now(nats));
         }
         ToAgent::Ended { id, attempt, end } => agent.on_import_ended(id, attempt, end),
         ToAgent::GivenBack { id, attempt, has_begun } => agent.on_import_given_back(id, attempt, has_begun),

@@ -19,6 +19,7 @@
 
 use tracer_core::PlaceId;
 use tracer_core::codec::{Put, Take, WireError};
+use tracer_core::task::Charge;
 
 use crate::message::take_name;
 
@@ -171,8 +172,8 @@ pub enum Event {
         by: Holder,
         /// The attempt that failed.
         attempt: u32,
-        /// True if it was lost with its worker, rather than failed by itself.
-        is_crash: bool,
+        /// Budget that it is charged to.
+        charge: Charge,
         /// The report, encoded as the head does.
         report: Vec<u8>,
         /// Time at which the next one follows, in nanoseconds since the Unix epoch.
@@ -324,11 +325,11 @@ pub fn change(record: Option<&Record>, event: &Event) -> Result<Record, Refusal>
 
         (
             Some(At::Claimed(claim) | At::Suspected { claim, .. }),
-            On::AttemptFailed { by, attempt, is_crash, report, unix_nano },
+            On::AttemptFailed { by, attempt, charge, report, unix_nano },
         ) if claim.is_at(*by, *attempt) => {
             let mark = Mark { node_id: claim.mark.node_id.clone(), unix_nano: *unix_nano };
             let next = claim.next(*by, mark, Some(report.clone()));
-            let (failures, crashes) = (u32::from(!is_crash), u32::from(*is_crash));
+            let (failures, crashes) = (u32::from(*charge == Charge::Own), u32::from(*charge == Charge::Crash));
             let failures = next.failures.saturating_add(failures);
             Ok(At::Claimed(Claim { failures, crashes: next.crashes.saturating_add(crashes), ..next }))
         }

@@ -29,8 +29,8 @@ fn delivered(to: Holder, sight: Sight) -> Event {
     Event::Delivered { to, mark: mark(2), sight, terms: TERMS }
 }
 
-fn failed(attempt: u32, is_crash: bool, report: &[u8]) -> Event {
-    Event::AttemptFailed { by: B, attempt, is_crash, report: report.into(), unix_nano: 3 }
+fn failed(attempt: u32, charge: Charge, report: &[u8]) -> Event {
+    Event::AttemptFailed { by: B, attempt, charge, report: report.into(), unix_nano: 3 }
 }
 
 /// One of each, in the order of the columns below.
@@ -43,7 +43,7 @@ fn columns() -> [(&'static str, Event); 16] {
         ("delivered to B", delivered(B, Sight::MayLive)),
         ("ended unbegun", Event::EndedUnbegun { outcome: b"cancelled".to_vec() }),
         ("withdrawn by A", Event::Withdrawn { by: A, mark: mark(2), terms: TERMS }),
-        ("B's attempt failed", failed(2, false, b"r")),
+        ("B's attempt failed", failed(2, Charge::Own, b"r")),
         ("B's outcome", Event::Outcome { by: B, attempt: 2, outcome: b"one".to_vec() }),
         ("B's outcome, of an older attempt", Event::Outcome { by: B, attempt: 1, outcome: b"one".to_vec() }),
         ("outcome of a B before", Event::Outcome { by: Holder { life: 4, ..B }, attempt: 2, outcome: b"one".to_vec() }),
@@ -134,18 +134,18 @@ fn the_budget_of_lost_attempts_is_kept_over_nodes() {
 #[test]
 fn failures_of_its_own_are_counted_apart() {
     let mut record = change(None, &delivered(B, Sight::MayLive)).unwrap();
-    for (attempt, is_crash) in [(1, false), (2, true), (3, false)] {
-        record = change(Some(&record), &failed(attempt, is_crash, &[attempt as u8])).unwrap();
+    for (attempt, charge) in [(1, Charge::Own), (2, Charge::Crash), (3, Charge::Own), (4, Charge::Free)] {
+        record = change(Some(&record), &failed(attempt, charge, &[attempt as u8])).unwrap();
     }
     let claim = record.claim().unwrap();
-    assert_eq!((claim.attempt, claim.failures, claim.crashes, claim.past.len()), (4, 2, 1, 3));
+    assert_eq!((claim.attempt, claim.failures, claim.crashes, claim.past.len()), (5, 2, 1, 4));
 }
 
 #[test]
 fn a_record_remembers_no_more_attempts_than_it_may() {
     let mut record = change(None, &delivered(B, Sight::MayLive)).unwrap();
     for attempt in 1..100 {
-        record = change(Some(&record), &failed(attempt, false, b"")).unwrap();
+        record = change(Some(&record), &failed(attempt, Charge::Own, b"")).unwrap();
     }
     let past = &record.claim().unwrap().past;
     assert_eq!((past.len(), past[0].number, past[PAST_LIMIT - 1].number), (PAST_LIMIT, 68, 99));
@@ -165,7 +165,7 @@ fn the_span_of_a_lost_attempt_is_missing_until_it_is_written() {
     };
     let mut record = change(None, &delivered(B, Sight::MayLive)).unwrap();
     assert_eq!(missing(&record), []);
-    record = change(Some(&record), &failed(1, false, b"why")).unwrap();
+    record = change(Some(&record), &failed(1, Charge::Own, b"why")).unwrap();
     assert_eq!(missing(&record), [], "its own node has written that one");
     record = change(Some(&record), &delivered(C, Sight::NewLife)).unwrap();
     let of_second = (2, "b".to_owned(), 3, 2);

@@ -243,6 +243,18 @@
 //!   `journal::whatever_was_accepted_ends_once_however_often_heads_are_killed` and
 //!   `journal::a_torn_journal_is_mended_and_said_and_a_newer_one_is_refused_by_name`.
 //!
+//! **An orderly end loses nothing.** `tracer stop`, SIGTERM and SIGINT keep what has not ended for the next head in the place, as `kill -9` does, in its order and with its budgets.
+//!
+//! - What runs has the grace period. What that cuts short is kept and charged to nothing, its span is closed as `stopped`; with `--at-most-once` or `--crash-limit 0` it ends as lost.
+//! - Tasks of other nodes go back to their queue, also those whose claim was on its way when the stop began.
+//! - Actors that end with their job end with the head. A detached one is made again as often as `--max-restarts` says, and a stop counts. Not kept: what is discarded by
+//!   `tracer stop --discard` or with an embedded head.
+//! - Kept by `stopping::what_has_not_begun_is_the_next_heads_in_its_order_with_its_trace`,
+//!   `stopping::what_the_grace_period_cuts_short_is_run_again_uncharged_or_is_lost_if_it_may_not_be`,
+//!   `stopping::a_task_that_fails_while_the_head_stops_keeps_its_retries`, `stopping::large_arguments_and_results_outlive_a_stop`,
+//!   `stopping::a_detached_actor_that_may_be_made_again_and_its_calls_outlive_a_stop` and
+//!   `shared_deaths::a_rolling_restart_of_three_nodes_fails_and_charges_nothing`.
+//!
 //! **Damage costs what it meets.** When bytes in the middle of the journal are wrong, everything that is still whole is restored; `tracer start` and `tracer status` say
 //! what was found, the damaged file is kept, and no id is given out twice. After a write, a cut or a sync of the journal that failed, nothing is accepted or
 //! acknowledged that the next head would not find.

@@ -63,6 +63,8 @@ pub(super) struct AgentLink {
     last_end: Option<String>,
     /// Time at which the head gives up that ends are settled; set once it ends.
     give_up_at: Option<Instant>,
+    /// True once it has nothing of any queue any more, after it was told that the head stops.
+    has_let_go: bool,
     /// Time at which it is killed; set once it was asked to end.
     kill_at: Option<Instant>,
     /// Questions that it has not answered, by their numbers: each with the connection that waits and the number of its query.
@@ -126,6 +128,7 @@ impl AgentLink {
             restarts: 0,
             last_end: None,
             give_up_at: None,
+            has_let_go: false,
             kill_at: None,
             questions: BTreeMap::new(),
             next_question: 0,
@@ -155,6 +158,7 @@ impl AgentLink {
     /// Notes that it has said hello on a connection, and returns who it is told that it is.
     pub(super) fn on_hello(&mut self, connection: u64, node_id: &str, module_folders: Vec<PathBuf>) -> ToAgent {
         self.connection = Some(connection);
+        self.has_let_go = false;
         self.outbox.clear();
         self.told_free = None;
         ToAgent::Node(Box::new(AgentNode {
@@ -270,6 +274,8 @@ impl AgentLink {
         let Some(process) = &self.process else { return true };
         let now = Instant::now();
         let give_up_at = *self.give_up_at.get_or_insert(now + if is_forced { END_LIMIT } else { SETTLE_LIMIT });
+        // A claim that was on its way when the stop began is known to the agent alone.
+        let is_settled = is_settled && self.has_let_go;
         if !is_settled && self.connection.is_some() && now < give_up_at {
             return false;
         }
@@ -503,6 +509,13 @@ impl HeadIo {
         agent.cut_off = Some(cut_off);
         let line = cut_off_line(&agent.engine.access.address, cut_off);
         self.log(line);
+    }
+
+    /// Notes that the agent has nothing of any queue any more.
+    pub(super) fn on_let_go(&mut self) {
+        if let Some(agent) = &mut self.agent {
+            agent.has_let_go = true;
+        }
     }
 
     /// Notes that the engine hears this node again.

@@ -31,7 +31,7 @@ use super::reactor::{self, Effects, WorkerExit};
 use super::services::ServicesIo;
 use super::settings::{Fresh, HeadSettings, settings_of};
 use super::shared_output::SharedOutputs;
-use super::state::{self, Now, State, Worker};
+use super::state::{self, Now, State, Unfinished, Worker};
 pub(crate) use tracer_ipc::start_report::{PutAside, Report, Started};
 
 use super::io::{HeadIo, Kept, Source, Stories, WorkerProcesses};
@@ -125,7 +125,8 @@ pub(crate) fn run(
     let end = server.run(on_started);
     // Elsewhere it may be another head's by now.
     if server.session.is_in_place() {
-        stored::remove_others(&stored::folder(server.session.dir()), |_| false);
+        let needed = reactor::value_files(&server.state);
+        stored::remove_others(&stored::folder(server.session.dir()), |name| needed.contains(name));
         server.spare_values.remove_all();
     }
     server.session.close();
@@ -193,6 +194,7 @@ pub(super) struct Server {
     pub(super) found: Found,
     pub(super) oom_kills: OomKills,
     pub(super) stop: Option<Stop>,
+    pub(super) drain: Option<Drain>,
     /// A descriptor that is readable when the program has ended that this head is embedded in.
     pub(super) program: Option<OwnedFd>,
     /// Set when that program has ended: the time until which its spans are waited for.
@@ -239,7 +241,7 @@ pub(super) struct Found {
     pub(super) next_task: TaskId,
     /// Versions of services that the head before this one served.
     pub(super) services: Vec<Version>,
-    /// Number of tasks that a dead head had accepted and that wait again.
+    /// Number of tasks that an earlier head had accepted and that wait again.
     pub(super) restored: usize,
     /// Number of these that were running when their head died.
     pub(super) again: usize,
@@ -273,7 +275,16 @@ pub(super) struct Stop {
     asked_by: Vec<(u64, u64)>,
     deadline: Instant,
     is_forced: bool,
+    /// True once the last worker has ended, and those who wait for tasks that are kept were told so.
+    has_told_kept: bool,
     report: StopReport,
+}
+
+/// A stop that begins when the tasks have ended.
+pub(super) struct Drain {
+    /// Connections that asked, with the number of the query.
+    asked_by: Vec<(u64, u64)>,
+    grace: Duration,
 }
 
 impl Server {
@@ -383,6 +394,7 @@ impl Server {
             found: Found::new(next_task, warnings_at_start),
             oom_kills: OomKills::watch(),
             stop: None,
+            drain: None,
             program: None,
             program_ended: None,
             spin: Spin::default(),
@@ -418,7 +430,7 @@ impl Server {
         let mut buffer = vec![0; READ_SIZE];
         loop {
             self.say_started(on_started);
-            if let Some(end) = self.finished() {
+            if let Some(end) = self.finished(self.now()) {
                 self.io.write_journal();
                 self.io.flush();
                 self.io.settle();
@@ -524,7 +536,8 @@ impl Server {
                 while matches!(self.signals.read(buffer), Ok(1..)) {}
                 // A second signal does not wait for the grace period.
                 let is_second = self.stop.is_some();
-                self.begin_stop(None, if is_second { Duration::ZERO } else { SIGNAL_GRACE }, is_second, now);
+                let grace = if is_second { Duration::ZERO } else { SIGNAL_GRACE };
+                self.begin_stop(None, grace, Unfinished::Kept, is_second, now);
             }
             Source::Program => self.on_program_ended(now),
             Source::Connection(id) => drop(self.read_connection(id, now)),
@@ -569,6 +582,11 @@ impl Server {
         }
         if self.due.orphans.is_some_and(|again| again <= Instant::now()) {
             self.due.orphans = self.io.end_orphans().then(|| Instant::now() + ORPHANS_PAUSE);
+        }
+        if let Some(grace) = self.drain.as_ref().map(|drain| drain.grace)
+            && !reactor::has_own_tasks(&self.state)
+        {
+            self.begin_stop(None, grace, Unfinished::Kept, false, now);
         }
         if self.stop.is_none() {
             self.io.start_front();
@@ -719,19 +737,30 @@ impl Server {
             self.io.log("the program that this head is embedded in has ended".into());
             self.program_ended = Some(Instant::now() + PROGRAM_LIMIT);
             reactor::on_cancel_many(&mut self.state, &mut self.io, &CancelWhich::All, None, now);
-            self.begin_stop(None, PROGRAM_GRACE, false, now);
+            self.begin_stop(None, PROGRAM_GRACE, Unfinished::Discarded, false, now);
         }
     }
 
-    fn begin_stop(&mut self, asked_by: Option<(u64, u64)>, grace: Duration, force: bool, now: Now) {
+    /// Accepts nothing of drivers any more, and stops when the tasks have ended that are here.
+    fn begin_drain(&mut self, asked_by: (u64, u64), grace: Duration) {
+        let drain = self.drain.get_or_insert_with(|| Drain { asked_by: Vec::new(), grace });
+        drain.asked_by.push(asked_by);
+        drain.grace = drain.grace.min(grace);
+        reactor::on_drain(&mut self.state);
+        self.io.to_agent(&ToAgent::Stopping);
+    }
+
+    fn begin_stop(&mut self, asked_by: Option<(u64, u64)>, grace: Duration, lot: Unfinished, force: bool, now: Now) {
         let unfinished = self.state.counts().waiting + self.state.counts().leased;
+        let drained_for = self.drain.take().map(|drain| drain.asked_by).unwrap_or_default();
         let stop = self.stop.get_or_insert_with(|| Stop {
             asked_by: Vec::new(),
             deadline: Instant::now() + grace,
             is_forced: false,
+            has_told_kept: false,
             report: StopReport { head_pid: std::process::id(), unfinished, ..StopReport::default() },
         });
-        stop.asked_by.extend(asked_by);
+        stop.asked_by.extend(drained_for.into_iter().chain(asked_by));
         stop.deadline = stop.deadline.min(Instant::now() + grace);
         stop.is_forced |= force;
         self.io.end_handover(now.monotonic_ns);
@@ -741,7 +770,7 @@ impl Server {
         self.stop_services(if force { Duration::ZERO } else { grace }, now);
         // Before it hears what is given back: that is for other nodes alone.
         self.io.to_agent(&ToAgent::Stopping);
-        reactor::on_stop(&mut self.state, &mut self.io, force, now);
+        reactor::on_stop(&mut self.state, &mut self.io, lot, force, now);
     }
 
     fn on_worker_exit(&mut self, worker: WorkerId, buffer: &mut [u8], now: Now) {
@@ -808,9 +837,14 @@ impl Server {
         }
     }
 
-    fn finished(&mut self) -> Option<HeadEnd> {
+    fn finished(&mut self, now: Now) -> Option<HeadEnd> {
         let has_processes = !self.io.workers.processes.is_empty() || !self.services.are_at_rest();
-        self.stop.as_ref().filter(|_| self.state.workers().is_empty() && !has_processes)?;
+        let stop = self.stop.as_mut().filter(|_| self.state.workers().is_empty() && !has_processes)?;
+        if !std::mem::replace(&mut stop.has_told_kept, true) {
+            stop.report.kept = reactor::on_workers_gone(&mut self.state, &mut self.io, now);
+            // Attempts that were cut short are in the journal before anyone is told.
+            self.io.write_journal();
+        }
         // There is no next head in this place that would finish the program's spans.
         if self.program_ended.is_some_and(|limit| !self.io.stories.ending.is_empty() && Instant::now() < limit) {
             return None;

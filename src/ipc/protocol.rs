@@ -36,4 +36,4 @@ pub use shared::{
 pub use tracing_settings::{FurtherHook, HookChoice, TracingSettings};
 
 /// The version of everything in this module. Both sides must have the same.
-pub const PROTOCOL_VERSION: u32 = 9;
+pub const PROTOCOL_VERSION: u32 = 10;

@@ -33,7 +33,7 @@ pub struct Started {
     pub hook_failures: Vec<HookFailure>,
     /// Spans of a dead head's processes that were completed.
     pub recovered: SpanCounts,
-    /// Tasks that a dead head had accepted, and that wait again.
+    /// Tasks that an earlier head had accepted, and that wait again.
     pub tasks_restored: usize,
     /// Restored tasks that were running when their head died, and are started again.
     pub tasks_again: usize,

@@ -106,6 +106,7 @@ fn was_cut_short(outcome: &Outcome) -> bool {
                 | Failure::WorkerLost { .. }
                 | Failure::OutOfMemory { .. }
                 | Failure::HeadLost
+                | Failure::HeadStopped
                 | Failure::Lost { .. }
         )
     )

@@ -22,6 +22,13 @@ pub(crate) const LIVED_NS: u64 = 1_000_000_000;
 
 /// The [`WorkerExit::error_type`] of a process that ended without an error.
 const EXITED_WELL: &str = "exit:0";
+/// The same of one that was killed.
+const KILLED: &str = "signal:9";
+
+/// Returns whether a worker that was asked to end has done so, or was killed for it: it has not died of what it ran.
+fn is_cut_short(exit: &WorkerExit) -> bool {
+    exit.memory.is_none() && matches!(&*exit.error_type, EXITED_WELL | KILLED)
+}
 
 /// Returns when an attempt ended that its worker did not report: now, but never before it began, and not later than if it had begun when it was
 /// granted. So a wall clock that was set meanwhile makes neither a negative duration nor one of days.
@@ -55,6 +62,7 @@ pub fn on_worker_exited(
         Some(Ending::Stopped | Ending::NotNeeded) if exit.error_type == EXITED_WELL => {
             "it was still open when the worker ended".to_owned()
         }
+        Some(Ending::Stopped) if is_cut_short(exit) => Failure::HeadStopped.to_string(),
         _ => format!("the worker {}", exit.cause),
     };
     let error_type = match worker.ending() {
@@ -62,6 +70,7 @@ pub fn on_worker_exited(
         Some(Ending::Cancelled { .. } | Ending::ActorEnded { .. }) => "cancelled".to_owned(),
         Some(Ending::Superseded { .. }) => Failure::Superseded.error_type(),
         Some(Ending::Stopped | Ending::NotNeeded) if exit.error_type == EXITED_WELL => "unfinished".to_owned(),
+        Some(Ending::Stopped) if is_cut_short(exit) => Failure::HeadStopped.error_type(),
         _ => exit.error_type.clone(),
     };
     let mut loss = Loss { why: Why { error_type, description }, of_tasks: Vec::new(), attempts: Vec::new() };
@@ -98,7 +107,7 @@ pub fn on_worker_exited(
             Some(Ending::Cancelled { task } | Ending::Superseded { task }) if *task == grant.task => {
                 children::why_cancelled(state, *task)
             }
-            Some(Ending::Stopped) => Failure::HeadStopped,
+            Some(Ending::Stopped) if is_cut_short(exit) => Failure::HeadStopped,
             _ if worker.to_stop().iter().any(|next| next.lease == grant.number) => {
                 let failure = why_to_stop(state, &worker, grant);
                 let why = Why { error_type: failure.error_type(), description: failure.to_string() };

@@ -1,7 +1,7 @@
 //! Tasks of other nodes that this head runs: what becomes of their attempts is told to the agent, and not to the journal.
 
 use tracer_core::count::Size;
-use tracer_core::task::{AttemptReport, Failure, Outcome, TaskId};
+use tracer_core::task::{AttemptReport, Charge, Failure, Outcome, TaskId};
 use tracer_ipc::protocol::{BorrowedEnd, ToAgent, Written, encode_report};
 
 use crate::{
@@ -17,8 +17,6 @@ use crate::{
 pub(crate) struct Here<'a> {
     /// The name of the node on spans.
     pub node_id: &'a str,
-    /// True if the head is to stop.
-    pub is_stopping: bool,
     /// The most bytes of a result.
     pub max_shared_value: u64,
     /// True if the output of the import is followed.
@@ -52,12 +50,14 @@ pub(crate) fn note_end(
 ) {
     let Some(import) = shared.imports.get_mut(&id) else { return };
     let written = here.is_followed.then(|| effects.take_written(id));
-    let was_cut_short = matches!(
-        ended.outcome,
-        Outcome::Failed(Failure::HeadStopped | Failure::Superseded | Failure::WorkerLost { .. } | Failure::Lost { .. })
-    );
-    let is_let_go = here.is_stopping || import.is_superseded;
-    let end = if import.is_given_back || (is_let_go && was_cut_short) {
+    let is_let_go = match &ended.outcome {
+        Outcome::Failed(Failure::HeadStopped) => true,
+        Outcome::Failed(Failure::Superseded | Failure::WorkerLost { .. } | Failure::Lost { .. }) => {
+            import.is_superseded
+        }
+        _ => false,
+    };
+    let end = if import.is_given_back || is_let_go {
         let has_begun = ended.worker.is_some();
         // An attempt that had not begun is not counted, and the claim is for the next one.
         ImportEnd::GivenBack { attempt: if has_begun { attempt } else { attempt + 1 }, has_begun }
@@ -97,12 +97,12 @@ pub(crate) fn note_failed(
     effects: &mut impl Effects,
     id: TaskId,
     report: &AttemptReport,
-    is_crash: bool,
+    charge: Charge,
 ) {
     let Some(import) = shared.imports.get_mut(&id) else { return };
     let report_bytes = encode_report(report);
     let message =
-        ToAgent::AttemptFailed { id: import.id, attempt: report.number, is_crash, report: report_bytes.clone() };
-    import.failed.push((report.number, is_crash, report_bytes));
+        ToAgent::AttemptFailed { id: import.id, attempt: report.number, charge, report: report_bytes.clone() };
+    import.failed.push((report.number, charge, report_bytes));
     effects.to_agent(&message);
 }

@@ -4,7 +4,7 @@ use crate::{
     effects::{Effects, EndedAttempt},
     history, imports,
     state::{
-        State,
+        State, Unfinished,
         actor::Part,
         now::Now,
         progress::{Event, TaskEnd},
@@ -115,12 +115,13 @@ pub(crate) fn end_attempt(
         ended_unix_nano: ended.ended_unix_nano,
     });
     let Outcome::Failed(failure) = &ended.outcome else { return end_task(state, effects, id, ended) };
-    let Some(charge) = charge(failure).filter(|_| !state.is_stopping) else {
+    // What another node has put into its queue is not for this one to discard.
+    let is_discarded = state.stop == Some(Unfinished::Discarded) && !task.is_import;
+    let Some(charge) = charge(failure).filter(|_| !is_discarded) else {
         return end_task(state, effects, id, ended);
     };
-    if task.at_most_once && charge == Charge::Crash {
-        let message = failure.to_string();
-        ended.outcome = Outcome::Failed(Failure::Lost { message });
+    if task.at_most_once && charge != Charge::Own {
+        ended.outcome = Outcome::Failed(lost(failure));
         return end_task(state, effects, id, ended);
     }
     let (failures, crashes) = task.past.as_ref().map_or((0, 0), |past| (past.failures, past.crashes));
@@ -134,7 +135,12 @@ pub(crate) fn end_attempt(
         }
         Err(_) => Verdict::Final,
     };
-    let Verdict::Again { after_ns } = verdict else { return end_task(state, effects, id, ended) };
+    let Verdict::Again { after_ns } = verdict else {
+        if charge == Charge::Free {
+            ended.outcome = Outcome::Failed(lost(failure));
+        }
+        return end_task(state, effects, id, ended);
+    };
     if state.shared.is_superseded(id) {
         // Whoever has it goes on with it.
         ended.outcome = Outcome::Failed(Failure::Superseded);
@@ -151,16 +157,19 @@ pub(crate) fn end_attempt(
     };
     let report = report.shortened();
     if task.is_import {
-        imports::note_failed(&mut state.shared, effects, id, &report, charge == Charge::Crash);
+        imports::note_failed(&mut state.shared, effects, id, &report, charge);
     } else {
         effects.journal_attempt(id, &report, span);
     }
     charge_attempt(task, charge, report, span);
-    if task.traces_runtime && charge == Charge::Crash {
+    if task.traces_runtime && charge != Charge::Own {
         // What a lost attempt did not report ended when the head learnt of it; from then on the task waits.
         state.runtime_since.insert(id, now.unix_nano);
     }
-    if after_ns == 0 {
+    if state.stop.is_some() && task.is_import {
+        // The next attempt is for the node that takes it.
+        end_task(state, effects, id, unstarted(Failure::HeadStopped, now));
+    } else if after_ns == 0 {
         waiting::enqueue_first(state, id);
     } else {
         let until = now.monotonic_ns.saturating_add(after_ns);
@@ -169,11 +178,21 @@ pub(crate) fn end_attempt(
     children::leave_children_of_attempt(state, id, &ended.outcome);
 }
 
+/// Returns what a task fails with that had begun and may not begin again.
+fn lost(failure: &Failure) -> Failure {
+    let message = match failure {
+        Failure::HeadStopped => "the head was stopped while it ran".to_owned(),
+        failure => failure.to_string(),
+    };
+    Failure::Lost { message }
+}
+
 pub(crate) fn charge_attempt(task: &mut Task, charge: Charge, report: AttemptReport, span: Option<SpanLink>) {
     let past: &mut Past = task.past.get_or_insert_default();
     match charge {
         Charge::Own => past.failures += 1,
         Charge::Crash => past.crashes += 1,
+        Charge::Free => {}
     }
     if past.attempts.len() == PAST_LIMIT {
         past.attempts.remove(0);
@@ -192,7 +211,6 @@ pub(crate) fn end_task(state: &mut State, effects: &mut impl Effects, id: TaskId
     if task.is_import {
         let here = imports::Here {
             node_id: &state.settings.node_id,
-            is_stopping: state.is_stopping,
             max_shared_value: state.settings.max_shared_value,
             is_followed: task.wants_output,
         };

@@ -228,14 +228,14 @@ fn fail_without_process(state: &mut State, effects: &mut impl Effects, id: TaskI
 
 /// Returns when the next of the workers are to be looked at whose tasks wait for others, if not all have been.
 pub(crate) fn next_waiters_ns(state: &State, now: Now) -> Option<u64> {
-    state.waiters_from.filter(|_| !state.is_stopping).map(|_| now.monotonic_ns + NEXT_WAITERS_NS)
+    state.waiters_from.filter(|_| state.stop.is_none()).map(|_| now.monotonic_ns + NEXT_WAITERS_NS)
 }
 
 /// Ends workers that were started in the place of others, when they have had nothing to do for a while. Returns when to look again.
 pub(crate) fn end_surplus(state: &mut State, effects: &mut impl Effects, now: Now) -> Option<u64> {
     let needed = state.settings.workers_wanted + state.workers.beside();
     let surplus = state.workers.staying_in_pool().saturating_sub(needed).min(state.workers.idle());
-    if surplus == 0 || state.is_stopping {
+    if surplus == 0 || state.stop.is_some() {
         state.surplus_since = None;
         return None;
     }

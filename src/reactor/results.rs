@@ -43,7 +43,7 @@ pub fn on_result(state: &mut State, effects: &mut impl Effects, worker_id: Worke
             state.runtime_since.insert(grant.task, result.started_unix_nano.saturating_add(result.run_ns));
         }
     }
-    state.ended_while_stopping += usize::from(state.is_stopping);
+    state.ended_while_stopping += usize::from(state.stop.is_some());
     let outcome = match result.outcome {
         Outcome::Failed(Failure::Cancelled | Failure::Superseded) => {
             Outcome::Failed(children::why_cancelled(state, grant.task))

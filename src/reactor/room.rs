@@ -12,7 +12,7 @@ pub fn free_for_imports(state: &State) -> ToAgent {
         waiting += count * (needs.cpus as usize).max(1);
         (0..count).for_each(|_| free.take_resources(state, needs));
     }
-    let slots = match state.is_stopping {
+    let slots = match state.stop.is_some() {
         true => 0,
         false => free.cpus.min(nesting::processes_to_come(state)).saturating_sub(waiting),
     };

@@ -38,7 +38,7 @@ pub fn schedule(state: &mut State, effects: &mut impl Effects, now: Now) {
     if !state.shared.to_share.is_empty() {
         sharing::hand_over(state, effects, now);
     }
-    if state.is_stopping {
+    if state.stop.is_some() {
         return;
     }
     place::place(state, effects, now);

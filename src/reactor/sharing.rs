@@ -59,16 +59,16 @@ pub fn on_agent(state: &mut State, effects: &mut impl Effects) {
         effects.to_agent(&ToAgent::Open { id, token, attempt: import.first_attempt });
     }
     for import in shared.imports.values_mut() {
-        for (attempt, is_crash, report) in &import.failed {
-            let (attempt, is_crash, report) = (*attempt, *is_crash, report.clone());
-            effects.to_agent(&ToAgent::AttemptFailed { id: import.id, attempt, is_crash, report });
+        for (attempt, charge, report) in &import.failed {
+            let (attempt, charge, report) = (*attempt, *charge, report.clone());
+            effects.to_agent(&ToAgent::AttemptFailed { id: import.id, attempt, charge, report });
         }
         imports::tell_end(import, effects);
     }
     shared.to_share = shared.open.keys().collect();
     (shared.gathered, shared.waiting) = (None, None);
     shared.open.values_mut().for_each(|open| open.is_taken_back = false);
-    if state.is_stopping {
+    if state.stop.is_some() || state.is_draining {
         effects.to_agent(&ToAgent::Stopping);
     }
 }
@@ -156,6 +156,12 @@ pub fn on_stored(state: &mut State, effects: &mut impl Effects, first: TaskId) {
         state.shared.open.get_mut(id).into_iter().for_each(|open| open.is_stored = true);
     }
     acknowledge(state, effects, &stored);
+}
+
+/// Answers the submissions that are not answered yet: their tasks are in the journal, and the next head goes on with them.
+pub(crate) fn acknowledge_all(state: &mut State, effects: &mut impl Effects) {
+    let open: Vec<_> = state.shared.open.keys().collect();
+    acknowledge(state, effects, &open);
 }
 
 /// Answers the submissions of these tasks that are not answered yet, in one go where the drivers' own numbers follow one another too.
@@ -366,6 +372,10 @@ fn take_in(
     state.shared.imports_by_id.insert(shared_id, id);
     match problem {
         Some(failure) => lifecycle::end_task(state, effects, id, lifecycle::unstarted(failure, now)),
+        // It was on its way when the stop began.
+        None if state.stop.is_some() => {
+            lifecycle::end_task(state, effects, id, lifecycle::unstarted(Failure::HeadStopped, now));
+        }
         None => waiting::queue_or_hold(state, id),
     }
 }

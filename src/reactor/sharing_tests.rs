@@ -461,7 +461,7 @@ fn a_new_agent_is_told_all_that_is_open_both_ways() {
     assert_eq!(shares(&story), [(1, "default".into(), false, true), (2, "default".into(), false, false)]);
     let told = |wanted: fn(&ToAgent) -> bool| story.effects.to_agent.iter().filter(|it| wanted(it)).count();
     assert_eq!(told(|it| matches!(it, ToAgent::Open { attempt: 1, .. })), 1);
-    assert_eq!(told(|it| matches!(it, ToAgent::AttemptFailed { attempt: 1, is_crash: false, .. })), 1);
+    assert_eq!(told(|it| matches!(it, ToAgent::AttemptFailed { attempt: 1, charge: Charge::Own, .. })), 1);
     assert_eq!(
         told(|it| matches!(it, ToAgent::Withdraw { task: TaskId(2), stops: Some(Stop { grace_ns: None }), .. })),
         1
@@ -560,25 +560,56 @@ fn what_another_node_sends_is_run_only_if_it_may_be() {
     }
 }
 
+/// Returns what the agent was told of ends, failed attempts and imports that are given back.
+fn ends_told(story: &Story) -> Vec<String> {
+    let words = |message: &ToAgent| match message {
+        ToAgent::GivenBack { id, attempt, has_begun } => Some(format!("{} back at {attempt}, {has_begun}", id.task)),
+        ToAgent::AttemptFailed { id, attempt, charge, .. } => Some(format!("{} failed {attempt}, {charge:?}", id.task)),
+        ToAgent::Ended { id, attempt, .. } => Some(format!("{} ended at {attempt}", id.task)),
+        _ => None,
+    };
+    story.effects.to_agent.iter().filter_map(words).collect()
+}
+
 #[test]
 fn a_head_that_stops_gives_back_what_it_runs_for_others() {
-    let mut story = joined(1);
-    on_import(&mut story.state, &mut story.effects, import(&plain(NEVER_AGAIN)), story.now);
-    let other = ClusterTaskId { task: TaskId(2), ..ID };
-    let waits = Import { id: other, ..import(&plain(NEVER_AGAIN)) };
-    on_import(&mut story.state, &mut story.effects, waits, story.now);
-    let lease = story.schedule()[0];
-    story.claim(lease.0, lease.1);
-    on_stop(&mut story.state, &mut story.effects, false, story.now);
-    story.exit(lease.0);
-    let given_back: Vec<_> =
-        story.effects.to_agent.iter().filter(|it| matches!(it, ToAgent::GivenBack { .. })).collect();
-    let expected = [
-        ToAgent::GivenBack { id: other, attempt: 1, has_begun: false },
-        ToAgent::GivenBack { id: ID, attempt: 1, has_begun: true },
-    ];
-    assert_eq!(given_back, expected.iter().collect::<Vec<_>>());
-    assert!(has_unsettled(&story.state));
+    // In either way: what another node has put into its queue is not discarded.
+    for lot in [Unfinished::Kept, Unfinished::Discarded] {
+        let mut story = joined(4);
+        let policies = [TWICE, NEVER_AGAIN, Policy { at_most_once: true, ..TWICE }, TWICE];
+        let mut leases = Vec::new();
+        for (task, policy) in (1..).zip(policies) {
+            let id = ClusterTaskId { task: TaskId(task), ..ID };
+            on_import(&mut story.state, &mut story.effects, Import { id, ..import(&plain(policy)) }, story.now);
+            let lease = story.schedule()[0];
+            story.claim(lease.0, lease.1);
+            leases.push(lease);
+        }
+        for task in [5, 6] {
+            let id = ClusterTaskId { task: TaskId(task), ..ID };
+            on_import(&mut story.state, &mut story.effects, Import { id, ..import(&plain(NEVER_AGAIN)) }, story.now);
+            if task == 5 {
+                on_stop(&mut story.state, &mut story.effects, lot, false, story.now);
+            }
+        }
+        story.fail(leases[3].0, leases[3].1);
+        leases[..3].iter().for_each(|lease| drop(story.exit(lease.0)));
+        let expected = [
+            // It waits; this one comes when the stop has begun.
+            "5 back at 1, false",
+            "6 back at 1, false",
+            // It fails by itself, and has an attempt left.
+            "4 failed 1, Own",
+            "4 back at 2, false",
+            // It is cut short and may begin again; these may not.
+            "1 failed 1, Free",
+            "1 back at 2, false",
+            "2 ended at 1",
+            "3 ended at 1",
+        ];
+        assert_eq!(ends_told(&story), expected, "{lot:?}");
+        assert!(has_unsettled(&story.state));
+    }
 }
 
 #[test]

@@ -16,7 +16,7 @@ use tracer_ipc::protocol::WorkerReady;
 /// Starts the workers that are missing. Those that are to be replaced and have nothing to do end before.
 pub fn start_missing_workers(state: &mut State, effects: &mut impl Effects, now: Now) {
     versions::end_outdated(state, effects);
-    if state.is_stopping {
+    if state.stop.is_some() {
         return;
     }
     if state.starts.resume_if_due(now) {

@@ -124,7 +124,7 @@ fn a_hook_that_is_required_and_fails_makes_its_worker_useless() {
 #[test]
 fn a_worker_that_is_told_to_end_while_its_hook_fails_is_not_lost() {
     let mut story = Story::starting(1, true);
-    on_stop(&mut story.state, &mut story.effects, false, story.now);
+    on_stop(&mut story.state, &mut story.effects, Unfinished::Discarded, false, story.now);
     story.ready(WorkerId(1), Some("no such host"));
     story.exit(1);
     assert_eq!((story.state.workers_lost(), story.state.no_worker()), (0, None));

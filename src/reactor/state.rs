@@ -99,9 +99,20 @@ pub struct State {
     /// Tasks in queues of an engine, and tasks of other nodes.
     pub(crate) shared: SharedTasks,
     /// Set when the head is to stop: nothing is accepted or leased any more.
-    pub(crate) is_stopping: bool,
+    pub(crate) stop: Option<Unfinished>,
+    /// True if the head is to stop when all tasks have ended: nothing is accepted of drivers any more.
+    pub(crate) is_draining: bool,
     /// Tasks that have come to an end of their own since.
     pub(crate) ended_while_stopping: usize,
+}
+
+/// Lot of the tasks that have not ended when the head stops.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Unfinished {
+    /// They stay in the journal, and the next head in this place goes on with them.
+    Kept,
+    /// They end as stopped.
+    Discarded,
 }
 
 /// Ids of processes, from 1. None is given out twice.
@@ -171,7 +182,8 @@ impl State {
             processes: ProcessIds::default(),
             runtime_since: HashMap::new(),
             shared: SharedTasks::default(),
-            is_stopping: false,
+            stop: None,
+            is_draining: false,
             ended_while_stopping: 0,
         }
     }

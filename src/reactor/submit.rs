@@ -56,7 +56,8 @@ pub fn on_submit(
     now: Now,
 ) -> Result<(), String> {
     let tags = batch.first_tag..;
-    if state.is_stopping {
+    // What runs to its end in a drain may need more.
+    if state.stop.is_some() || (state.is_draining && job.is_some()) {
         answer(refused(RefusalCode::Stopping, "the head is stopping and takes no more tasks"));
         return Ok(());
     }

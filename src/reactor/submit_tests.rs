@@ -193,7 +193,7 @@ fn a_head_that_stops_takes_nothing_and_what_no_lease_can_carry_ends_the_connecti
         story.batch(Some(JobId(1)), &[plain(NEVER_AGAIN), Envelope { spec, ..plain(NEVER_AGAIN) }]).unwrap_err();
     assert!(error.ends_with(&format!("bytes arrived, but at most {PAYLOAD_LIMIT} are taken")), "{error}");
     assert_eq!(story.state.tasks.len(), 0);
-    on_stop(&mut story.state, &mut story.effects, false, story.now);
+    on_stop(&mut story.state, &mut story.effects, Unfinished::Discarded, false, story.now);
     assert_eq!(short(&story.of_driver(&[plain(NEVER_AGAIN)])), [Err(RefusalCode::Stopping)]);
 }
 

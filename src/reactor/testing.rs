@@ -7,7 +7,9 @@ pub(crate) use proptest::prelude::*;
 
 pub(crate) use crate::resources::PASSED_FOR_NS;
 pub(crate) use crate::schedule::BEHIND_NS;
-pub(crate) use crate::state::{Death, DriverId, Needs, Now, Progress, Resource, Settings, State, TaskEnd, Worker};
+pub(crate) use crate::state::{
+    Death, DriverId, Needs, Now, Progress, Resource, Settings, State, TaskEnd, Unfinished, Worker,
+};
 pub(crate) use crate::*;
 pub(crate) use tracer_core::codec::Put;
 pub(crate) use tracer_core::task::*;

@@ -68,12 +68,12 @@ pub fn on_tick(state: &mut State, effects: &mut impl Effects, start_limit_ns: u6
     state.workers.next_deadline(now.monotonic_ns).into_iter().for_each(&mut wake_at);
     if let Some(again) = state.starts.again()
         && state.starts.no_worker().is_none()
-        && !state.is_stopping
+        && state.stop.is_none()
         && nesting::missing_workers(state) > 0
     {
         wake_at(again.monotonic_ns);
     }
-    state.starts.resumes_ns().filter(|_| !state.is_stopping).into_iter().for_each(&mut wake_at);
+    state.starts.resumes_ns().filter(|_| state.stop.is_none()).into_iter().for_each(&mut wake_at);
     nesting::end_surplus(state, effects, now).into_iter().for_each(&mut wake_at);
     nesting::next_waiters_ns(state, now).into_iter().for_each(&mut wake_at);
     let handed_over = state.shared.waiting.map(|(_, since_ns)| since_ns.saturating_add(WAIT_NS));

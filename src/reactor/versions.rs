@@ -39,7 +39,7 @@ pub(crate) fn on_task(state: &mut State, id: TaskId) {
 
 /// Ends workers that are to be replaced and have nothing to do.
 pub(crate) fn end_outdated(state: &mut State, effects: &mut impl Effects) {
-    if !state.versions.has_outdated() || state.is_stopping {
+    if !state.versions.has_outdated() || state.stop.is_some() {
         return;
     }
     for id in state.versions.take_outdated() {

@@ -189,7 +189,7 @@ fn what_is_to_start_at_most_once_is_lost_with_its_worker_or_its_head_and_never_s
     cluster.wait_for_file(&cluster.file("with worker"));
     kill(cluster.worker_pids()[0], Signal::KILL);
     with_worker.wait().status(1).stderr_contains(
-        "failed: lost: its worker (pid <pid>) was killed by SIGKILL (signal 9); it is started at most once, so whether it was \
+        "failed: lost: its worker (pid <pid>) was killed by SIGKILL (signal 9); it may not be started again, and whether it was \
          done is not known\n",
     );
     let with_head = submit("with head");

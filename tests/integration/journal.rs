@@ -38,7 +38,7 @@ fn tasks_that_wait_survive_a_killed_head_and_run_under_the_next_with_their_ids_a
     cluster
         .start_head(&[])
         .success()
-        .stderr_contains("restored   3 tasks that a dead head had accepted\n")
+        .stderr_contains("restored   3 tasks that an earlier head had accepted\n")
         .stderr_contains("lost       1 task that ran when their head died; `tracer list tasks` shows them\n");
     for id in 3..=5u64 {
         let task = cluster.wait_for_task(id);
@@ -65,10 +65,10 @@ fn tasks_that_wait_survive_a_killed_head_and_run_under_the_next_with_their_ids_a
 }
 
 #[test]
-fn a_head_that_was_stopped_leaves_its_history_and_nothing_to_run() {
+fn a_head_whose_tasks_were_discarded_leaves_its_history_and_nothing_to_run() {
     let cluster = busy();
     cluster.submit("demo:my_function", &["--no-wait"]).success().stdout("2\n");
-    cluster.tracer(&["stop", "--force"]).success();
+    cluster.tracer(&["stop", "--force", "--discard"]).success().stderr_contains("2 tasks had not ended\n");
     let start = cluster.start_head(&[]).success();
     assert!(!start.stderr_text().contains("restored"), "{start:?}");
     for id in [1, 2] {
@@ -113,7 +113,7 @@ fn a_start_that_fails_costs_no_task_that_another_head_had_accepted() {
         .start_head(&["--tracing-startup-hook=bad_hooks:kills_workers"])
         .status(4)
         .stderr_contains("workers in a row did not get ready");
-    cluster.start_head(&[]).success().stderr_contains("restored  1 task that a dead head had accepted\n");
+    cluster.start_head(&[]).success().stderr_contains("restored  1 task that an earlier head had accepted\n");
     assert_eq!(cluster.wait_for_task(2)["result"], 1);
 }
 
@@ -290,7 +290,7 @@ fn damage_in_the_middle_of_the_journal_is_said_and_costs_only_what_it_meets() {
     fs::write(&path, &journal).unwrap();
     let warning = "the journal was damaged: ";
     let start = cluster.start_head(&[]).success();
-    start.stderr_contains(&format!("warning: {warning}")).stderr_contains("4 tasks that a dead head had accepted");
+    start.stderr_contains(&format!("warning: {warning}")).stderr_contains("4 tasks that an earlier head had accepted");
     let warnings = cluster.status()["warnings"].clone();
     assert!(warnings[0].as_str().is_some_and(|text| text.starts_with(warning)), "{warnings}");
     let names = fs::read_dir(cluster.temp_dir()).unwrap().map(|entry| entry.unwrap().path());
@@ -330,7 +330,7 @@ fn records_that_are_there_twice_count_once() {
     let journal = fs::read(&path).unwrap();
     fs::write(&path, [&journal, &journal[16..]].concat()).unwrap();
     fs::write(cluster.file("released"), "").unwrap();
-    cluster.start_head(&[]).success().stderr_contains("2 tasks that a dead head had accepted");
+    cluster.start_head(&[]).success().stderr_contains("2 tasks that an earlier head had accepted");
     cluster.wait_for_task(3);
     cluster.wait_for_task(4);
     let tasks = cluster.status()["tasks"].clone();

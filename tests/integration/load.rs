@@ -334,7 +334,7 @@ fn the_queue_takes_a_quarter_of_what_limits_allow_and_the_next_head_starts_with_
     fs::write(cluster.file("go"), "").unwrap();
     start_with_ulimit(&cluster, LIMIT)
         .success()
-        .stderr_contains(&format!("restored  {} tasks that a dead head had accepted", accepted));
+        .stderr_contains(&format!("restored  {} tasks that an earlier head had accepted", accepted));
     assert_eq!(cluster.wait_for_task(accepted)["result"], 50_000);
     cluster.tracer(&["stop", "--force"]).success();
 }

@@ -108,6 +108,7 @@ mod shared_values;
 mod soak;
 mod spans;
 mod start_stop;
+mod stopping;
 mod storms;
 mod submit;
 mod task_logs;

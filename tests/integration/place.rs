@@ -52,7 +52,7 @@ fn a_journal_that_is_removed_or_replaced_is_written_anew_with_all_that_is_known(
 
     cluster.kill_head();
     fs::write(cluster.file("go"), "").unwrap();
-    cluster.start_head(&[]).success().stderr_contains("4 tasks that a dead head had accepted");
+    cluster.start_head(&[]).success().stderr_contains("4 tasks that an earlier head had accepted");
     for task in 1..=4 {
         assert_eq!(cluster.wait_for_task(task)["state"], "succeeded");
     }

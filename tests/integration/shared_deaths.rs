@@ -292,3 +292,61 @@ fn a_node_that_was_stopped_for_longer_than_a_take_over_ends_what_it_runs_and_cha
         assert_eq!(found, [(Some(1), false), (Some(1), true), (Some(2), false)], "{id}");
     }
 }
+
+/// The variable that says how often a node is stopped and started again.
+const RESTARTS: &str = "TRACER_ROLLING_RESTARTS";
+const FEW_RESTARTS: usize = 4;
+
+#[test]
+fn a_rolling_restart_of_three_nodes_fails_and_charges_nothing() {
+    let Some(broker) = Broker::start() else { return };
+    let restarts = std::env::var(RESTARTS).map_or(FEW_RESTARTS, |count| count.parse().expect("a number of restarts"));
+    let nodes = [holder(&broker), holder(&broker), holder(&broker)];
+    let a = origin(&broker);
+    for node in nodes.iter().chain([&a]) {
+        agent_pid(node);
+    }
+    let count = 100 * restarts;
+    let paths = |name: &str, further: &str| {
+        let lines: String =
+            (0..count).map(|number| format!("{}{further}\n", json!(a.file(&format!("{name}-{number}"))))).collect();
+        let file = a.file(&format!("{name}.lines"));
+        fs::write(&file, lines).expect("the folder is ours");
+        file.to_string_lossy().into_owned()
+    };
+    let maps: Vec<_> = [
+        ("hostile_tasks:notes_and_sleeps", paths("uncrashed", ""), &["--crash-limit=0"][..]),
+        ("hostile_tasks:notes_and_sleeps", paths("once", ""), &["--at-most-once"]),
+        ("misbehaving_tasks:fails_at_first", paths("retried", " 1"), &["--crash-limit=0", "--retries=1"]),
+    ]
+    .into_iter()
+    .map(|(target, lines, flags)| {
+        let command = ["submit", "task", "--queue", "default", target, "--map", &*lines];
+        a.tracer_in_background(&[&command[..], flags].concat())
+    })
+    .collect();
+    wait_until("tasks run", || (a.status()["tasks"]["succeeded"].as_u64() > Some(0)).then_some(()));
+    for restart in 0..restarts {
+        let node = &nodes[restart % nodes.len()];
+        node.stop().success();
+        node.start_head(&[]).success();
+    }
+    maps.into_iter().for_each(|map| drop(map.wait_within(Duration::from_secs(120)).success()));
+    let list = a.tracer(&["list", "tasks", "--limit", "10000", "--format", "json"]).success().json();
+    let tasks = list["tasks"].as_array().expect("a list");
+    assert_eq!(tasks.len(), 3 * count);
+    let wrong = |task: &&Value| {
+        let attempts = if task["target"] == "misbehaving_tasks.fails_at_first" { 2 } else { 1 };
+        task["attempt"] != attempts
+    };
+    assert_eq!(tasks.iter().find(wrong), None, "no attempt was charged");
+    let mut spans = a.spans();
+    for node in &nodes {
+        node.stop().success();
+        spans.spans.extend(node.spans().spans);
+    }
+    spans.assert_whole(&[]);
+    let attempts = |name: &str| spans.all_named(&format!("{name} tracer.remote_worker")).len();
+    let found = (attempts("hostile_tasks.notes_and_sleeps"), attempts("misbehaving_tasks.fails_at_first"));
+    assert_eq!(found, (2 * count, 2 * count), "each attempt has one span");
+}

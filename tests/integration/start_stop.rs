@@ -259,8 +259,11 @@ fn stop_lets_a_running_task_finish_and_takes_no_more() {
     refused.status(1).stdout("").stderr("error: the head refused: the head is stopping and takes no more tasks\n");
     std::fs::write(released, "").expect("the folder is ours");
     running.wait().success();
-    waiting.wait().status(1).stderr_contains("failed: the head was stopped before it had ended\n");
-    stop.wait().success().stderr_contains("stopped the head (pid <pid>) and 1 worker");
+    waiting.wait().status(1).stderr_contains(
+        "error: task 2 (wordcount.count) has not ended: the head was stopped before it had ended; it is kept for the next head in this place\n\
+         (hint: `tracer start --head` goes on with it, and `tracer get 2 --wait` waits for it)\n",
+    );
+    stop.wait().success().stderr_contains("stopped the head (pid <pid>) and 1 worker\nkept: ");
     cluster.assert_nothing_runs();
     cluster.spans().assert_whole(&[]);
 }

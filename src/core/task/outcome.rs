@@ -116,8 +116,10 @@ pub enum Failure {
         /// Task that had submitted it.
         submitter: super::TaskId,
     },
-    /// The head was stopped before the task had ended.
+    /// The head was stopped before the task or the attempt had ended.
     HeadStopped,
+    /// The head was stopped, and the task stays in its journal for the next one. No end of a task: only those who wait for it are told so.
+    Kept,
     /// The attempt counts for nothing: it is of a queue, and its node has lost the claim to it, or may have.
     Superseded,
     /// The head died while a worker ran the task, and the worker with it.
@@ -245,7 +247,7 @@ impl Failure {
             Failure::OutOfMemory { .. } => OUT_OF_MEMORY.into(),
             Failure::Cancelled => "cancelled".into(),
             Failure::Abandoned { .. } => "abandoned".into(),
-            Failure::HeadStopped => "stopped".into(),
+            Failure::HeadStopped | Failure::Kept => "stopped".into(),
             Failure::Superseded => "superseded".into(),
             Failure::Input { .. } | Failure::InputForgotten { .. } => "input".into(),
             Failure::Refused { code, .. } => code.error_type(),
@@ -254,6 +256,14 @@ impl Failure {
             Failure::Deadlock { .. } => "deadlock".into(),
             Failure::ActorDied { error_type, .. } if !error_type.is_empty() => error_type.to_string(),
             Failure::ActorDied { .. } => "actor_died".into(),
+        }
+    }
+
+    /// Returns the predicate of a sentence about a task with this failure, before its message.
+    pub fn predicate(&self) -> &'static str {
+        match self {
+            Failure::Kept => "has not ended",
+            _ => "failed",
         }
     }
 
@@ -308,9 +318,12 @@ impl fmt::Display for Failure {
             Failure::Refused { message, .. } => write!(f, "the head refused it: {message}"),
             Failure::HeadLost => f.write_str("the head died while it ran, and its worker with it"),
             Failure::Lost { message } => {
-                write!(f, "lost: {message}; it is started at most once, so whether it was done is not known")
+                write!(f, "lost: {message}; it may not be started again, and whether it was done is not known")
             }
             Failure::HeadStopped => f.write_str("the head was stopped before it had ended"),
+            Failure::Kept => {
+                f.write_str("the head was stopped before it had ended; it is kept for the next head in this place")
+            }
             Failure::Superseded => f.write_str("another node has its task by now, or may have, so it was ended here"),
             Failure::ActorDied { actor, target, cause, has_begun, .. } => {
                 let target = if target.is_empty() { String::new() } else { format!(" ({target})") };
@@ -520,9 +533,14 @@ mod tests {
             (
                 Failure::Lost { message: "its worker died".into() },
                 "lost",
-                "lost: its worker died; it is started at most once, so whether it was done is not known",
+                "lost: its worker died; it may not be started again, and whether it was done is not known",
             ),
             (Failure::HeadStopped, "stopped", "the head was stopped before it had ended"),
+            (
+                Failure::Kept,
+                "stopped",
+                "the head was stopped before it had ended; it is kept for the next head in this place",
+            ),
             (Failure::Superseded, "superseded", "another node has its task by now, or may have, so it was ended here"),
         ]
     }

@@ -61,11 +61,29 @@ impl Default for Policy<'_> {
 
 /// Budget that a failed attempt is charged to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
 pub enum Charge {
     /// To the task's own failures.
     Own,
     /// To the workers that were lost under it.
     Crash,
+    /// To none: its head was stopped in good order.
+    Free,
+}
+
+impl Charge {
+    /// Appends it.
+    pub fn put(self, out: &mut Vec<u8>) {
+        out.put_u8(self as u8);
+    }
+
+    /// Takes one.
+    pub fn take(take: &mut Take<'_>) -> Result<Charge, WireError> {
+        [Charge::Own, Charge::Crash, Charge::Free]
+            .into_iter()
+            .nth(take.u8()?.into())
+            .ok_or(WireError::UnknownValue("charge"))
+    }
 }
 
 /// Decision about a failed attempt.
@@ -106,7 +124,9 @@ impl<'a> Policy<'a> {
             Charge::Own if failures < self.retries && self.is_tried_again(failure) => {
                 Verdict::Again { after_ns: self.backoff_ns(failures, seed) }
             }
-            Charge::Crash | Charge::Own => Verdict::Final,
+            // What may not follow a worker that was lost, may not follow this either: it had begun.
+            Charge::Free if self.crash_limit > 0 => Verdict::Again { after_ns: 0 },
+            Charge::Crash | Charge::Own | Charge::Free => Verdict::Final,
         }
     }
 
@@ -171,13 +191,14 @@ impl<'a> Policy<'a> {
     }
 }
 
-/// Returns the budget that a failure is charged to. None for those after which no task is started again: it was cancelled, or the head stops.
+/// Returns the budget that a failure is charged to. None for those after which no task is started again, such as those that were cancelled.
 pub fn charge(failure: &Failure) -> Option<Charge> {
     match failure {
         Failure::WorkerLost { .. } | Failure::HeadLost => Some(Charge::Crash),
         Failure::ActorDied { has_begun: true, .. } => Some(Charge::Crash),
         Failure::ActorDied { has_begun: false, .. } => None,
-        Failure::Cancelled | Failure::Abandoned { .. } | Failure::HeadStopped | Failure::Superseded => None,
+        Failure::HeadStopped => Some(Charge::Free),
+        Failure::Cancelled | Failure::Abandoned { .. } | Failure::Kept | Failure::Superseded => None,
         Failure::NoWorker { .. } | Failure::Deadlock { .. } => None,
         _ => Some(Charge::Own),
     }
@@ -239,9 +260,20 @@ mod tests {
         assert!(again(&error("E"), 0, 7) && !again(&error("E"), 1, 0));
         assert!(again(&lost(), 7, 0) && !again(&lost(), 0, 1));
         assert!(again(&Failure::HeadLost, 1, 0));
-        assert!(!again(&Failure::Cancelled, 0, 0) && !again(&Failure::HeadStopped, 0, 0));
+        assert!(!again(&Failure::Cancelled, 0, 0) && !again(&Failure::Kept, 0, 0));
         let once = Policy { at_most_once: true, ..AGAIN };
         assert_eq!(once.judge(&lost(), 0, 0, 0), Verdict::Final);
+    }
+
+    #[test]
+    fn what_a_stop_cuts_short_is_charged_to_nothing_unless_it_may_not_begin_twice() {
+        let judge = |policy: Policy<'_>, crashes| policy.judge(&Failure::HeadStopped, 9, crashes, 0);
+        assert_eq!(
+            (charge(&Failure::HeadStopped), judge(AGAIN, 9)),
+            (Some(Charge::Free), Verdict::Again { after_ns: 0 })
+        );
+        assert_eq!(judge(Policy { crash_limit: 0, ..AGAIN }, 0), Verdict::Final);
+        assert_eq!(judge(Policy { at_most_once: true, ..AGAIN }, 0), Verdict::Final);
     }
 
     #[test]

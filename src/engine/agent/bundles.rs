@@ -538,6 +538,10 @@ impl Agent {
             self.effects.push(Effect::Tell(ToHead::ImportBundle(together)));
         }
         self.is_due_soon = true;
+        if self.is_stopping {
+            // The head gives back what it was told of.
+            self.let_go_of_unimported();
+        }
         self.import_waiting(first);
         self.consider_settling(first);
     }

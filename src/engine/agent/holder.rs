@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use tracer_core::codec::WireError;
 use tracer_core::count::Size;
-use tracer_core::task::Outcome;
+use tracer_core::task::{Charge, Outcome};
 use tracer_core::{ClusterTaskId, Stored};
 use tracer_ipc::protocol::SharedEnd;
 
@@ -296,14 +296,14 @@ impl Agent {
         &mut self,
         id: ClusterTaskId,
         attempt: u32,
-        (is_crash, report): (bool, Vec<u8>),
+        (charge, report): (Charge, Vec<u8>),
         unix_nano: u64,
     ) {
         if let Some(held) = self.held.get_mut(&id) {
             held.attempt = Some(attempt + 1);
         }
         let by = self.settings.own;
-        self.bring_about(id, Event::AttemptFailed { by, attempt, is_crash, report, unix_nano });
+        self.bring_about(id, Event::AttemptFailed { by, attempt, charge, report, unix_nano });
     }
 
     /// Notes that the head has written spans that stand in for those of the lost attempts before this one.
@@ -376,6 +376,12 @@ impl Agent {
         self.let_go_of_unimported();
     }
 
+    /// Returns whether a node that stops has nothing of any queue any more, and nothing on the way.
+    pub(super) fn has_let_go(&self) -> bool {
+        let is_empty = self.held.len() == 0 && self.bundles.is_empty();
+        is_empty && self.pulling.values().all(|pulling| pulling.going.is_empty()) && self.is_settled()
+    }
+
     /// Gives back what this node has claimed and the head was not told of yet.
     pub(super) fn let_go_of_unimported(&mut self) {
         let fetching = self.held.iter().filter_map(|(id, held)| Some((id, held.fetch.as_ref()?.claim.attempt)));
@@ -413,6 +419,10 @@ impl Agent {
     pub(super) fn import(&mut self, id: ClusterTaskId, claim: Claim) {
         let max = self.settings.max_value;
         let is_to_run = self.held.get(&id).is_some_and(|held| held.attempt.is_none()) && !self.is_given_back(id);
+        if is_to_run && self.is_stopping {
+            // Its claim was on the way when the stop began.
+            return self.on_import_given_back(id, claim.attempt, false);
+        }
         if !is_to_run || self.puts_off(id, &claim) {
             return;
         }

@@ -8,12 +8,12 @@ use crate::config::otel;
 use crate::fault;
 use crate::head::connection::{Connection, Peer, ReadState};
 use crate::head::reactor::{self, Effects};
-use crate::head::state::{DriverId, Now, WorkerPhase};
+use crate::head::state::{DriverId, Now, Unfinished, WorkerPhase};
 use crate::hook::SearchPath;
 use crate::protocol::wire::{Take, WireError};
 use crate::protocol::{
-    ActorMethods, AttemptResult, FromAgent, Hello, PROTOCOL_VERSION, Query, Reply, Role, Stop, Submissions, ToAgent,
-    TracingSettings, Wait, Welcome, WorkerReady, kind, put_refusal, put_reply, put_value, take_value,
+    ActorMethods, AttemptResult, FromAgent, Hello, PROTOCOL_VERSION, Query, Reply, Role, Stop, StopMode, Submissions,
+    ToAgent, TracingSettings, Wait, Welcome, WorkerReady, kind, put_refusal, put_reply, put_value, take_value,
 };
 use crate::task::{Failure, JobId, Outcome, Refusal, RefusalCode, TaskId, WorkerId};
 
@@ -326,6 +326,7 @@ impl Server {
             FromAgent::Superseded(id) => reactor::on_superseded(state, io, id, now),
             FromAgent::CutOff { ended, after_ms } => io.on_cut_off(ended, after_ms),
             FromAgent::HeardAgain => io.on_heard_again(),
+            FromAgent::HasLetGo => io.on_let_go(),
             FromAgent::Settled(id, count) => reactor::on_settled(state, id, count),
             FromAgent::GiveBack(id) => reactor::on_give_back(state, io, id, now),
             FromAgent::Engine { is_reachable, text } => {
@@ -398,8 +399,15 @@ impl Server {
                 Reply::PageAccess(io.front.as_mut().and_then(|front| front.take_code(&code)))
             }
             Query::Service(query) => return self.on_service_query((id, number), query, now),
-            Query::Stop { grace_ms, force } => {
-                self.begin_stop(Some((id, number)), Duration::from_millis(grace_ms), force, now);
+            Query::Stop { grace_ms, force, mode } => {
+                let (asked_by, grace) = ((id, number), Duration::from_millis(grace_ms));
+                match mode {
+                    StopMode::Drain if self.stop.is_none() => self.begin_drain(asked_by, grace),
+                    StopMode::Drain | StopMode::Keep => {
+                        self.begin_stop(Some(asked_by), grace, Unfinished::Kept, force, now);
+                    }
+                    StopMode::Discard => self.begin_stop(Some(asked_by), grace, Unfinished::Discarded, force, now),
+                }
                 return None;
             }
         })

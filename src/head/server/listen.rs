@@ -9,7 +9,7 @@ use rustix::event::epoll;
 use super::{LISTEN_PAUSE, SIGNAL_GRACE, Server};
 use crate::head::io::Source;
 use crate::head::reactor::Effects;
-use crate::head::state::Now;
+use crate::head::state::{Now, Unfinished};
 use crate::session;
 
 impl Server {
@@ -75,7 +75,7 @@ impl Server {
             }
             Err(reason) => {
                 self.warn(format!("the head ends, because it has lost its place: {reason}"));
-                return self.begin_stop(None, SIGNAL_GRACE, false, now);
+                return self.begin_stop(None, SIGNAL_GRACE, Unfinished::Kept, false, now);
             }
         }
         if !self.place.has_socket(&self.session) {

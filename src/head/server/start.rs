@@ -10,7 +10,7 @@ use crate::head::front::Front;
 use crate::head::reactor::{self, Effects, LeftClaim, LostAttempt};
 use crate::head::recovery::left_by_a_dead_head;
 use crate::head::restore::{ReadBack, read_back};
-use crate::head::state::{Progress, TASK_BYTES, WorkerPhase};
+use crate::head::state::{Progress, TASK_BYTES, Unfinished, WorkerPhase};
 use crate::identity::{DYING_LIMIT, wait_for_end};
 use crate::spool::Story;
 use crate::task::TaskId;
@@ -124,7 +124,7 @@ impl Server {
             // What another head had accepted waits for one that can start.
             self.io.kept.journal.suspend();
             let now = self.now();
-            self.begin_stop(None, Duration::ZERO, true, now);
+            self.begin_stop(None, Duration::ZERO, Unfinished::Kept, true, now);
         }
     }
 }

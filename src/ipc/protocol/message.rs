@@ -299,7 +299,22 @@ pub enum Query {
         grace_ms: u64,
         /// True if workers are killed at once.
         force: bool,
+        /// Lot of the tasks that have not ended.
+        mode: StopMode,
     },
+}
+
+/// Lot of the tasks that a head has when it is told to stop.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum StopMode {
+    /// They are kept for the next head in this place.
+    #[default]
+    Keep,
+    /// They end as stopped.
+    Discard,
+    /// They are waited for, and nothing new is accepted. Those in queues of an engine are kept.
+    Drain,
 }
 
 /// The answer to a [`Query`].
@@ -1018,6 +1033,9 @@ pub struct StopReport {
     pub killed: Vec<u32>,
     /// Tasks that had not ended.
     pub unfinished: usize,
+    /// Those of them that are kept for the next head in this place.
+    #[serde(default)]
+    pub kept: usize,
     /// Spans that no exporter has taken yet; the next head in this place goes on with them.
     #[serde(default)]
     pub spans_waiting: u64,

@@ -9,7 +9,7 @@ use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 use tracer_core::codec::{Put, Take, WireError};
-use tracer_core::task::{AttemptReport, Failure, Outcome, Refusal, TaskId, WorkerId};
+use tracer_core::task::{AttemptReport, Charge, Failure, Outcome, Refusal, TaskId, WorkerId};
 use tracer_core::{ClusterTaskId, PlaceId};
 
 use super::cancel::{CancelAnswer, CancelReport};
@@ -537,8 +537,8 @@ pub enum ToAgent {
         id: ClusterTaskId,
         /// Number of the attempt.
         attempt: u32,
-        /// True if it was lost with its worker.
-        is_crash: bool,
+        /// Budget that it is charged to.
+        charge: Charge,
         /// An encoded [`AttemptReport`].
         report: Vec<u8>,
     },
@@ -824,6 +824,8 @@ pub enum FromAgent<'a> {
     },
     /// The engine hears this node again.
     HeardAgain,
+    /// The head stops, and this node has nothing of any queue any more: the agent may end.
+    HasLetGo,
     /// An import that has not begun is to be given back: other nodes may begin it at once.
     GiveBack(ClusterTaskId),
     /// The ends of this many imports, which have ids in a row from this one on, need not be remembered any more.
@@ -999,11 +1001,11 @@ impl ToAgent {
                 out.put_u32(*attempt);
                 out.put_bytes(token);
             }
-            ToAgent::AttemptFailed { id, attempt, is_crash, report } => {
+            ToAgent::AttemptFailed { id, attempt, charge, report } => {
                 out.put_u8(6);
                 put_id(out, *id);
                 out.put_u32(*attempt);
-                out.put_u8((*is_crash).into());
+                charge.put(out);
                 out.put_bytes(report);
             }
             ToAgent::Ended { id, attempt, end } => {
@@ -1111,7 +1113,7 @@ impl ToAgent {
             6 => ToAgent::AttemptFailed {
                 id: take_id(&mut take)?,
                 attempt: take.u32()?,
-                is_crash: flag(&mut take)?,
+                charge: Charge::take(&mut take)?,
                 report: take.bytes()?.into(),
             },
             7 => ToAgent::Ended { id: take_id(&mut take)?, attempt: take.u32()?, end: take.bytes()?.into() },
@@ -1205,6 +1207,7 @@ impl FromAgent<'_> {
                 out.put_u64(*after_ms);
             }
             FromAgent::HeardAgain => out.put_u8(19),
+            FromAgent::HasLetGo => out.put_u8(24),
             FromAgent::Settled(id, count) => {
                 out.put_u8(7);
                 put_id(out, *id);
@@ -1335,6 +1338,7 @@ impl FromAgent<'_> {
             17 => FromAgent::Superseded(take_id(&mut take)?),
             18 => FromAgent::CutOff { ended: take.u32()?, after_ms: take.u64()? },
             19 => FromAgent::HeardAgain,
+            24 => FromAgent::HasLetGo,
             14 => {
                 let (task, place, node_id) = (TaskId(take.u64()?), PlaceId(take.u64()?), take.str()?.into());
                 FromAgent::Output { task, place, node_id, output: SharedOutput::take(&mut take)? }
@@ -1427,7 +1431,7 @@ mod tests {
             },
             ToAgent::Free { slots: 2, free: 1, resources: vec![("gpu".into(), 2, 1)], imports: 7 },
             ToAgent::Open { id: ID, token: b"token".to_vec(), attempt: 2 },
-            ToAgent::AttemptFailed { id: ID, attempt: 1, is_crash: true, report: b"r".to_vec() },
+            ToAgent::AttemptFailed { id: ID, attempt: 1, charge: Charge::Crash, report: b"r".to_vec() },
             ToAgent::Ended { id: ID, attempt: 1, end: b"end".to_vec() },
             ToAgent::GivenBack { id: ID, attempt: 1, has_begun: false },
             ToAgent::Stopping,
@@ -1475,6 +1479,7 @@ mod tests {
             FromAgent::Superseded(ID),
             FromAgent::CutOff { ended: 2, after_ms: 10_000 },
             FromAgent::HeardAgain,
+            FromAgent::HasLetGo,
             FromAgent::Settled(ID, 3),
             FromAgent::GiveBack(ID),
             FromAgent::Engine { is_reachable: true, text: "nats-server 2.9.10".into() },

@@ -4,7 +4,7 @@ use crate::{
     effects::Effects,
     loss::LostAttempt,
     state::{
-        State,
+        State, Unfinished,
         actor::{self, Actor, Death, Life, Part},
         follow_ups::FollowUp,
         progress::{Event, Progress, TaskEnd},
@@ -56,7 +56,10 @@ pub(crate) fn is_restart(state: &State, id: TaskId) -> bool {
 pub(crate) fn crash_limit(state: &State, id: TaskId) -> Option<u32> {
     match state.tasks.get(id)?.actor {
         Part::None => None,
-        Part::Creation => state.actors.get(id).filter(|actor| actor.is_dead()).map(|_| 0),
+        Part::Creation => {
+            let ends = state.stop.is_some() && ends_with_head(state, id);
+            state.actors.get(id).filter(|actor| ends || actor.is_dead()).map(|_| 0)
+        }
         Part::Call(actor) => Some(match state.actors.get(actor) {
             Some(actor) if *actor.life() == Life::Alive && !may_restart(state, actor) => 0,
             Some(actor) if !actor.is_dead() => actor.max_call_retries,
@@ -66,7 +69,17 @@ pub(crate) fn crash_limit(state: &State, id: TaskId) -> Option<u32> {
 }
 
 fn may_restart(state: &State, actor: &Actor) -> bool {
-    actor.may_restart() && !state.is_stopping
+    let is_left = match state.stop {
+        None => true,
+        Some(Unfinished::Kept) => actor.is_detached,
+        Some(Unfinished::Discarded) => false,
+    };
+    actor.may_restart() && is_left
+}
+
+/// Returns whether a task makes an actor that is not there under the next head: its job is this head's.
+pub(crate) fn ends_with_head(state: &State, id: TaskId) -> bool {
+    state.actors.get(id).is_some_and(|actor| *actor.life() == Life::Pending && !actor.is_detached)
 }
 
 /// Notes that the worker of an actor has made it, and says which of its methods run beside each other.
@@ -192,6 +205,8 @@ pub(crate) fn on_worker_lost(
     }
     let death = Death { cause, error_type };
     match state.actors.get(id).filter(|actor| may_restart(state, actor)) {
+        // The next head makes it again.
+        Some(_) if state.stop.is_some() => {}
         Some(_) => begin_again(state, effects, id, &death),
         None => die(state, effects, id, death),
     }
@@ -260,10 +275,10 @@ pub(crate) fn fail_all(state: &mut State, effects: &mut impl Effects, message: &
     }
 }
 
-/// Notes that the head stops: no actor is there afterwards.
+/// Notes that the head stops: no actor is there afterwards but those that the next head makes again.
 pub(crate) fn on_stop(state: &mut State, effects: &mut impl Effects) {
     for id in state.actors.ids() {
-        if state.actors.keeps_inputs(id) {
+        if state.actors.get(id).is_some_and(|actor| actor.has_lived() && !may_restart(state, actor)) {
             die(state, effects, id, Death::of("the head was stopped"));
         }
     }

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
 use tracer_core::paged_map::PagedMap;
-use tracer_core::task::{Failure, JobId, TaskId};
+use tracer_core::task::{Charge, Failure, JobId, TaskId};
 use tracer_core::{ClusterTaskId, PlaceId};
 use tracer_ipc::protocol::{ClaimedBy, Stop};
 
@@ -177,8 +177,8 @@ pub(crate) struct Imported {
     pub is_given_back: bool,
     /// True once it is another node's, or may be: unless it has an outcome by then, it is given back.
     pub is_superseded: bool,
-    /// Reports of attempts that failed here, encoded, with their numbers and whether they were crashes.
-    pub failed: Vec<(u32, bool, Vec<u8>)>,
+    /// Reports of attempts that failed here, encoded, with their numbers and what they are charged to.
+    pub failed: Vec<(u32, Charge, Vec<u8>)>,
 }
 
 /// The end of an import at this node.
