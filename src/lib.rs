@@ -148,9 +148,13 @@ pub mod http_api;
 #[cfg(feature = "program")]
 mod json;
 #[cfg(feature = "program")]
+mod known_file;
+#[cfg(feature = "program")]
 mod log_entries;
 #[cfg(feature = "program")]
 mod memory_limit;
+#[cfg(feature = "program")]
+mod merging;
 #[cfg(feature = "program")]
 mod parent;
 #[cfg(feature = "program")]

@@ -6,9 +6,9 @@
 //!   spans of their traces               ──────────────────────────────────────────────────────────────────┘
 //! ```
 //!
-//! The files are read one after the other; what is kept of them is no more than is answered.
+//! All files are read at once, by time, and of each no more is in memory than what is next.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::fmt;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -62,6 +62,8 @@ pub(crate) struct Entry {
     pub(crate) origin: Origin,
     /// The line, or the record's message.
     pub(crate) text: String,
+    /// True of a line that does not end here: the next entry of its writer goes on with it, if there is one.
+    pub(crate) is_partial: bool,
     /// The message as it was written, if it is no text.
     body: Option<serde_json::Value>,
     /// Name of the severity of a record; empty if there is none.
@@ -74,12 +76,12 @@ pub(crate) struct Entry {
     scope: Option<String>,
     pub(crate) task: Option<TaskId>,
     /// Number of the attempt; none for calls of an actor that share their output.
-    attempt: Option<u32>,
+    pub(crate) attempt: Option<u32>,
     pub(crate) trace_id: Option<TraceId>,
     pub(crate) span_id: Option<SpanId>,
     /// Name of the span, where the span is known.
     pub(crate) span_name: Option<String>,
-    worker_id: Option<u64>,
+    pub(crate) worker_id: Option<u64>,
     pub(crate) pid: Option<u32>,
     /// True if it may be another task's: a line that came without a mark, or a record whose span is not kept.
     pub(crate) is_approximate: bool,
@@ -87,7 +89,7 @@ pub(crate) struct Entry {
 }
 
 /// Place of an entry among all: its time, and where it is stored. In texts: `<time>-<inode>-<offset>-<number>`, in hexadecimal digits.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Place {
     unix_nano: u64,
     inode: u64,
@@ -131,6 +133,7 @@ impl Entry {
             unix_nano: line.unix_nano,
             origin: if line.stream == Stream::Stdout { Origin::Stdout } else { Origin::Stderr },
             text: line.text,
+            is_partial: line.is_partial,
             body: None,
             severity: String::new(),
             severity_number: 0,
@@ -160,6 +163,7 @@ impl Entry {
             unix_nano: record.time_unix_nano,
             origin: Origin::Record,
             text,
+            is_partial: false,
             body,
             severity: record.severity,
             severity_number: severity,
@@ -212,7 +216,8 @@ impl Entry {
         }
     }
 
-    fn bytes(&self) -> usize {
+    /// Returns about how many bytes it takes.
+    pub(crate) fn bytes(&self) -> usize {
         let attributes = self.attributes.0.iter().map(|(key, value)| key.len() + value.to_string().len());
         self.text.len() + attributes.sum::<usize>() + 512
     }
@@ -222,12 +227,13 @@ impl Serialize for Entry {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let is_record = self.origin == Origin::Record;
         let time = Some(self.unix_nano).filter(|&time| time > 0);
-        let mut object = serializer.serialize_struct("Entry", 17)?;
+        let mut object = serializer.serialize_struct("Entry", 18)?;
         object.serialize_field("time", &time.map(json::time_text))?;
         object.serialize_field("unix_ms", &time.map(|time| time / 1_000_000))?;
         object.serialize_field("unix_nano", &time)?;
         object.serialize_field("stream", self.origin.name())?;
         object.serialize_field("text", &self.text)?;
+        object.serialize_field("is_partial", &self.is_partial)?;
         object.serialize_field("severity", &is_record.then_some(&self.severity))?;
         object.serialize_field("severity_number", &is_record.then_some(self.severity_number))?;
         let attributes = || self.attributes.0.iter().cloned().collect::<serde_json::Map<_, _>>();
@@ -354,8 +360,6 @@ impl Selection {
 
 /// Source of spans.
 pub(crate) enum Spans<'a> {
-    /// They have been read.
-    Read(&'a Loaded),
     /// Spans of one trace, which have been read, with the traces that are parts of it.
     OfTrace(&'a Trace, Vec<TraceId>),
     /// They are read when they are needed, from the files of the folder and from the spools of a session.
@@ -400,8 +404,13 @@ pub(crate) struct Reader<'a> {
     /// Output of sessions.
     lines: Vec<TaskLogs>,
     records: RecordTail,
+    /// Texts of which one is in every line of a file with wanted records; none if no records are read in this round.
+    texts: Option<Vec<String>>,
     spans: Spans<'a>,
     known: KnownTraces,
+    /// True if the spans of the selection were read in this round, and the traces whose spans were: none is read twice.
+    has_learned: bool,
+    completed: HashSet<TraceId>,
 }
 
 impl<'a> Reader<'a> {
@@ -415,6 +424,9 @@ impl<'a> Reader<'a> {
         Reader {
             lines: session_dirs.into_iter().map(TaskLogs::of_session).collect(),
             records: RecordTail::new(folder),
+            texts: None,
+            has_learned: false,
+            completed: HashSet::new(),
             folder: folder.into(),
             known: KnownTraces::default(),
             selection,
@@ -432,57 +444,75 @@ impl<'a> Reader<'a> {
         entry.trace_id.map(|id| self.known.trunk(id))
     }
 
-    /// Hands on what has come since the last time: file by file, so not in the order of the times. Their tasks and spans may lack: [`Reader::complete`]
-    /// adds them. Returns messages on what could not be read.
-    pub(crate) fn read(&mut self, mut take: impl FnMut(Entry)) -> io::Result<Vec<String>> {
+    /// Begins to read what has come since the last time; with `is_last`, lines that have not come to their end too.
+    pub(crate) fn begin(&mut self, is_last: bool) -> io::Result<()> {
+        (self.has_learned, self.texts) = (false, None);
+        self.completed.clear();
         if self.known.owners.is_empty() {
             self.learn()?;
         }
         let (selection, known) = (&self.selection, &self.known);
-        let trace = |id: TraceId| known.trunk(id);
         for logs in self.lines.iter_mut().filter(|_| selection.wants_lines()) {
-            logs.each(
-                |extent| selection.wants(extent, trace),
-                |line| Some(Entry::of_line(line)).filter(|entry| selection.fits(entry)).into_iter().for_each(&mut take),
-            )?;
+            logs.begin(is_last, |extent| selection.wants(extent, |id| known.trunk(id)))?;
         }
-        if !selection.wants_records() {
-            return Ok(Vec::new());
+        if selection.wants_records() {
+            let texts = selection.texts(known);
+            // Of tasks that are in no trace, there are no records.
+            self.texts = Some(texts).filter(|texts| selection.tasks.is_none() || !texts.is_empty());
         }
-        // Of tasks that are in no trace, there are no records.
-        let texts = selection.texts(known);
-        if selection.tasks.is_some() && texts.is_empty() {
-            return Ok(Vec::new());
+        if let Some(texts) = &self.texts {
+            self.records.begin(texts);
         }
-        let mut unknown = Vec::new();
-        let notices = self.records.read(&texts, |found| {
-            let entry = Entry::of_record(found);
-            if selection.fits(&entry) && selection.is_of_trace(entry.trace_id, trace) {
-                match selection.has_task(&entry, known) {
-                    Some(true) => take(entry),
-                    Some(false) => {}
-                    None => unknown.push(entry),
-                }
-            }
-        });
-        if !unknown.is_empty() {
-            self.learn()?;
-            for mut entry in unknown {
-                let is_of_task = self.selection.has_task(&entry, &self.known);
-                // Without its span, it is known by its trace alone.
-                entry.is_approximate = is_of_task.is_none();
-                if is_of_task.unwrap_or_else(|| self.selection.has_all_tasks(&entry, &self.known)) {
-                    take(entry);
-                }
-            }
-        }
-        Ok(notices.iter().map(ToString::to_string).collect())
+        Ok(())
     }
 
-    /// Takes what is left of lines that have not come to their end.
-    pub(crate) fn take_rest(&mut self) -> Vec<Entry> {
-        let lines = self.lines.iter_mut().flat_map(TaskLogs::take_rest);
-        lines.map(Entry::of_line).filter(|entry| self.selection.fits(entry)).collect()
+    /// Takes a step, and hands on the next entry, if there is one that is wanted. False if there are no more. Their tasks and spans may lack:
+    /// [`Reader::complete`] adds them.
+    ///
+    /// They come in the order of their times, with the exceptions of [`TaskLogs`] and [`RecordTail`].
+    pub(crate) fn step(&mut self, take: impl FnMut(Entry)) -> io::Result<bool> {
+        let logs = self.lines.iter_mut().filter_map(|logs| Some((logs.first()?, logs))).min_by_key(|(key, _)| *key);
+        let record = self.records.first().filter(|_| self.texts.is_some());
+        match (logs, record) {
+            (Some((line, logs)), record) if record.is_none_or(|record| line < record) => {
+                let (selection, known) = (&self.selection, &self.known);
+                let line = logs.take(|extent| selection.wants(extent, |id| known.trunk(id)))?;
+                let entry = line.map(Entry::of_line).filter(|entry| selection.fits(entry));
+                entry.into_iter().for_each(take);
+            }
+            (_, Some(_)) => {
+                let found = self.records.take(self.texts.as_deref().unwrap_or_default());
+                if let Some(found) = found {
+                    self.choose(Entry::of_record(found))?.into_iter().for_each(take);
+                }
+            }
+            (_, None) => return Ok(false),
+        }
+        Ok(true)
+    }
+
+    /// Returns a record if it is wanted.
+    fn choose(&mut self, mut entry: Entry) -> io::Result<Option<Entry>> {
+        let is_of_trace = |known: &KnownTraces, selection: &Selection, entry: &Entry| {
+            selection.is_of_trace(entry.trace_id, |id| known.trunk(id))
+        };
+        if !self.selection.fits(&entry) || !is_of_trace(&self.known, &self.selection, &entry) {
+            return Ok(None);
+        }
+        let mut has_task = self.selection.has_task(&entry, &self.known);
+        if has_task.is_none() && !std::mem::replace(&mut self.has_learned, true) {
+            self.learn()?;
+            has_task = self.selection.has_task(&entry, &self.known);
+        }
+        // Without its span, it is known by its trace alone.
+        entry.is_approximate = has_task.is_none();
+        let is_wanted = has_task.unwrap_or_else(|| self.selection.has_all_tasks(&entry, &self.known));
+        Ok(Some(entry).filter(|_| is_wanted))
+    }
+
+    /// Takes messages on what could not be read.
+    pub(crate) fn take_notices(&mut self) -> Vec<String> {
+        self.records.take_notices().iter().map(ToString::to_string).collect()
     }
 
     /// Adds tasks and spans to entries, as far as their spans are found.
@@ -492,8 +522,8 @@ impl<'a> Reader<'a> {
             let owners = entry.trace_id.and_then(|id| known.of(id));
             owners.is_some_and(|owners| entry.is_in(owners))
         };
-        let wanted: BTreeSet<TraceId> =
-            entries.iter().filter(|entry| !is_known(&self.known, entry)).filter_map(|entry| entry.trace_id).collect();
+        let unknown = entries.iter().filter(|entry| !is_known(&self.known, entry)).filter_map(|entry| entry.trace_id);
+        let wanted: BTreeSet<TraceId> = unknown.filter(|id| self.completed.insert(*id)).collect();
         if !wanted.is_empty() {
             self.learn_of(&wanted.iter().map(TraceId::to_string).collect::<Vec<_>>())?;
         }
@@ -507,12 +537,6 @@ impl<'a> Reader<'a> {
 
     /// Reads the spans of the traces that are selected.
     fn learn(&mut self) -> io::Result<()> {
-        if let (Spans::Read(loaded), Some(tasks)) = (&self.spans, &mut self.selection.tasks)
-            && tasks.traces.is_empty()
-        {
-            let has_attempt = |trace: &&Trace| tasks.ids.iter().any(|&id| Owners::has_attempt_of(trace, id));
-            tasks.traces = loaded.traces.iter().filter(has_attempt).map(|trace| trace.id).collect();
-        }
         let beginnings = match (&self.selection.trace, &self.selection.tasks) {
             (Some(beginning), _) => vec![beginning.clone()],
             (None, Some(tasks)) => tasks.traces.iter().map(TraceId::to_string).collect(),
@@ -530,10 +554,6 @@ impl<'a> Reader<'a> {
             beginnings.iter().any(|beginning| id.starts_with(beginning.as_str()))
         };
         let live = match &mut self.spans {
-            Spans::Read(loaded) => {
-                self.known.take_in(loaded, is_wanted);
-                return Ok(());
-            }
             Spans::OfTrace(trace, parts) => {
                 self.known.trunks.extend(parts.iter().map(|part| (*part, trace.id)));
                 self.known.owners.entry(trace.id).or_insert_with(|| Owners::of(trace));
@@ -554,25 +574,33 @@ impl<'a> Reader<'a> {
     }
 }
 
-/// Reads everything that was written during a trace and the traces that are parts of it, by time: log records of the folder, and lines from the logs of
-/// sessions. Returns messages on what could not be read too.
+/// Entries of a trace and the traces that are parts of it, by time: log records of the folder, and lines from the logs of sessions.
+#[derive(Debug, Default)]
+pub(crate) struct OfTrace {
+    /// The first ones, about 4 MiB of them at most.
+    pub(crate) entries: Vec<Entry>,
+    /// Number of the others.
+    pub(crate) left_out: u64,
+    /// Messages on what could not be read.
+    pub(crate) notices: Vec<String>,
+}
+
+/// Reads the first `limit` entries of what was written during a trace.
 pub(crate) fn of_trace(
     folder: &Path,
     session_dirs: &[PathBuf],
     trace: &Trace,
     parts: Vec<TraceId>,
-) -> io::Result<(Vec<Entry>, Vec<String>)> {
+    limit: usize,
+) -> io::Result<OfTrace> {
     let selection = Selection { trace: Some(trace.id.to_string()), ..Selection::default() };
     // A session that has just begun, or has been removed, has no logs.
     let session_dirs =
         session_dirs.iter().map(PathBuf::as_path).filter(|dir| TaskLogs::of_session(dir).folder().is_dir());
-    let mut reader = Reader::new(selection, folder, session_dirs, Spans::OfTrace(trace, parts));
-    let mut entries = Vec::new();
-    let notices = reader.read(|entry| entries.push(entry))?;
-    entries.extend(reader.take_rest());
-    reader.complete(entries.iter_mut())?;
-    entries.sort_by_key(|entry| entry.place);
-    Ok((entries, notices))
+    let reader = Reader::new(selection, folder, session_dirs, Spans::OfTrace(trace, parts));
+    let Page { entries, left_out, notices, .. } =
+        reader.page(Part::Oldest { after: Place::default(), before: None }, limit)?;
+    Ok(OfTrace { entries, left_out, notices })
 }
 
 /// Part of what a selection lets through.
@@ -718,8 +746,9 @@ impl Reader<'_> {
     /// Reads a part of the entries, at most `limit` of them and about 4 MiB.
     pub(crate) fn page(mut self, part: Part, limit: usize) -> io::Result<Page> {
         let mut kept = Kept { part, limit, entries: BTreeMap::new(), bytes: 0, left_out: 0 };
-        let notices = self.read(|entry| kept.take(entry))?;
-        self.take_rest().into_iter().for_each(|entry| kept.take(entry));
+        self.begin(true)?;
+        while self.step(|entry| kept.take(entry))? {}
+        let notices = self.take_notices();
         let mut entries: Vec<Entry> = kept.entries.into_values().collect();
         self.complete(entries.iter_mut())?;
         let place = |entry: Option<&Entry>| entry.map(|entry| entry.place.to_string());

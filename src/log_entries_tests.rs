@@ -122,7 +122,7 @@ fn lines_and_records_stand_by_time_each_with_its_attempt_and_span() {
     assert_eq!(
         record,
         json!({
-            "time": "1970-01-01T00:00:00.000000040Z", "unix_ms": 0, "unix_nano": 40, "stream": "record", "text": "five",
+            "time": "1970-01-01T00:00:00.000000040Z", "unix_ms": 0, "unix_nano": 40, "stream": "record", "text": "five", "is_partial": false,
             "severity": "ERROR", "severity_number": 17, "attributes": {}, "scope": "shop", "task_id": 2, "attempt": 1,
             "trace_id": format!("{TRACE:032x}"), "span_id": "0000000000000002", "span_name": "span 2",
             "worker_id": null, "pid": 71, "is_approximate": false,
@@ -143,8 +143,9 @@ fn what_was_written_during_a_trace_is_read_with_that_of_its_parts() {
     let sessions = [place.folder.path().join("session"), place.folder.path().join("a session that is gone")];
     let loaded = crate::trace::load(&spans).unwrap();
     let read = |parts| {
-        let (entries, notices) = of_trace(&spans, &sessions, &loaded.traces[0], parts).unwrap();
-        assert_eq!(notices, [""; 0]);
+        let OfTrace { entries, left_out, notices } =
+            of_trace(&spans, &sessions, &loaded.traces[0], parts, 100).unwrap();
+        assert_eq!((left_out, notices), (0, Vec::new()));
         entries.into_iter().map(Entry::into_log_record).collect::<Vec<_>>()
     };
     let bodies = |records: &[LogRecord]| records.iter().map(|record| record.body.clone()).collect::<Vec<_>>();
@@ -220,9 +221,11 @@ fn each_entry_is_read_once_and_a_record_waits_for_the_span_it_is_in() {
     let mut reader = place.reader(of_task(1));
     let read = |reader: &mut Reader<'_>| {
         let mut texts = Vec::new();
-        let notices =
-            reader.read(|entry| texts.push(format!("{}{}", entry.text, if entry.is_approximate { "~" } else { "" })));
-        assert_eq!(notices.unwrap(), [""; 0]);
+        reader.begin(false).unwrap();
+        let mut take =
+            |entry: Entry| texts.push(format!("{}{}", entry.text, if entry.is_approximate { "~" } else { "" }));
+        while reader.step(&mut take).unwrap() {}
+        assert_eq!(reader.take_notices(), [""; 0]);
         texts.sort();
         texts
     };

@@ -1,19 +1,38 @@
 //! The output of tasks, read from the logs of a session and their indexes. Works beside a head that writes them, and without one.
+//!
+//! ```text
+//!   index of a worker ─▶ stretches that are wanted ─┐
+//!   log of a worker   ─▶ a window of its bytes     ─┴▶ lines in the order in which they began ─┬▶ lines by time
+//!   the same of each other worker                   ───────────────────────────────────────────┘
+//! ```
+//!
+//! Memory does not grow with the logs. It has of each worker a window, the line that is next, and a line that has not come to its end, with those
+//! that came after it; all within [`LINE_LIMIT`] bytes of the log.
+
+mod lines;
+mod worker_log;
 
 use std::collections::{BTreeMap, HashMap};
-use std::fs::{self, File};
+use std::fs;
 use std::io;
-use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
+use crate::known_file::{KnownFile, identity};
+use crate::merging::{Key, Merged};
 use crate::protocol::Stream;
 use crate::task::TaskId;
 use crate::task_output::{Extent, Owner, index_path, read_extents};
+use worker_log::{Reading, WorkerLog};
 
-/// The longest line that is put together; what is longer comes in pieces.
+/// The longest line that is put together, and how far its end may be in the log: what is longer, or ends farther away, comes in pieces.
 const LINE_LIMIT: usize = 64 << 10;
 
-/// A line that a task wrote.
+/// The bytes of logs that are in memory.
+const WINDOWS: usize = 16 << 20;
+/// The most logs whose files are left open between two reads.
+const OPEN_FILES: usize = 100;
+
+/// A line that a task wrote, or a piece of one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Line {
     /// Owner: an attempt, or an actor.
@@ -27,8 +46,16 @@ pub(crate) struct Line {
     pub(crate) unix_nano: u64,
     /// Text without the line feed; what is no UTF-8 is replaced.
     pub(crate) text: String,
+    /// True if it does not end here: the next one of its writer goes on with it, if there is one.
+    pub(crate) is_partial: bool,
     /// Place of its beginning: the inode of the index, and the offset in the log.
     pub(crate) place: (u64, u64),
+}
+
+impl Line {
+    fn key(&self) -> Key {
+        (self.unix_nano, self.place.0, self.place.1, 0)
+    }
 }
 
 /// Returns the task that an owner is, or the actor.
@@ -43,41 +70,66 @@ pub(crate) fn task_of(owner: Owner) -> Option<TaskId> {
 #[derive(Debug)]
 pub(crate) struct TaskLogs {
     folder: PathBuf,
-    /// Position in each index, by its file, which keeps that when its part of the log is closed and renamed.
-    positions: HashMap<(u64, u64), u64>,
-    /// Lines that have not come to their end.
-    open: BTreeMap<LineKey, Line>,
-}
-
-/// The writer of a line: worker, stream and owner.
-type LineKey = (u64, bool, u64, u32, bool);
-
-/// A piece of a log.
-struct Piece<'a> {
-    extent: Extent,
-    worker: (u64, u32),
-    index_inode: u64,
-    bytes: &'a [u8],
+    numbers: HashMap<(u64, u32), usize>,
+    workers: Vec<WorkerLog>,
+    /// The next line of each log that has more.
+    next: Merged<Line>,
+    reading: Reading,
 }
 
 impl TaskLogs {
     /// Returns the logs of a session.
     pub(crate) fn of_session(session_dir: &Path) -> TaskLogs {
-        TaskLogs { folder: session_dir.join("logs"), positions: HashMap::new(), open: BTreeMap::new() }
+        TaskLogs {
+            folder: session_dir.join("logs"),
+            numbers: HashMap::new(),
+            workers: Vec::new(),
+            next: Merged::default(),
+            reading: Reading::default(),
+        }
     }
 
-    /// Hands on the lines that have come since the last time, of the owners that are wanted: log by log, each from its beginning.
-    pub(crate) fn each(
-        &mut self,
-        mut is_wanted: impl FnMut(&Extent) -> bool,
-        mut take: impl FnMut(Line),
-    ) -> io::Result<()> {
-        for index in self.indexes()? {
-            // What goes between two looks is gone.
-            match self.read_part(&index, &mut is_wanted, &mut take) {
-                Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-                other => other?,
+    /// Begins to read what has come since the last time, of the owners that are wanted; with `is_last`, lines that have not come to their end too.
+    pub(crate) fn begin(&mut self, is_last: bool, mut is_wanted: impl FnMut(&Extent) -> bool) -> io::Result<()> {
+        let mut parts: BTreeMap<usize, Vec<KnownFile>> = BTreeMap::new();
+        for path in self.indexes()? {
+            let Some((_, worker)) = log_of(&path) else { continue };
+            let found = match identity(&path) {
+                Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
+                identity => KnownFile { path, identity: identity? },
+            };
+            let count = self.workers.len();
+            let number = *self.numbers.entry(worker).or_insert(count);
+            if number == count {
+                self.workers.push(WorkerLog::new(worker));
             }
+            parts.entry(number).or_default().push(found);
+        }
+        let window = (WINDOWS / parts.len().max(1)).clamp(1 << 10, LINE_LIMIT);
+        self.reading = Reading { is_last, window, leaves_open: parts.len() <= OPEN_FILES };
+        self.next.clear();
+        for (number, parts) in parts {
+            self.workers[number].begin(parts);
+            self.advance(number, &mut is_wanted)?;
+        }
+        Ok(())
+    }
+
+    /// Returns the place of the next line.
+    pub(crate) fn first(&self) -> Option<Key> {
+        self.next.first()
+    }
+
+    /// Takes the next line.
+    pub(crate) fn take(&mut self, mut is_wanted: impl FnMut(&Extent) -> bool) -> io::Result<Option<Line>> {
+        let Some((number, line)) = self.next.pop() else { return Ok(None) };
+        self.advance(number, &mut is_wanted)?;
+        Ok(Some(line))
+    }
+
+    fn advance(&mut self, number: usize, is_wanted: &mut impl FnMut(&Extent) -> bool) -> io::Result<()> {
+        if let Some(line) = self.workers[number].take(self.reading, is_wanted)? {
+            self.next.push(line.key(), number, line);
         }
         Ok(())
     }
@@ -98,13 +150,6 @@ impl TaskLogs {
         &self.folder
     }
 
-    /// Takes what is left of lines that have not come to their end.
-    pub(crate) fn take_rest(&mut self) -> Vec<Line> {
-        let mut rest: Vec<Line> = std::mem::take(&mut self.open).into_values().collect();
-        rest.sort_by_key(|line| line.unix_nano);
-        rest
-    }
-
     /// Returns the indexes of all workers, oldest part first.
     fn indexes(&self) -> io::Result<Vec<PathBuf>> {
         let mut found = Vec::new();
@@ -118,74 +163,6 @@ impl TaskLogs {
         }
         found.sort();
         Ok(found.into_iter().map(|(_, path)| path).collect())
-    }
-
-    /// Reads one part. The log is opened after its index, and both are renamed in that order, so a log that was renamed in between is noticed: its
-    /// index is not where it was.
-    fn read_part(
-        &mut self,
-        index: &Path,
-        is_wanted: &mut impl FnMut(&Extent) -> bool,
-        take: &mut impl FnMut(Line),
-    ) -> io::Result<()> {
-        let identity = |path: &Path| fs::metadata(path).map(|metadata| (metadata.dev(), metadata.ino()));
-        let key = identity(index)?;
-        let Some((log_path, worker)) = log_of(index) else { return Ok(()) };
-        let mut extents = Vec::new();
-        let from = self.positions.get(&key).copied().unwrap_or(0);
-        let position = read_extents(index, from, |extent| {
-            if is_wanted(&extent) {
-                extents.push(extent);
-            }
-        })?;
-        if !extents.is_empty() {
-            let log = File::open(&log_path)?;
-            if identity(index)? != key {
-                return Ok(());
-            }
-            let mut bytes = Vec::new();
-            for extent in extents {
-                bytes.resize(extent.length as usize, 0);
-                log.read_exact_at(&mut bytes, extent.offset)
-                    .map_err(|error| io::Error::new(error.kind(), format!("`{}`: {error}", log_path.display())))?;
-                self.join(&Piece { extent, worker, index_inode: key.1, bytes: &bytes }, take);
-            }
-        }
-        self.positions.insert(key, position);
-        Ok(())
-    }
-
-    /// Puts a piece behind what its writer wrote before, and takes the lines that are whole.
-    fn join(&mut self, piece: &Piece<'_>, take: &mut impl FnMut(Line)) {
-        let Piece { extent, worker, index_inode, bytes } = piece;
-        let (task, attempt) = match extent.owner {
-            Owner::None | Owner::Unmarked => return,
-            Owner::Attempt { task, attempt, .. } => (task.0, attempt),
-            Owner::Actor(actor) => (actor.0, 0),
-        };
-        let key = (worker.0, extent.stream == Stream::Stderr, task, attempt, extent.is_approximate);
-        let mut offset = extent.offset;
-        for part in bytes.split_inclusive(|&byte| byte == b'\n') {
-            let place = (*index_inode, offset);
-            offset += part.len() as u64;
-            let line = self.open.entry(key).or_insert_with(|| Line {
-                owner: extent.owner,
-                is_approximate: extent.is_approximate,
-                stream: extent.stream,
-                worker: *worker,
-                unix_nano: extent.unix_nano,
-                text: String::new(),
-                place,
-            });
-            let (text, is_whole) = match part.strip_suffix(b"\n") {
-                Some(text) => (text, true),
-                None => (part, false),
-            };
-            line.text.push_str(&String::from_utf8_lossy(text));
-            if is_whole || line.text.len() >= LINE_LIMIT {
-                self.open.remove(&key).into_iter().for_each(&mut *take);
-            }
-        }
     }
 }
 

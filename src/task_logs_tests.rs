@@ -22,13 +22,17 @@ impl Worker {
     }
 
     fn write(&mut self, task: u64, stream: Stream, unix_nano: u64, text: &str) {
+        self.write_bytes(task, stream, unix_nano, text.as_bytes());
+    }
+
+    fn write_bytes(&mut self, task: u64, stream: Stream, unix_nano: u64, text: &[u8]) {
         let owner = Owner::Attempt { task: TaskId(task), attempt: 1, trace_id: [0; 16] };
         let length = u32::try_from(text.len()).unwrap();
         let extent = Extent { offset: self.size, length, stream, owner, is_approximate: false, unix_nano };
         if self.size == 0 {
             Worker::append(&index_path(&self.log), &HEADER);
         }
-        Worker::append(&self.log, text.as_bytes());
+        Worker::append(&self.log, text);
         Worker::append(&index_path(&self.log), &extent.encode());
         self.size += text.len() as u64;
     }
@@ -50,11 +54,13 @@ fn texts(lines: &[Line]) -> Vec<&str> {
 }
 
 impl TaskLogs {
-    /// Reads the lines that have come since the last time, by the time at which their beginning was read.
-    fn read(&mut self, is_wanted: impl FnMut(&Extent) -> bool) -> io::Result<Vec<Line>> {
+    /// Reads the lines that have come since the last time.
+    fn read(&mut self, is_last: bool, mut is_wanted: impl FnMut(&Extent) -> bool) -> io::Result<Vec<Line>> {
         let mut lines = Vec::new();
-        self.each(is_wanted, |line| lines.push(line))?;
-        lines.sort_by_key(|line| line.unix_nano);
+        self.begin(is_last, &mut is_wanted)?;
+        while let Some(line) = self.take(&mut is_wanted)? {
+            lines.push(line);
+        }
         Ok(lines)
     }
 }
@@ -69,7 +75,7 @@ fn lines_of_one_task_are_found_in_all_logs_by_time() {
     other.write(7, Stream::Stdout, 10, "first\nsec");
     other.write(8, Stream::Stderr, 20, "of another\n");
     other.write(7, Stream::Stdout, 21, "ond\n");
-    let found = TaskLogs::of_session(session.path()).read(of_task(7)).unwrap();
+    let found = TaskLogs::of_session(session.path()).read(false, of_task(7)).unwrap();
     assert_eq!(texts(&found), ["first", "second", "third"]);
     assert_eq!([found[1].worker, found[2].worker], [(2, 71), (1, 70)]);
     assert_eq!(found[1].unix_nano, 10, "the time at which the line began");
@@ -84,8 +90,9 @@ fn halves_of_lines_of_two_streams_are_not_mixed() {
     worker.write(7, Stream::Stdout, 3, "put\n");
     worker.write(7, Stream::Stderr, 4, "or");
     let mut logs = TaskLogs::of_session(session.path());
-    assert_eq!(texts(&logs.read(of_task(7)).unwrap()), ["out put"]);
-    assert_eq!(texts(&logs.take_rest()), ["err or"]);
+    assert_eq!(texts(&logs.read(false, of_task(7)).unwrap()), ["out put"]);
+    let rest = logs.read(true, of_task(7)).unwrap();
+    assert_eq!((texts(&rest), rest[0].is_partial), (vec!["err or"], true));
 }
 
 #[test]
@@ -94,12 +101,12 @@ fn a_log_is_followed_into_its_next_part() {
     let mut worker = Worker::new(session.path(), "worker-1-70.log");
     let mut logs = TaskLogs::of_session(session.path());
     worker.write(7, Stream::Stdout, 1, "one\n");
-    assert_eq!(texts(&logs.read(of_task(7)).unwrap()), ["one"]);
+    assert_eq!(texts(&logs.read(false, of_task(7)).unwrap()), ["one"]);
     worker.write(7, Stream::Stdout, 2, "two\n");
     worker.begin_part();
     worker.write(7, Stream::Stdout, 3, "three\n");
-    assert_eq!(texts(&logs.read(of_task(7)).unwrap()), ["two", "three"]);
-    assert!(logs.read(of_task(7)).unwrap().is_empty());
+    assert_eq!(texts(&logs.read(false, of_task(7)).unwrap()), ["two", "three"]);
+    assert!(logs.read(false, of_task(7)).unwrap().is_empty());
 }
 
 #[test]
@@ -107,7 +114,88 @@ fn a_line_without_end_comes_in_pieces() {
     let session = tempfile::tempdir().unwrap();
     let mut worker = Worker::new(session.path(), "worker-1-70.log");
     let mut logs = TaskLogs::of_session(session.path());
-    worker.write(7, Stream::Stdout, 1, &"x".repeat(3 * LINE_LIMIT));
-    assert_eq!(logs.read(of_task(7)).unwrap().len(), 1);
-    assert!(logs.take_rest().is_empty());
+    worker.write(7, Stream::Stdout, 1, &format!("{}\n{}", "x".repeat(3 * LINE_LIMIT), "y".repeat(LINE_LIMIT)));
+    worker.write(7, Stream::Stdout, 2, "\n");
+    let found = logs.read(false, of_task(7)).unwrap();
+    assert_eq!(found.iter().map(|line| line.text.len()).collect::<Vec<_>>(), [LINE_LIMIT; 4]);
+    assert_eq!(found.iter().map(|line| line.is_partial).collect::<Vec<_>>(), [true, true, false, false]);
+    assert_eq!(found[1].place.1, LINE_LIMIT as u64);
+    assert!(logs.read(true, of_task(7)).unwrap().is_empty());
+}
+
+#[test]
+fn a_character_may_come_in_pieces() {
+    let text = "ab é€😀\n";
+    for size in 1..text.len() {
+        let session = tempfile::tempdir().unwrap();
+        let mut worker = Worker::new(session.path(), "worker-1-70.log");
+        let pieces = text.as_bytes().chunks(size);
+        pieces.for_each(|piece| worker.write_bytes(7, Stream::Stdout, 1, piece));
+        let found = TaskLogs::of_session(session.path()).read(false, of_task(7)).unwrap();
+        assert_eq!(texts(&found), [text.trim_end()], "{size}");
+    }
+    let session = tempfile::tempdir().unwrap();
+    let mut worker = Worker::new(session.path(), "worker-1-70.log");
+    let long = "€".repeat(LINE_LIMIT);
+    worker.write(7, Stream::Stdout, 1, &format!("{long}\n"));
+    worker.write_bytes(7, Stream::Stdout, 2, b"\xe2\x82");
+    let found = TaskLogs::of_session(session.path()).read(true, of_task(7)).unwrap();
+    let (rest, pieces) = found.split_last().unwrap();
+    assert!(texts(pieces).concat() == long && rest.text == "\u{fffd}", "{rest:?}");
+}
+
+#[test]
+fn a_line_that_does_not_end_holds_back_no_more_than_a_line() {
+    let session = tempfile::tempdir().unwrap();
+    let mut worker = Worker::new(session.path(), "worker-1-70.log");
+    worker.write_bytes(7, Stream::Stdout, 1, b"begun \xc3");
+    for number in 0..3 * LINE_LIMIT / 64 {
+        worker.write(8, Stream::Stdout, 2, &format!("{number:063}\n"));
+    }
+    worker.write_bytes(7, Stream::Stdout, 3, b"\xa9 ended\n");
+    let mut logs = TaskLogs::of_session(session.path());
+    let mut found = logs.read(true, |_| true).unwrap();
+    let own: Vec<_> = found.extract_if(.., |line| task_of(line.owner) == Some(TaskId(7))).collect();
+    assert_eq!((texts(&own), own[0].is_partial, own[1].is_partial), (vec!["begun ", "é ended"], true, false));
+    assert_eq!(found.len(), 3 * LINE_LIMIT / 64);
+    let alone = TaskLogs::of_session(session.path()).read(true, of_task(7)).unwrap();
+    assert_eq!(alone, own, "the pieces are the same, whatever else is wanted");
+    let followed = TaskLogs::of_session(session.path()).read(false, of_task(7)).unwrap();
+    assert_eq!(followed, own);
+}
+
+#[test]
+fn lines_of_many_workers_are_merged_by_time() {
+    let session = tempfile::tempdir().unwrap();
+    let count = 3 * u64::try_from(OPEN_FILES).unwrap();
+    for number in 0..count {
+        let mut worker = Worker::new(session.path(), &format!("worker-{number}-70.log"));
+        for line in 0..40 {
+            worker.write(7, Stream::Stdout, line * count + number, &format!("{}\n", line * count + number));
+        }
+        worker.begin_part();
+        worker.write(7, Stream::Stdout, 40 * count + number, &format!("{}\n", 40 * count + number));
+    }
+    let found = TaskLogs::of_session(session.path()).read(true, of_task(7)).unwrap();
+    let expected: Vec<_> = (0..41 * count).map(|number| number.to_string()).collect();
+    assert!(texts(&found) == expected, "{}", found.len());
+}
+
+#[test]
+fn a_part_that_is_renamed_or_removed_while_it_is_read_is_read_to_its_end() {
+    let session = tempfile::tempdir().unwrap();
+    let mut worker = Worker::new(session.path(), "worker-1-70.log");
+    let lines = 4 * LINE_LIMIT / 64;
+    (0..lines).for_each(|number| worker.write(7, Stream::Stdout, 1, &format!("{number:063}\n")));
+    let mut logs = TaskLogs::of_session(session.path());
+    logs.begin(true, of_task(7)).unwrap();
+    assert!(logs.take(of_task(7)).unwrap().is_some());
+    worker.begin_part();
+    worker.write(7, Stream::Stdout, 2, "next\n");
+    let mut count = 1;
+    while logs.take(of_task(7)).unwrap().is_some() {
+        count += 1;
+    }
+    assert_eq!(count, lines);
+    assert_eq!(texts(&logs.read(true, of_task(7)).unwrap()), ["next"]);
 }

@@ -7,8 +7,10 @@ use std::time::Duration;
 
 use super::trace::SourceArgs;
 use super::{CommandError, CommandResult, FormatArgs};
+use crate::clock::now_unix_nano;
 use crate::exit;
 use crate::log_entries::Origin;
+use crate::trace;
 
 /// Show what a task, the tasks of a trace, or a replica has written and logged
 ///
@@ -18,7 +20,7 @@ use crate::log_entries::Origin;
 /// Of an actor: what its creation and its methods wrote. Calls of an actor that run beside each other share their output, which counts for the actor.
 #[derive(clap::Args)]
 #[command(
-    after_help = "Example:\n  tracer logs last\n  tracer logs 7 --follow\n  tracer logs --trace last --grep error\n  tracer logs 7 --level warn\n  tracer logs app#1 --follow"
+    after_help = "Example:\n  tracer logs last\n  tracer logs 7 --follow\n  tracer logs 7 --tail 20\n  tracer logs --trace last --grep error\n  tracer logs 7 --level warn\n  tracer logs app#1 --follow"
 )]
 pub(super) struct Args {
     /// The task's id, `last`, the name of an actor, or a replica as `tracer list replicas` names it (`SERVICE/REPLICA` where several services have
@@ -40,6 +42,15 @@ pub(super) struct Args {
     /// Only log records of at least this severity
     #[arg(long, value_name = "LEVEL")]
     level: Option<Level>,
+    /// Only the newest lines and log records, so many; with --follow, these and what comes
+    #[arg(short = 'n', long, value_name = "N")]
+    tail: Option<usize>,
+    /// Only what is as old as this or newer: a duration before now, such as `10m`, or a time, such as `2026-11-20T19:00:00Z`
+    #[arg(long, value_name = "TIME", value_parser = parse_time)]
+    since: Option<Time>,
+    /// Only what is older than this: a duration before now, or a time
+    #[arg(long, value_name = "TIME", value_parser = parse_time)]
+    until: Option<Time>,
     /// Put the time before each line
     #[arg(long)]
     times: bool,
@@ -47,6 +58,16 @@ pub(super) struct Args {
     source: SourceArgs,
     #[command(flatten)]
     format: FormatArgs,
+}
+
+/// A time, in nanoseconds since the Unix epoch.
+#[derive(Clone, Copy)]
+struct Time(u64);
+
+fn parse_time(text: &str) -> Result<Time, String> {
+    trace::parse_time(text, now_unix_nano()).map(Time).ok_or_else(|| {
+        "expected a duration before now, such as `10m`, or a time, such as `2026-11-20T19:00:00Z`".to_owned()
+    })
 }
 
 /// An output of a process.
@@ -108,6 +129,8 @@ fn refuse_for_replica(args: &Args) -> Result<(), CommandError> {
         (args.times, "--times"),
         (args.grep.is_some(), "--grep"),
         (args.level.is_some(), "--level"),
+        (args.since.is_some(), "--since"),
+        (args.until.is_some(), "--until"),
         (args.format.format == super::Format::Json, "--format json"),
     ];
     match given.iter().find(|(is_given, _)| *is_given) {

@@ -62,6 +62,11 @@ pub(super) fn text(text: &str) {
     data(&escape::report(text));
 }
 
+/// Writes a part of a report for people, as it is.
+pub(super) fn part(text: &str) {
+    with_data_output(|out| out.write_all(escape::report(text).as_bytes()));
+}
+
 /// Writes JSON, with a line feed.
 pub(super) fn json(text: &str) {
     data(&escape::json(text));

@@ -18,10 +18,13 @@ use crate::count::Count;
 use crate::driver::DriverError;
 use crate::exit;
 use crate::head::recovery::finish_leavings;
-use crate::log_entries::{self, Entry};
+use crate::log_entries::{self, Entry, OfTrace};
 use crate::session::{HeadRecord, SessionError, all_sessions, find_head};
 use crate::trace::render::Details;
-use crate::trace::{self, Filter, Live, LoadError, Loaded, LogRecord, Open, Query, Trace, export, render};
+use crate::trace::{
+    self, Filter, FindError, INDEX_BYTES, Index, Live, LoadError, Loaded, LogRecord, Open, Query, Trace, TraceId,
+    export, render,
+};
 use tracer_core::clock::now_unix_nano;
 
 /// Read traces back from the span files
@@ -179,14 +182,24 @@ enum ExportFormat {
     Folded,
 }
 
-/// Reads the log records of a trace and the lines that its attempts wrote, by time.
-fn log_records(source: &SourceArgs, loaded: &Loaded, trace: &Trace) -> Result<Vec<LogRecord>, CommandError> {
+/// The most log records and lines that are shown with a trace.
+const RECORDS: usize = 10_000;
+
+/// Reads the log records of a trace and the lines that its attempts wrote, by time, and says how many there are besides.
+fn log_records(source: &SourceArgs, trace: &Trace, parts: Vec<TraceId>) -> Result<(Vec<LogRecord>, u64), CommandError> {
     let (folder, _) = source.folder_and_head();
-    let parts = loaded.parts().filter(|(_, trunk)| *trunk == trace.id).map(|(part, _)| part).collect();
-    let (entries, notices) = log_entries::of_trace(&folder, &all_sessions(&source.temp_dir()), trace, parts)
-        .map_err(|error| CommandError::new(exit::FAILED, format!("what was written cannot be read: {error}")))?;
+    let OfTrace { entries, left_out, notices } =
+        log_entries::of_trace(&folder, &all_sessions(&source.temp_dir()), trace, parts, RECORDS)
+            .map_err(|error| CommandError::new(exit::FAILED, format!("what was written cannot be read: {error}")))?;
     notices.iter().for_each(|notice| report::warning(notice));
-    Ok(entries.into_iter().map(Entry::into_log_record).collect())
+    if left_out > 0 {
+        let shown = crate::count::Count(entries.len() as u64, "entry");
+        report::warning(&format!(
+            "the first {shown} are shown, and {left_out} more are not\n(hint: `tracer logs --trace {}` shows all)",
+            trace.id
+        ));
+    }
+    Ok((entries.into_iter().map(Entry::into_log_record).collect(), left_out))
 }
 
 /// Source of the spans: a folder of span files, and the place of the head.
@@ -253,6 +266,34 @@ impl SourceArgs {
         warn_of(&loaded);
         self.add_further(&mut loaded)?;
         Ok(loaded)
+    }
+
+    /// Finds a trace, and the traces that are parts of it, among what is written, and with `with_running` among what living processes have not written yet
+    /// too. The other traces of the folder are in memory as rows of an index alone.
+    pub(super) fn find(&self, text: &str, with_running: bool) -> Result<(Trace, Vec<TraceId>), CommandError> {
+        if self.spans_dirs().count() > 1 {
+            let mut loaded = if with_running { self.load_with_running()? } else { self.load()? };
+            let id = loaded.find(text)?.id;
+            let parts = loaded.parts().filter(|(_, trunk)| *trunk == id).map(|(part, _)| part).collect();
+            loaded.traces.retain(|trace| trace.id == id);
+            return Ok((loaded.traces.remove(0), parts));
+        }
+        let (folder, head) = self.folder_and_head();
+        let mut index = Index::new(&folder, INDEX_BYTES);
+        let session = head.filter(|_| with_running).map(|head| head.session_dir);
+        let (_, notices) =
+            index.look(session.as_deref(), now_unix_nano()).map_err(|error| CommandError::new(exit::FAILED, error))?;
+        notices.iter().for_each(|notice| report::warning(&notice.to_string()));
+        match index.find(text) {
+            Err(FindError::Empty { folder }) if !folder.exists() => {
+                Err(CommandError::new(exit::FAILED, LoadError::Missing { folder }))
+            }
+            found => {
+                let found = found?;
+                let parts = index.parts_of(found.id);
+                Ok((found, parts))
+            }
+        }
     }
 
     /// Loads the span files, and the spans that living processes have not written there yet.
@@ -343,15 +384,18 @@ pub(super) fn run(args: &Args) -> CommandResult {
                 follow::run(source, trace, &details, format.format)?;
                 return Ok(exit::OK);
             }
-            let loaded = source.load_with_running()?;
-            let stored = loaded.find(trace)?;
-            let records = if *logs { Some(log_records(source, &loaded, stored)?) } else { None };
+            let (stored, parts) = source.find(trace, true)?;
+            let records = if *logs { Some(log_records(source, &stored, parts)?) } else { None };
             let trace = &*stored.on_one_clock();
-            let details = Details { logs: records.as_deref(), ..details };
+            let logs = records.as_ref().map(|(records, _)| records.as_slice());
+            let details = Details { logs, ..details };
             let render = || render::show(trace, &details, report::width(), report::colours_on_stdout());
             match format.format {
                 Format::Text if !no_pager => report::page(&render()),
-                format => report::value(format, &trace.report().with_log_records(records.as_deref()), |_| render()),
+                format => {
+                    let left_out = records.as_ref().map_or(0, |(_, left_out)| *left_out);
+                    report::value(format, &trace.report().with_log_records(logs, left_out), |_| render());
+                }
             }
         }
         TraceCommand::Open { source, format } => {
@@ -360,11 +404,8 @@ pub(super) fn run(args: &Args) -> CommandResult {
             });
         }
         TraceCommand::Export { trace, all, format, output, source } => {
-            let loaded = source.load()?;
-            let traces = match all {
-                true => loaded.traces.iter().collect(),
-                false => vec![loaded.find(trace)?],
-            };
+            let traces = if *all { source.load()?.traces } else { vec![source.find(trace, false)?.0] };
+            let traces: Vec<&Trace> = traces.iter().collect();
             let write = |out: &mut dyn Write| match format {
                 ExportFormat::Otlp => export::otlp(&traces, out),
                 ExportFormat::Chrome => export::chrome(&traces, out),
@@ -381,11 +422,7 @@ pub(super) fn run(args: &Args) -> CommandResult {
         TraceCommand::Stats { trace, limit, source, format } => {
             let stats = match trace {
                 None => source.load()?.stats(Some(*limit)),
-                Some(trace) => {
-                    let loaded = source.load_with_running()?;
-                    let trace = loaded.find(trace)?;
-                    trace.stats(Some(*limit))
-                }
+                Some(trace) => source.find(trace, true)?.0.stats(Some(*limit)),
             };
             report::value(format.format, &stats, |stats| {
                 render::stats(stats, report::width(), report::colours_on_stdout())

@@ -110,7 +110,7 @@ fn page_code(temp_dir: &Path, may_cancel: bool) -> Option<PageCode> {
 
 /// Returns the whole id of the trace that is meant.
 fn find(args: &Args, what: &str) -> Result<trace::TraceId, CommandError> {
-    Ok(args.source.load_with_running()?.find(what)?.id)
+    Ok(args.source.find(what, true)?.0.id)
 }
 
 /// Prints a new link for each line that is typed on a terminal.

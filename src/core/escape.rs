@@ -31,6 +31,15 @@ pub fn lines(text: &str) -> Cow<'_, str> {
     escaped(text, |c| c == '\n')
 }
 
+/// Returns the length of a text without the beginning of a character at its end: for what is cut there and goes on elsewhere.
+pub fn whole_characters(text: &[u8]) -> usize {
+    let is_cut = |at: &usize| match std::str::from_utf8(&text[*at..]) {
+        Ok(_) => false,
+        Err(error) => error.valid_up_to() == 0 && error.error_len().is_none(),
+    };
+    (text.len().saturating_sub(3)..text.len()).find(is_cut).unwrap_or(text.len())
+}
+
 /// Escapes every steering character except line feeds and sequences that only choose colours (SGR): a report that `tracer` coloured itself.
 pub fn report(text: &str) -> Cow<'_, str> {
     if !text.chars().any(|c| c != '\n' && is_steering(c)) {
@@ -140,6 +149,23 @@ fn escaped(text: &str, is_kept: impl Fn(char) -> bool) -> Cow<'_, str> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_text_is_cut_before_a_character_that_is_not_whole() {
+        for (text, expected) in [
+            (&b""[..], 0),
+            (b"ab", 2),
+            ("ab é".as_bytes(), 5),
+            (b"ab \xc3", 3),
+            (b"\xf0\x9f\x98", 0),
+            (b"a\xf0\x9f\x98", 1),
+            (b"\xa9\xa9\xa9", 3),
+            (b"a\xff", 2),
+            (b"\xe2\x82\xac\xe2\x82", 3),
+        ] {
+            assert_eq!(whole_characters(text), expected, "{text:?}");
+        }
+    }
     use proptest::prelude::*;
 
     const HOSTILE: &str = "a\x1b]0;title\x07\x1b[2J\u{9b}31m\u{202e}cba\r\nb\tc\u{7f}\u{2028}é…";

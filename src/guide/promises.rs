@@ -69,6 +69,9 @@
 //!   `task_logs::bytes_that_look_like_a_mark_are_a_tasks_own`, `task_logs::what_the_c_library_holds_back_is_the_tasks_that_printed_it`,
 //!   `task_logs::a_task_that_runs_inside_of_another_keeps_its_lines` and
 //!   `task_logs::calls_that_run_beside_each_other_share_the_output_of_their_actor`.
+//! - However much was written, whoever reads it takes memory for what is shown alone, and has the first line at once. What does not fit into a bound comes in
+//!   pieces, which say so, with all of its bytes: `long_logs::readers_of_a_long_log_take_memory_for_what_they_show`,
+//!   `long_logs::the_first_line_is_shown_before_the_log_has_been_read` and `long_logs::what_is_written_in_pieces_is_whole_everywhere`.
 //!
 //! **Death leaves a span.** When a worker or a submission is killed, crashes, or is ended, its spans are completed under their own ids: ended ones as they
 //! were, open ones with status ERROR, `error.type` and an end. None twice, none without its parent.

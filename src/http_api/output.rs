@@ -9,6 +9,7 @@ use std::sync::{Arc, Mutex};
 use tokio::sync::Notify;
 
 use crate::driver::TaskOutput;
+use crate::escape::whole_characters;
 use crate::protocol::Stream;
 use crate::task::TaskId;
 use tracer_core::lock::lock;
@@ -140,6 +141,11 @@ impl TaskLog {
     }
 }
 
+/// Returns the length of the first piece of a line, which ends with a whole character.
+fn piece_length(text: &[u8]) -> usize {
+    if text.len() <= LINE_BYTES { text.len() } else { whole_characters(&text[..LINE_BYTES]) }
+}
+
 impl LogState {
     fn push(&mut self, output: &TaskOutput) {
         let TaskOutput { stream, worker_pid, is_shared, lost, .. } = *output;
@@ -165,7 +171,7 @@ impl LogState {
         }
         line.text.extend_from_slice(rest);
         while line.text.len() > LINE_BYTES {
-            let rest = line.text.split_off(LINE_BYTES);
+            let rest = line.text.split_off(piece_length(&line.text));
             self.add(&line);
             line.text = rest;
         }
@@ -183,9 +189,15 @@ impl LogState {
 
     fn add(&mut self, pending: &Pending) {
         let Pending { stream, worker_pid, is_shared, ref node_id, ref text } = *pending;
-        for piece in text.chunks(LINE_BYTES).chain(text.is_empty().then_some(&text[..])) {
+        let mut rest = &text[..];
+        loop {
+            let (piece, others) = rest.split_at(piece_length(rest));
             let text = String::from_utf8_lossy(piece).into_owned();
             self.put(Entry::Line(Line { stream, worker_pid, is_shared, node_id: node_id.clone(), text }));
+            if others.is_empty() {
+                return;
+            }
+            rest = others;
         }
     }
 
@@ -321,6 +333,17 @@ mod tests {
             }
         }
         texts
+    }
+
+    #[test]
+    fn a_long_line_is_cut_between_characters() {
+        let outputs = Outputs::default();
+        outputs.begin(TaskId(1));
+        let long = format!("a{}", "é".repeat(LINE_BYTES));
+        write(&outputs, 1, Stream::Stdout, &format!("{long}\n{long}"));
+        write(&outputs, 1, Stream::Stdout, "\n");
+        let texts = all(&outputs.of(TaskId(1)).unwrap());
+        assert!(texts.concat() == format!("{long}{long}") && texts.len() == 6, "{}", texts.len());
     }
 
     #[test]

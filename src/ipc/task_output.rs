@@ -10,5 +10,5 @@
 mod index;
 mod mark;
 
-pub use index::{Extent, HEADER, INDEX_RECORD, index_path, read_extents};
+pub use index::{Extent, HEADER, INDEX_RECORD, extents_at, index_path, read_extents};
 pub use mark::{MARK_SIZE, Mark, MarkReader, Marking, Nonce, Owner, Read};

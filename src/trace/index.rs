@@ -2,7 +2,7 @@
 //! spans in a file the position. The bytes of files are read again when somebody asks for a trace, so memory grows with the number of spans
 //! and not with their size, and it is bounded: what is oldest goes first, and a trace of which positions are gone is looked for in the files.
 
-use std::collections::{HashMap, HashSet, VecDeque};
+use std::collections::{BTreeSet, HashMap, HashSet, VecDeque};
 use std::fs::{self, File};
 use std::io;
 use std::ops::Range;
@@ -10,8 +10,9 @@ use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use super::owners::attempt_of;
 use super::query::matching::Outline;
-use super::read::{is_of_spans, pid_of, scan_objects};
+use super::read::{is_of_spans, pid_of, scan_objects, span_files};
 use super::select::is_submission;
 use super::span::SpanFile;
 use super::{
@@ -19,6 +20,7 @@ use super::{
     SpanId, Status, Trace, TraceId,
 };
 use crate::names;
+use crate::task::TaskId;
 
 mod older;
 
@@ -931,6 +933,21 @@ impl Sample {
     pub fn differences(self, limit: usize) -> Differences {
         Differences::new(self.traces, limit)
     }
+}
+
+/// Finds, among the traces in a folder of span files with attempts of these tasks, the one in which such an attempt began last.
+pub(crate) fn last_trace_of(folder: &Path, tasks: &BTreeSet<TaskId>) -> Result<Option<TraceId>, LoadError> {
+    let mut last = None;
+    for (path, metadata) in span_files(folder)? {
+        let Ok(file) = File::open(&path) else { continue };
+        // What cannot be read is said by whoever shows spans.
+        let _ = read_pieces(&file, &path, 0..metadata.len(), |_, found| {
+            let of_tasks = found.iter().filter(|span| attempt_of(span).is_some_and(|(task, _)| tasks.contains(&task)));
+            last = last.max(of_tasks.map(|span| (span.start_unix_nano, span.trace_id)).max());
+            found.clear();
+        });
+    }
+    Ok(last.map(|(_, id)| id))
 }
 
 /// Reads a part of a file piece by piece, and hands over the spans of each object with its place. What is cut off at the end is left for the next time.

@@ -1,11 +1,11 @@
 //! Log records, from the files of OTLP lines that stand beside the span files.
 //!
-//! Nothing of them is kept: a file is read line by line, and lines in which none of the wanted texts is found are stepped over.
+//! Few of them are in memory: a file is read line by line, and lines in which none of the wanted texts is found are stepped over.
 
 use std::collections::HashMap;
 use std::fs::{self, File};
-use std::io::{self, BufRead, BufReader, Seek as _, SeekFrom};
-use std::os::unix::fs::MetadataExt as _;
+use std::io;
+use std::os::unix::fs::{FileExt as _, MetadataExt as _};
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize, Serializer};
@@ -13,6 +13,8 @@ use serde_json::Value;
 
 use super::read::otlp::{KeyValue, any_value, pairs};
 use super::{Attributes, Notice, Problem, SpanId, TraceId, time};
+use crate::known_file::{Identity, KnownFile};
+use crate::merging::{Key, Merged};
 use crate::names;
 use crate::propagation::TraceParent;
 use crate::task::TaskId;
@@ -196,67 +198,219 @@ impl Record {
     }
 }
 
+/// The bytes of lines that are in memory, of all files.
+const WINDOWS: usize = 8 << 20;
+/// The bytes of records of one file that are put into the order of their times.
+const SORTED: usize = 1 << 20;
+/// The longest line that is read.
+const LINE_LIMIT: usize = 64 << 20;
+/// The most files that are left open between two reads.
+const OPEN_FILES: usize = 100;
+/// Bytes of a record beside those of its line.
+const RECORD_BYTES: usize = 512;
+
 /// The files of log records of a folder, read again and again, each time only what is new.
+///
+/// Records are taken by their times. Those of a file that came later than some others of it are put before them, unless these take more than a bound:
+/// then they stand where they came.
 #[derive(Debug)]
 pub(crate) struct RecordTail {
     folder: PathBuf,
-    /// Offset behind the last line that was read, by device and inode: a file that is rotated gets another name.
-    positions: HashMap<(u64, u64), u64>,
+    /// Offset behind the last line that was read: a file that is rotated gets another name.
+    positions: HashMap<Identity, u64>,
+    files: Vec<RecordFile>,
+    /// The next record of each file that has more.
+    next: Merged<FoundRecord>,
+    notices: Vec<Notice>,
+}
+
+/// A file that is being read.
+#[derive(Debug)]
+struct RecordFile {
+    known: KnownFile,
+    file: Option<File>,
+    position: u64,
+    /// Bytes that were read ahead, behind those that are done.
+    ahead: Vec<u8>,
+    done: usize,
+    sorted: Merged<FoundRecord>,
+    sorted_bytes: usize,
+    damaged: usize,
+    is_overlong: bool,
+}
+
+/// The way in which files are read.
+#[derive(Clone, Copy)]
+struct Reading<'a> {
+    /// Lines in which none of them is found are stepped over, if there are any.
+    texts: &'a [String],
+    /// Bytes that are read, and those that are sorted.
+    window: usize,
+    leaves_open: bool,
 }
 
 impl RecordTail {
     /// Makes a reader that has read nothing yet.
     pub(crate) fn new(folder: &Path) -> RecordTail {
-        RecordTail { folder: folder.into(), positions: HashMap::new() }
+        RecordTail {
+            folder: folder.into(),
+            positions: HashMap::new(),
+            files: Vec::new(),
+            next: Merged::default(),
+            notices: Vec::new(),
+        }
     }
 
-    /// Reads the records that have come since the last time, file by file, and says what could not be read. If there are `texts`, lines in which none of
-    /// them is found are stepped over.
-    pub(crate) fn read(&mut self, texts: &[String], mut take: impl FnMut(FoundRecord)) -> Vec<Notice> {
-        let mut notices = Vec::new();
+    /// Begins to read the records that have come since the last time. If there are `texts`, lines in which none of them is found are stepped over.
+    pub(crate) fn begin(&mut self, texts: &[String]) {
+        let mut positions = HashMap::new();
+        (self.files, self.next) = (Vec::new(), Merged::default());
         for path in files(&self.folder) {
-            match self.read_file(&path, texts, &mut take) {
-                Ok(0) => {}
-                Ok(damaged) => notices.push(Notice { path, problem: Problem::Damaged(damaged) }),
-                // Rotated away between the listing and now.
-                Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-                Err(error) => notices.push(Notice { path, problem: Problem::Unreadable(error.to_string()) }),
+            // Rotated away between the listing and now.
+            let Ok(metadata) = fs::metadata(&path) else { continue };
+            let identity = (metadata.dev(), metadata.ino());
+            // If it is shorter, it was begun anew.
+            let position = self.positions.get(&identity).copied().filter(|&at| at <= metadata.len()).unwrap_or(0);
+            positions.insert(identity, position);
+            if position < metadata.len() {
+                self.files.push(RecordFile::new(KnownFile { path, identity }, position));
             }
         }
-        notices
+        self.positions = positions;
+        for number in 0..self.files.len() {
+            self.advance(number, texts);
+        }
     }
 
-    fn read_file(&mut self, path: &Path, texts: &[String], take: &mut impl FnMut(FoundRecord)) -> io::Result<usize> {
-        let file = File::open(path)?;
-        let metadata = file.metadata()?;
-        let position = self.positions.entry((metadata.dev(), metadata.ino())).or_default();
-        if metadata.len() < *position {
-            // It was begun anew.
-            *position = 0;
+    /// Returns the place of the next record.
+    pub(crate) fn first(&self) -> Option<Key> {
+        self.next.first()
+    }
+
+    /// Takes the next record.
+    pub(crate) fn take(&mut self, texts: &[String]) -> Option<FoundRecord> {
+        let (number, found) = self.next.pop()?;
+        self.advance(number, texts);
+        Some(found)
+    }
+
+    /// Takes what is to be said about files that were read to their ends.
+    pub(crate) fn take_notices(&mut self) -> Vec<Notice> {
+        std::mem::take(&mut self.notices)
+    }
+
+    fn advance(&mut self, number: usize, texts: &[String]) {
+        let window = (WINDOWS / self.files.len().max(1)).clamp(1 << 10, 1 << 16);
+        let reading = Reading { texts, window, leaves_open: self.files.len() <= OPEN_FILES };
+        let file = &mut self.files[number];
+        match file.take(reading) {
+            Ok(Some(found)) => return self.next.push(found.key(), number, found),
+            Ok(None) if file.damaged == 0 => {}
+            Ok(None) => self.notices.push(Notice {
+                path: file.known.path.clone(),
+                problem: Problem::Damaged(std::mem::take(&mut file.damaged)),
+            }),
+            // Removed.
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            Err(error) => self
+                .notices
+                .push(Notice { path: file.known.path.clone(), problem: Problem::Unreadable(error.to_string()) }),
         }
-        if metadata.len() == *position {
-            return Ok(0);
+        self.positions.insert(file.known.identity, file.position);
+        (file.file, file.ahead) = (None, Vec::new());
+    }
+}
+
+impl RecordFile {
+    fn new(known: KnownFile, position: u64) -> RecordFile {
+        RecordFile {
+            known,
+            file: None,
+            position,
+            ahead: Vec::new(),
+            done: 0,
+            sorted: Merged::default(),
+            sorted_bytes: 0,
+            damaged: 0,
+            is_overlong: false,
         }
-        let mut file = BufReader::with_capacity(1 << 16, file);
-        file.seek(SeekFrom::Start(*position))?;
-        let (mut line, mut damaged) = (Vec::new(), 0);
-        loop {
-            line.clear();
-            let length = file.read_until(b'\n', &mut line)?;
-            // What does not end yet is being written, or will never be.
-            if line.last() != Some(&b'\n') {
-                return Ok(damaged);
+    }
+
+    /// Takes the next record.
+    fn take(&mut self, reading: Reading<'_>) -> io::Result<Option<FoundRecord>> {
+        let most = SORTED.min(reading.window * 16);
+        while self.sorted_bytes < most && self.read_line(reading)? {}
+        let Some((bytes, found)) = self.sorted.pop() else { return Ok(None) };
+        self.sorted_bytes -= bytes;
+        Ok(Some(found))
+    }
+
+    /// Reads a line. False if no more have come to their end.
+    fn read_line(&mut self, reading: Reading<'_>) -> io::Result<bool> {
+        let mut searched = 0;
+        let end = loop {
+            let ahead = &self.ahead[self.done..];
+            if let Some(at) = memchr::memchr(b'\n', &ahead[searched..]) {
+                break searched + at + 1;
             }
-            let offset = *position;
-            *position += length as u64;
-            if !texts.is_empty() && !texts.iter().any(|text| memchr::memmem::find(&line, text.as_bytes()).is_some()) {
-                continue;
+            searched = ahead.len();
+            if searched > LINE_LIMIT {
+                self.step(searched);
+                (searched, self.is_overlong) = (0, true);
             }
-            match serde_json::from_slice::<Logs>(&line) {
-                Ok(logs) => logs.into_found((metadata.ino(), offset), take),
-                Err(_) => damaged += 1,
+            if !self.read_ahead(reading)? {
+                // What does not end yet is being written, or will never be.
+                return Ok(false);
+            }
+        };
+        let (offset, line) = (self.position, &self.ahead[self.done..self.done + end]);
+        let has_text = |text: &String| memchr::memmem::find(line, text.as_bytes()).is_some();
+        if std::mem::take(&mut self.is_overlong) {
+            self.damaged += 1;
+        } else if reading.texts.is_empty() || reading.texts.iter().any(has_text) {
+            match serde_json::from_slice::<Logs>(line) {
+                Ok(logs) => {
+                    let mut found = Vec::new();
+                    logs.into_found((self.known.identity.1, offset), &mut |record| found.push(record));
+                    let bytes = RECORD_BYTES + line.len() / found.len().max(1);
+                    self.sorted_bytes += bytes * found.len();
+                    found.into_iter().for_each(|record| self.sorted.push(record.key(), bytes, record));
+                }
+                Err(_) => self.damaged += 1,
             }
         }
+        self.step(end);
+        Ok(true)
+    }
+
+    fn step(&mut self, length: usize) {
+        self.position += length as u64;
+        self.done += length;
+    }
+
+    /// Reads further. False at the end of the file.
+    fn read_ahead(&mut self, reading: Reading<'_>) -> io::Result<bool> {
+        let file = match self.file.take() {
+            Some(file) => file,
+            None => self.known.open()?,
+        };
+        self.ahead.drain(..std::mem::take(&mut self.done));
+        let length = self.ahead.len();
+        self.ahead.resize(length + reading.window.max(length), 0);
+        let read = file.read_at(&mut self.ahead[length..], self.position + length as u64);
+        self.ahead.truncate(length + *read.as_ref().unwrap_or(&0));
+        self.file = Some(file).filter(|_| reading.leaves_open);
+        match read {
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => Ok(true),
+            read => Ok(read? > 0),
+        }
+    }
+}
+
+impl FoundRecord {
+    fn key(&self) -> Key {
+        let (inode, offset, number) = self.place;
+        (self.record.time_unix_nano, inode, offset, number)
     }
 }
 
@@ -317,10 +471,12 @@ mod tests {
         assert_eq!(load(folder.path()).unwrap().notices, [], "they are no spans");
         let mut tail = RecordTail::new(folder.path());
         let mut records = Vec::new();
-        let notices = tail.read(&[TRACE.into()], |found| {
+        let texts = [TRACE.into()];
+        tail.begin(&texts);
+        while let Some(found) = tail.take(&texts) {
             records.extend(Some(found.record).filter(|_| found.trace_id == TRACE.parse().ok()));
-        });
-        records.sort_by_key(|record| record.time_unix_nano);
+        }
+        let notices = tail.take_notices();
         let found: Vec<_> = records.iter().map(|record| serde_json::to_value(record).unwrap()).collect();
         let expected = [
             json!({"time": "1970-01-01T00:00:00.000000010Z", "severity": "WARN", "body": {"a": 1}, "span_id": null, "attributes": {"k": true}}),
@@ -329,12 +485,14 @@ mod tests {
         ];
         assert_eq!(found, expected);
         assert_eq!(notices.iter().map(|notice| notice.problem.clone()).collect::<Vec<_>>(), [Problem::Damaged(1)]);
-        assert_eq!(tail.read(&[], |found| panic!("again: {found:?}")), [], "each is read once");
+        tail.begin(&[]);
+        assert!(tail.take(&[]).is_none() && tail.take_notices().is_empty(), "each is read once");
     }
 
     #[test]
     fn a_folder_without_records_has_none() {
-        let notices = RecordTail::new(Path::new("/nowhere")).read(&[], |found| panic!("{found:?}"));
-        assert_eq!(notices, []);
+        let mut tail = RecordTail::new(Path::new("/nowhere"));
+        tail.begin(&[]);
+        assert!(tail.take(&[]).is_none() && tail.take_notices().is_empty());
     }
 }

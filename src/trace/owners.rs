@@ -54,11 +54,6 @@ impl Owners {
         self.spans.keys().map(|(task, _)| *task)
     }
 
-    /// Returns whether a trace has an attempt of a task.
-    pub(crate) fn has_attempt_of(trace: &Trace, task: TaskId) -> bool {
-        trace.spans.iter().any(|span| attempt_of(span).is_some_and(|(id, _)| id == task))
-    }
-
     /// Notes for a span, and for those on the way, the attempt that is nearest above it.
     fn spread(&mut self, span_id: SpanId, parents: &HashMap<SpanId, SpanId>) {
         let mut way = Vec::new();
@@ -79,7 +74,7 @@ impl Owners {
 }
 
 /// Returns the attempt that a span is of.
-fn attempt_of(span: &Span) -> Option<(TaskId, u32)> {
+pub(super) fn attempt_of(span: &Span) -> Option<(TaskId, u32)> {
     if span.kind != Kind::Consumer {
         return None;
     }
@@ -94,7 +89,7 @@ mod tests {
     use serde_json::json;
 
     use super::super::fixture::span;
-    use super::super::load;
+    use super::super::{last_trace_of, load};
     use super::*;
 
     #[test]
@@ -126,7 +121,7 @@ mod tests {
         assert_eq!(owners.span_of((TaskId(8), 2)), Some(SpanId(5)));
         assert_eq!((owners.span_of((TaskId(8), 1)), owners.name_of(SpanId(6))), (None, Some("of the other")));
         assert_eq!(owners.tasks().collect::<std::collections::BTreeSet<_>>(), [TaskId(7), TaskId(8)].into());
-        assert!(Owners::has_attempt_of(&loaded.traces[0], TaskId(8)));
-        assert!(!Owners::has_attempt_of(&loaded.traces[0], TaskId(9)));
+        let last = |task| last_trace_of(folder.path(), &[TaskId(task)].into()).unwrap();
+        assert_eq!((last(8), last(9)), (Some(loaded.traces[0].id), None));
     }
 }

@@ -419,12 +419,8 @@ impl Parser<'_> {
     }
 
     fn time(&self, value: &Word) -> Result<u64, QueryError> {
-        if let Some(time) = crate::clock::parse_rfc3339(&value.text) {
-            return Ok(time);
-        }
         let expected = "a duration before now, such as `10m`, or a time, such as `2026-11-20T19:00:00Z`";
-        let before = duration(&value.text).ok_or_else(|| self.error(value.mark, expected))?;
-        Ok(self.now_unix_nano.saturating_sub(before))
+        parse_time(&value.text, self.now_unix_nano).ok_or_else(|| self.error(value.mark, expected))
     }
 
     /// Takes a value, which stands in quotes if it has spaces.
@@ -497,6 +493,12 @@ impl Comparison {
 /// Returns the comparison of a number: `:` asks for the same one.
 fn order(comparison: Comparison) -> Comparison {
     if comparison == Comparison::Contains { Comparison::Equal } else { comparison }
+}
+
+/// Parses a time, or a duration before now, into nanoseconds since the Unix epoch.
+pub(crate) fn parse_time(text: &str, now_unix_nano: u64) -> Option<u64> {
+    let before = || Some(now_unix_nano.saturating_sub(duration(text)?));
+    crate::clock::parse_rfc3339(text).or_else(before)
 }
 
 /// Nanoseconds of a duration as people write it; seconds if it has no unit.

@@ -125,7 +125,7 @@ pub(super) fn is_of_spans(path: &Path) -> bool {
 }
 
 /// Lists the files of a folder that may have spans, by name.
-fn span_files(folder: &Path) -> Result<Vec<(PathBuf, fs::Metadata)>, LoadError> {
+pub(super) fn span_files(folder: &Path) -> Result<Vec<(PathBuf, fs::Metadata)>, LoadError> {
     let error = |source: io::Error| match source.kind() {
         io::ErrorKind::NotFound => LoadError::Missing { folder: folder.into() },
         _ => LoadError::Unreadable { folder: folder.into(), source },

@@ -21,20 +21,22 @@ pub struct Report<'a> {
     trace: &'a Trace,
     /// Log records, if they were asked for.
     logs: Option<&'a [LogRecord]>,
+    /// Number of log records that are not there.
+    logs_left_out: u64,
 }
 
 impl<'a> Report<'a> {
-    /// Adds the field `logs`, if there are records.
+    /// Adds the fields `logs` and `logs_left_out`, if there are records.
     #[must_use]
-    pub fn with_log_records(self, logs: Option<&'a [LogRecord]>) -> Report<'a> {
-        Report { logs, ..self }
+    pub fn with_log_records(self, logs: Option<&'a [LogRecord]>, logs_left_out: u64) -> Report<'a> {
+        Report { logs, logs_left_out, ..self }
     }
 }
 
 impl Trace {
     /// Returns the report on this trace.
     pub fn report(&self) -> Report<'_> {
-        Report { trace: self, logs: None }
+        Report { trace: self, logs: None, logs_left_out: 0 }
     }
 }
 
@@ -47,7 +49,7 @@ impl Serialize for Report<'_> {
         let missing: Vec<String> = tree.missing().map(|span_id| span_id.to_string()).collect();
         let path = CriticalPath::new(self.trace, &tree);
         let stretches: Vec<_> = path.stretches.iter().map(|stretch| PathPart::new(self.trace, stretch)).collect();
-        let mut object = serializer.serialize_struct("Report", 14 + usize::from(self.logs.is_some()))?;
+        let mut object = serializer.serialize_struct("Report", 14 + 2 * usize::from(self.logs.is_some()))?;
         object.serialize_field("trace_id", &row.trace_id)?;
         object.serialize_field("root", &row.root)?;
         object.serialize_field("start_time", &super::time::format(row.start_unix_nano))?;
@@ -64,6 +66,7 @@ impl Serialize for Report<'_> {
         object.serialize_field("spans", &RawSpans(&self.trace.spans))?;
         if let Some(logs) = self.logs {
             object.serialize_field("logs", logs)?;
+            object.serialize_field("logs_left_out", &self.logs_left_out)?;
         }
         object.end()
     }

@@ -9,7 +9,7 @@ use serde::Serialize;
 use serde_json::{Map, Value};
 
 use super::history::{error_of, is_attempt, number, target_of};
-use crate::log_entries;
+use crate::log_entries::{self, OfTrace};
 use crate::names;
 use crate::trace::{Among, Attributes, Idle, Index, Kind, Query, Span, SpanId, Trace, TraceId, Tree, idle};
 
@@ -316,7 +316,7 @@ pub(super) struct Written {
     revision: u64,
     /// In the order of time.
     entries: Vec<Entry>,
-    left_out: usize,
+    left_out: u64,
     /// Sources that could not be read.
     notices: Vec<String>,
 }
@@ -332,6 +332,8 @@ struct Entry {
     severity: String,
     text: String,
     attributes: Map<String, Value>,
+    /// True of a line that the next entry of its writer goes on with.
+    is_partial: bool,
     /// True if it may be another task's.
     is_approximate: bool,
 }
@@ -342,10 +344,22 @@ impl Written {
         let start = trace.start_unix_nano();
         let at = |time: u64| i64::try_from(i128::from(time) - i128::from(start)).unwrap_or(i64::MAX);
         let mut entries = Vec::new();
+        let mut left_out = 0;
+        let mut cut = |entries: &mut Vec<Entry>, bound: usize| {
+            if entries.len() > bound {
+                entries.sort_by_key(|entry| entry.at_ns);
+                left_out += (entries.len() - ENTRIES) as u64;
+                entries.truncate(ENTRIES);
+            }
+        };
         for span in trace.spans.iter().filter(|span| may_have_events(span)) {
             entries.extend(span.events().into_iter().map(|event| Entry::of_event(span, event, at)));
+            cut(&mut entries, 2 * ENTRIES);
         }
-        let (written, notices) = log_entries::of_trace(index.folder(), sessions, trace, index.parts_of(trace.id))?;
+        let OfTrace { entries: written, left_out: unread, notices } =
+            log_entries::of_trace(index.folder(), sessions, trace, index.parts_of(trace.id), ENTRIES)?;
+        // What was written behind the last that was read may be before an event.
+        let last = written.last().map(|entry| at(entry.unix_nano)).filter(|_| unread > 0);
         entries.extend(written.into_iter().map(|entry| Entry {
             at_ns: at(entry.unix_nano),
             kind: entry.origin.name(),
@@ -353,11 +367,14 @@ impl Written {
             severity: entry.severity,
             text: entry.text,
             attributes: entry.attributes.0.into_iter().collect(),
+            is_partial: entry.is_partial,
             is_approximate: entry.is_approximate,
         }));
+        cut(&mut entries, ENTRIES);
         entries.sort_by_key(|entry| entry.at_ns);
-        let left_out = entries.len().saturating_sub(ENTRIES);
-        entries.truncate(ENTRIES);
+        let count = entries.len();
+        entries.retain(|entry| last.is_none_or(|last| entry.at_ns <= last));
+        left_out += unread + (count - entries.len()) as u64;
         Ok(Written { revision, entries, left_out, notices })
     }
 }
@@ -377,6 +394,7 @@ impl Entry {
             severity: if event.name == names::EXCEPTION_EVENT { "ERROR".into() } else { String::new() },
             text,
             attributes: event.attributes.0.into_iter().collect(),
+            is_partial: false,
             is_approximate: false,
         }
     }

@@ -53,6 +53,7 @@ mod library_programs;
 mod live_line;
 mod load;
 mod log_records;
+mod long_logs;
 mod manual;
 mod map;
 mod metrics;

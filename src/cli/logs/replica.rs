@@ -1,5 +1,7 @@
 //! Output of a replica.
 
+use std::collections::VecDeque;
+
 use super::super::serve::{self, tail::Tails};
 use super::super::{CommandError, CommandResult, report};
 use super::{Args, INTERVAL};
@@ -14,16 +16,48 @@ pub(super) fn run(args: &Args, replica: &str) -> CommandResult {
     };
     let mut tails = Tails::default();
     tails.add(&path, String::new());
+    let mut newest = args.tail.map(|limit| (limit, VecDeque::new()));
     loop {
         // Looked at before what it wrote last is read.
         let goes_on = args.follow && find(args, replica).is_ok_and(|again| again.pid == found.pid);
-        tails.take(|_, line| report::text(line));
+        while take(&mut tails, &mut newest) {}
         if !goes_on {
-            tails.take_rest(|_, line| report::text(line));
+            let mut text = newest.map_or_else(String::new, |(_, lines)| lines.into_iter().collect());
+            tails.take_rest(|line| text.push_str(line.text));
+            if !text.is_empty() {
+                report::text(&text);
+            }
             return Ok(exit::OK);
+        }
+        if let Some((_, lines)) = newest.take() {
+            report::part(&lines.into_iter().collect::<String>());
         }
         std::thread::sleep(INTERVAL);
     }
+}
+
+/// Shows what is read at a time, or keeps the newest of its lines. Returns whether there is more.
+fn take(tails: &mut Tails, newest: &mut Option<(usize, VecDeque<String>)>) -> bool {
+    let mut text = String::new();
+    let has_more = tails.take(|line| {
+        let end = if line.is_partial { "" } else { "\n" };
+        match newest {
+            None => text.extend([line.text, end]),
+            Some((limit, lines)) => {
+                match lines.back_mut().filter(|last| !last.ends_with('\n')) {
+                    Some(last) => last.extend([line.text, end]),
+                    None => lines.push_back(format!("{}{end}", line.text)),
+                }
+                if lines.len() > *limit {
+                    lines.pop_front();
+                }
+            }
+        }
+    });
+    if !text.is_empty() {
+        report::part(&text);
+    }
+    has_more
 }
 
 /// The replica that is meant.

@@ -1,7 +1,8 @@
 //! Output and log records of tasks.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, VecDeque};
 use std::path::{Path, PathBuf};
+use std::time::Instant;
 
 use serde::Serialize;
 
@@ -18,10 +19,13 @@ use crate::session;
 use crate::task::TaskId;
 use crate::task_logs::TaskLogs;
 use crate::task_output::Owner;
-use crate::trace::{self, Live, LoadError, Loaded, TraceId};
+use crate::trace::{self, Live, LoadError, TraceId};
 
 /// The most tasks that are looked at for the methods of an actor.
 const TASK_LIMIT: usize = 100_000;
+
+/// Bytes of entries that are shown at once.
+const BATCH: usize = 64 << 10;
 
 /// The newest entries that are looked at for the last task, where no head knows it.
 const NEWEST: usize = 1000;
@@ -57,7 +61,8 @@ impl Wanted {
             text: args.grep.clone(),
             origin: args.stream.map(StreamName::origin),
             least_severity: args.level.map_or(0, Level::severity),
-            ..Selection::default()
+            since_unix_nano: args.since.map_or(0, |since| since.0),
+            until_unix_nano: args.until.map(|until| until.0),
         }
     }
 
@@ -102,56 +107,107 @@ pub(super) fn run(args: &Args) -> CommandResult {
     let sessions = sessions(args, driver.as_ref());
     let session = session_of(&sessions, &mut wanted)?.or(sessions.first().cloned());
     let live = head.map(|head| Live::new(&head.session_dir));
-    let loaded = traces_of_task(&mut wanted, &folder)?;
-    let spans = loaded.as_ref().map_or(Spans::Stored(live), Spans::Read);
-    let mut reader = Reader::new(wanted.selection(args), &folder, session.as_deref(), spans);
-    let mut traces = BTreeSet::new();
-    let (mut approximate, mut is_first) = (0, true);
+    find_trace_of_task(&mut wanted, &folder)?;
+    let mut reader = Reader::new(wanted.selection(args), &folder, session.as_deref(), Spans::Stored(live));
+    let mut shown = Shown::new(args);
+    let (mut traces, mut is_first, mut tail) = (BTreeSet::new(), true, args.tail);
     loop {
         // Looked at before what was written last is read.
         let goes_on = args.follow && driver.as_mut().is_some_and(|driver| goes_on(driver, &mut wanted));
         if let (Wanted::Tasks { tasks, actor: Some(_) }, Some(selected)) = (&wanted, &mut reader.selection().tasks) {
             selected.clone_from(tasks);
         }
-        let mut entries = read(&mut reader, &folder)?;
-        if !goes_on {
-            entries.extend(reader.take_rest());
+        if begin(&mut reader, !goes_on, &folder)? {
+            let mut newest = tail.take().map(Newest::of);
+            loop {
+                let mut entries = Vec::new();
+                let is_end = !read(&mut reader, &folder, |entry| match &mut newest {
+                    Some(newest) => newest.take(entry),
+                    None => entries.push(entry),
+                })?;
+                if is_end && let Some(newest) = newest.take() {
+                    entries.extend(newest.entries);
+                }
+                reader.complete(entries.iter_mut()).map_err(|error| unreadable(&folder, &error))?;
+                check_one_trace(&wanted, &entries, &reader, &mut traces)?;
+                is_first = is_first && entries.is_empty();
+                shown.show(&wanted, &entries);
+                if is_end {
+                    break;
+                }
+            }
+            reader.take_notices().iter().for_each(|notice| report::warning(notice));
         }
-        reader.complete(entries.iter_mut()).map_err(|error| unreadable(&folder, &error))?;
-        entries.sort_by_key(|entry| entry.unix_nano);
-        check_one_trace(&wanted, &entries, &reader, &mut traces)?;
-        if is_first && entries.is_empty() && !goes_on && !has_filtered(args, &wanted, &folder, session.as_deref())? {
-            return nothing_found(args, &wanted, driver.as_mut());
-        }
-        is_first = is_first && entries.is_empty();
-        approximate += show(args, &wanted, &entries);
         if !goes_on {
-            say_approximate(approximate);
+            if is_first && !has_filtered(args, &wanted, &folder, session.as_deref())? {
+                return nothing_found(args, &wanted, driver.as_mut());
+            }
+            shown.end();
             return Ok(exit::OK);
         }
         std::thread::sleep(INTERVAL);
     }
 }
 
+/// The newest entries.
+struct Newest {
+    limit: usize,
+    entries: VecDeque<Entry>,
+}
+
+impl Newest {
+    fn of(limit: usize) -> Newest {
+        Newest { limit, entries: VecDeque::new() }
+    }
+
+    fn take(&mut self, entry: Entry) {
+        self.entries.push_back(entry);
+        if self.entries.len() > self.limit {
+            self.entries.pop_front();
+        }
+    }
+}
+
+/// Begins to read what has come. False if there is nothing to be read.
+fn begin(reader: &mut Reader<'_>, is_last: bool, folder: &Path) -> Result<bool, CommandError> {
+    match reader.begin(is_last) {
+        Ok(()) => Ok(true),
+        // A session that another head is removing.
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(false),
+        Err(error) => Err(unreadable(folder, &error)),
+    }
+}
+
+/// Reads entries that are shown at once: few enough, and no longer than one waits. False if there are no more.
+fn read(reader: &mut Reader<'_>, folder: &Path, mut take: impl FnMut(Entry)) -> Result<bool, CommandError> {
+    let (start, mut bytes) = (Instant::now(), 0);
+    for step in 1_u32.. {
+        let more = reader.step(|entry| {
+            bytes += entry.bytes();
+            take(entry);
+        });
+        match more {
+            Ok(true) => {}
+            Ok(false) => return Ok(false),
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(false),
+            Err(error) => return Err(unreadable(folder, &error)),
+        }
+        if bytes >= BATCH || (bytes > 0 && step % 64 == 0 && start.elapsed() >= INTERVAL) {
+            break;
+        }
+    }
+    Ok(true)
+}
+
 /// Returns whether there are entries that the flags have kept out.
 fn has_filtered(args: &Args, wanted: &Wanted, folder: &Path, session: Option<&Path>) -> Result<bool, CommandError> {
-    if args.grep.is_none() && args.stream.is_none() && args.level.is_none() {
+    let has_time = args.since.is_some() || args.until.is_some() || args.tail == Some(0);
+    if args.grep.is_none() && args.stream.is_none() && args.level.is_none() && !has_time {
         return Ok(false);
     }
     let reader = Reader::new(wanted.output(), folder, session, Spans::Stored(None));
     let page = reader.page(Part::Newest { before: None }, 1).map_err(|error| unreadable(folder, &error))?;
     Ok(!page.entries.is_empty())
-}
-
-fn read(reader: &mut Reader<'_>, folder: &Path) -> Result<Vec<Entry>, CommandError> {
-    let mut entries = Vec::new();
-    match reader.read(|entry| entries.push(entry)) {
-        Ok(notices) => notices.iter().for_each(|notice| report::warning(notice)),
-        // A session that another head is removing.
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
-        Err(error) => return Err(unreadable(folder, &error)),
-    }
-    Ok(entries)
 }
 
 fn unreadable(folder: &Path, error: &std::io::Error) -> CommandError {
@@ -173,21 +229,18 @@ fn last_without_head(folder: &Path, sessions: &[PathBuf]) -> Result<Option<TaskI
     Ok(None)
 }
 
-/// Reads all spans, where the traces of a task are not known, and takes the last of its traces.
-fn traces_of_task(wanted: &mut Wanted, folder: &Path) -> Result<Option<Loaded>, CommandError> {
-    let Wanted::Tasks { tasks, .. } = wanted else { return Ok(None) };
+/// Looks through all spans, where the traces of a task are not known, for the last of its traces.
+fn find_trace_of_task(wanted: &mut Wanted, folder: &Path) -> Result<(), CommandError> {
+    let Wanted::Tasks { tasks, .. } = wanted else { return Ok(()) };
     if !tasks.traces.is_empty() || tasks.since_unix_nano > 0 {
-        return Ok(None);
+        return Ok(());
     }
-    match trace::load(folder) {
-        Ok(loaded) => {
-            let has_it = |trace: &&trace::Trace| tasks.ids.iter().any(|&id| trace::Owners::has_attempt_of(trace, id));
-            tasks.traces.extend(loaded.traces.iter().rev().find(has_it).map(|trace| trace.id));
-            Ok(Some(loaded))
-        }
-        Err(LoadError::Missing { .. }) => Ok(None),
-        Err(error) => Err(CommandError::new(exit::FAILED, error)),
+    match trace::last_trace_of(folder, &tasks.ids) {
+        Ok(found) => tasks.traces.extend(found),
+        Err(LoadError::Missing { .. }) => {}
+        Err(error) => return Err(CommandError::new(exit::FAILED, error)),
     }
+    Ok(())
 }
 
 /// Finds out what is meant.
@@ -352,45 +405,77 @@ fn check_one_trace(
     Err(CommandError::new(exit::USAGE, text))
 }
 
-/// Shows entries, and returns how many lines are approximate.
-fn show(args: &Args, wanted: &Wanted, entries: &[Entry]) -> usize {
-    let is_one_task = matches!(wanted, Wanted::Tasks { tasks, .. } if tasks.ids.len() == 1);
-    let (mut text, mut approximate) = (String::new(), 0);
-    for entry in entries {
-        let is_line = entry.origin != Origin::Record;
-        let is_approximate = entry.is_approximate && is_line;
-        approximate += usize::from(is_approximate);
-        match args.format.format {
-            Format::Json => {
-                let worker_pid = entry.pid.filter(|_| is_line);
-                text.push_str(&report::json_line(&EntryReport { entry, worker_pid }));
+/// The writer of a line: task, attempt, worker and output.
+type Writer = (Option<TaskId>, Option<u32>, Option<u64>, Origin);
+
+/// Entries on their way to standard output.
+struct Shown<'a> {
+    args: &'a Args,
+    /// The writer of the line that was shown last, if it does not end there.
+    open: Option<Writer>,
+    /// Number of lines that may be another task's.
+    approximate: usize,
+}
+
+impl Shown<'_> {
+    fn new(args: &Args) -> Shown<'_> {
+        Shown { args, open: None, approximate: 0 }
+    }
+
+    fn show(&mut self, wanted: &Wanted, entries: &[Entry]) {
+        let is_one_task = matches!(wanted, Wanted::Tasks { tasks, .. } if tasks.ids.len() == 1);
+        let mut text = String::new();
+        for entry in entries {
+            let is_line = entry.origin != Origin::Record;
+            let is_approximate = entry.is_approximate && is_line;
+            self.approximate += usize::from(is_approximate);
+            match self.args.format.format {
+                Format::Json => {
+                    let worker_pid = entry.pid.filter(|_| is_line);
+                    text.push_str(&report::json_line(&EntryReport { entry, worker_pid }));
+                }
+                Format::Text => {
+                    let writer = (entry.task, entry.attempt, entry.worker_id, entry.origin);
+                    let goes_on = self.open.is_some_and(|open| open == writer);
+                    if self.open.is_some() && !goes_on {
+                        text.push('\n');
+                    }
+                    if self.args.times && !goes_on {
+                        text.push_str(&format!("{} ", utc(entry.unix_nano)));
+                    }
+                    if !is_one_task && !goes_on {
+                        text.push_str(&origin(entry));
+                    }
+                    if is_approximate && !goes_on {
+                        text.push_str("~ ");
+                    }
+                    if is_line {
+                        text.push_str(&entry.text);
+                    } else {
+                        text.push_str(&record(entry));
+                    }
+                    self.open = entry.is_partial.then_some(writer);
+                    if self.open.is_none() {
+                        text.push('\n');
+                    }
+                }
             }
-            Format::Text => {
-                if args.times {
-                    text.push_str(&format!("{} ", utc(entry.unix_nano)));
-                }
-                if !is_one_task {
-                    text.push_str(&origin(entry));
-                }
-                if is_approximate {
-                    text.push_str("~ ");
-                }
-                if is_line {
-                    text.push_str(&entry.text);
-                } else {
-                    text.push_str(&record(entry));
-                }
-                text.push('\n');
+        }
+        if !text.is_empty() {
+            match self.args.format.format {
+                Format::Json => report::json(text.trim_end_matches('\n')),
+                Format::Text => report::part(&text),
             }
         }
     }
-    if !text.is_empty() {
-        match args.format.format {
-            Format::Json => report::json(text.trim_end_matches('\n')),
-            Format::Text => report::text(&text),
+
+    /// Ends the last line, and says what was shown that may be of others.
+    fn end(self) {
+        if self.open.is_some() {
+            report::part("\n");
         }
+        say_approximate(self.approximate);
     }
-    approximate
 }
 
 /// Returns the task and the process of an entry, as they stand before its text.

@@ -7,7 +7,7 @@ use std::num::ParseIntError;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError, mpsc};
 use std::time::Duration;
 
 use signal_hook::consts::{SIGINT, SIGTERM};
@@ -16,7 +16,7 @@ use super::super::start::OwnHead;
 use super::super::{CommandError, CommandResult, PlaceArgs, report};
 use super::console::Console;
 use super::reload::Watched;
-use super::tail::Tails;
+use super::tail::{TailLine, Tails};
 use super::{ask, check, deploy, follow, reload, services};
 use crate::driver::{Driver, DriverError};
 use crate::exit;
@@ -240,7 +240,8 @@ fn end_on_signal(mut signals: UnixStream, place: PathBuf, service: String) {
 struct Output {
     folder: PathBuf,
     service: String,
-    tails: Arc<Mutex<Tails>>,
+    /// Files that are to be read too, each with what its lines begin with. A channel, so that nobody who hears of events waits for what is printed.
+    more: mpsc::Sender<(PathBuf, String)>,
     /// Names of the processes, by pid.
     names: Arc<Mutex<HashMap<u32, String>>>,
     has_ended: Arc<AtomicBool>,
@@ -254,29 +255,31 @@ impl Output {
         let mut tails = Tails::default();
         // Other services of this head write there too.
         tails.add_from_end(&folder.join("access.log"));
-        let tails = Arc::new(Mutex::new(tails));
+        let (more, added) = mpsc::channel();
         let has_ended = Arc::new(AtomicBool::new(false));
         let names = Arc::new(Mutex::new(HashMap::new()));
         let mut console = spans_dir.map(|folder| Console::start(&folder, Arc::clone(&names)));
-        let (read, ended) = (Arc::clone(&tails), Arc::clone(&has_ended));
+        let ended = Arc::clone(&has_ended);
         let own = format!(" service={service}");
         let thread = std::thread::spawn(move || {
             let is_others = |line: &str| line.contains(" service=") && !line.ends_with(&own);
             loop {
                 let is_last = ended.load(SeqCst);
-                read.lock().unwrap_or_else(PoisonError::into_inner).take(|prefix, line| match prefix {
-                    "" if is_others(line) => {}
-                    prefix => report::talk(&format!("{prefix}{line}")),
+                added.try_iter().for_each(|(path, prefix): (PathBuf, String)| tails.add(&path, prefix));
+                let has_more = tails.take(|TailLine { prefix, text, .. }| match prefix {
+                    "" if is_others(text) => {}
+                    prefix => report::talk(&format!("{prefix}{text}")),
                 });
                 console.iter_mut().for_each(Console::show);
-                if is_last {
-                    return;
+                match (has_more, is_last) {
+                    (true, _) => {}
+                    (false, true) => return,
+                    (false, false) => std::thread::sleep(INTERVAL),
                 }
-                std::thread::sleep(INTERVAL);
             }
         });
         let (last_event, thread) = (Mutex::new(0), Mutex::new(Some(thread)));
-        Output { folder, service: service.into(), tails, names, has_ended, last_event, thread }
+        Output { folder, service: service.into(), more, names, has_ended, last_event, thread }
     }
 
     fn heard_of(&self, event: &ServiceEvent) {
@@ -289,7 +292,8 @@ impl Output {
             let name = format!("replica-{}-{}-{pid}.log", self.service, replica.replace('#', "-"));
             let prefix = format!("(replica {replica} pid={pid}) ");
             names.insert(*pid, prefix.clone());
-            self.tails.lock().unwrap_or_else(PoisonError::into_inner).add(&self.folder.join(name), prefix);
+            // It reads for as long as this is there.
+            let _ = self.more.send((self.folder.join(name), prefix));
         }
     }
 

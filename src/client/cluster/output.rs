@@ -6,6 +6,7 @@ use std::task::Waker;
 
 use super::{RemoteError, TaskHandle};
 use crate::connection::{Exchange, Follower, TaskOutput};
+use tracer_core::escape::whole_characters;
 use tracer_ipc::protocol::Stream;
 
 /// Bytes of a line that is handed out in pieces if it is longer.
@@ -87,9 +88,12 @@ impl Followed {
         for &byte in bytes {
             let has_ended = byte == b'\n';
             if has_ended || begun.text.len() == LINE_LIMIT {
+                // Behind the end of a line nothing goes on, so nothing is cut there.
+                let length = if has_ended { begun.text.len() } else { whole_characters(&begun.text) };
+                let rest = begun.text.split_off(length);
                 unread.push(&begun);
                 begun.is_shared = is_shared;
-                begun.text.clear();
+                begun.text = rest;
             }
             if !has_ended {
                 begun.text.push(byte);
@@ -220,6 +224,18 @@ mod tests {
         }
         assert_eq!(lines, [("one", 0), ("tw", 0), ("four", 9)].map(|(text, lost)| (text.to_owned(), lost)));
         assert_eq!(followed.lock().lost_in_all, 12);
+    }
+
+    #[test]
+    fn a_long_line_is_cut_between_characters() {
+        let followed = Followed::default();
+        let long = format!("a{}", "é".repeat(LINE_LIMIT));
+        written(&followed, Stream::Stdout, format!("{long}\n").as_bytes());
+        let mut pieces = Vec::new();
+        while let Some(Some(line)) = followed.next(true) {
+            pieces.push(line.text);
+        }
+        assert!(pieces.concat() == long && pieces.len() == 3, "{}", pieces.len());
     }
 
     #[test]

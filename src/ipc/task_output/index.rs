@@ -1,7 +1,8 @@
 //! The index beside a log: which stretch of it which attempt wrote.
 
 use std::fs::File;
-use std::io::{self, Read as _, Seek as _, SeekFrom};
+use std::io;
+use std::os::unix::fs::FileExt as _;
 use std::path::{Path, PathBuf};
 
 use tracer_core::task::TaskId;
@@ -93,30 +94,43 @@ pub fn index_path(log: &Path) -> PathBuf {
     log.with_file_name(name)
 }
 
-/// Reads the records of an index from a position on, and returns the position behind the last whole one. A file that is none, or of another
-/// version, has no records.
-pub fn read_extents(index: &Path, from: u64, mut take: impl FnMut(Extent)) -> io::Result<u64> {
-    let mut file = File::open(index)?;
+/// Reads at most `limit` records of an index, from a position on. A record that is not whole is none, and a file that is no index, or of another
+/// version, has none.
+pub fn extents_at(index: &File, from: u64, limit: usize) -> io::Result<Vec<Extent>> {
     let mut header = [0; INDEX_RECORD];
-    let is_index = match file.read_exact(&mut header) {
-        Ok(()) => header == HEADER,
-        Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => false,
-        Err(error) => return Err(error),
-    };
-    if !is_index {
-        return Ok(0);
+    if fill(index, &mut header, 0)? < INDEX_RECORD || header != HEADER {
+        return Ok(Vec::new());
     }
-    let mut position = from.max(INDEX_RECORD as u64);
-    file.seek(SeekFrom::Start(position))?;
-    let mut reader = io::BufReader::with_capacity(1 << 16, file);
-    let mut record = [0; INDEX_RECORD];
-    loop {
-        match reader.read_exact(&mut record) {
-            Ok(()) => take(Extent::decode(&record)),
-            Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => return Ok(position),
+    let mut bytes = vec![0; limit.max(1) * INDEX_RECORD];
+    let length = fill(index, &mut bytes, from.max(INDEX_RECORD as u64))?;
+    Ok(bytes[..length].as_chunks().0.iter().map(Extent::decode).collect())
+}
+
+/// Reads bytes at a position, as far as there are any, and returns how many.
+fn fill(file: &File, bytes: &mut [u8], at: u64) -> io::Result<usize> {
+    let mut filled = 0;
+    while filled < bytes.len() {
+        match file.read_at(&mut bytes[filled..], at + filled as u64) {
+            Ok(0) => break,
+            Ok(length) => filled += length,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
             Err(error) => return Err(error),
         }
-        position += INDEX_RECORD as u64;
+    }
+    Ok(filled)
+}
+
+/// Reads the records of an index from a position on, and returns the position behind the last whole one.
+pub fn read_extents(index: &Path, from: u64, mut take: impl FnMut(Extent)) -> io::Result<u64> {
+    let file = File::open(index)?;
+    let mut position = from;
+    loop {
+        let extents = extents_at(&file, position, 1 << 10)?;
+        if extents.is_empty() {
+            return Ok(position);
+        }
+        position = position.max(INDEX_RECORD as u64) + (extents.len() * INDEX_RECORD) as u64;
+        extents.into_iter().for_each(&mut take);
     }
 }
 

@@ -1,0 +1,187 @@
+//! The log of one worker, as a stream of lines.
+
+use std::collections::{HashMap, VecDeque};
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::FileExt as _;
+
+use super::lines::Lines;
+use super::{Line, log_of};
+use crate::known_file::{Identity, KnownFile};
+use crate::task_output::{Extent, INDEX_RECORD, extents_at};
+
+/// The least that is read of a log at once.
+const LEAST_WINDOW: usize = 4 << 10;
+
+/// The way in which logs are read.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Reading {
+    /// Lines that have not come to their end are taken too.
+    pub(super) is_last: bool,
+    /// The most bytes of a log that are in memory.
+    pub(super) window: usize,
+    /// The files are left open until they have been read.
+    pub(super) leaves_open: bool,
+}
+
+/// The log of a worker, in parts, as far as it was read.
+#[derive(Debug)]
+pub(super) struct WorkerLog {
+    worker: (u64, u32),
+    /// Position in the index of each part.
+    positions: HashMap<Identity, u64>,
+    /// Parts that have not been read in this round, oldest first.
+    parts: VecDeque<KnownFile>,
+    part: Option<Part>,
+    /// The part that was read last, where it begins in the whole log, and where it has ended until now.
+    last: (Identity, u64, u64),
+    lines: Lines,
+}
+
+/// A part that is being read.
+#[derive(Debug)]
+struct Part {
+    index: KnownFile,
+    /// The index and its log.
+    files: Option<(File, File)>,
+    /// Stretches that were read ahead.
+    extents: VecDeque<Extent>,
+    /// Rest of the stretch at hand.
+    extent: Option<Extent>,
+    /// Bytes of the log, and the offset of the first.
+    window: Vec<u8>,
+    window_offset: u64,
+}
+
+impl WorkerLog {
+    pub(super) fn new(worker: (u64, u32)) -> WorkerLog {
+        WorkerLog {
+            worker,
+            positions: HashMap::new(),
+            parts: VecDeque::new(),
+            part: None,
+            last: ((0, 0), 0, 0),
+            lines: Lines::default(),
+        }
+    }
+
+    /// Begins to read what has come since the last time in these parts.
+    pub(super) fn begin(&mut self, parts: Vec<KnownFile>) {
+        // The inode of a part that is gone may be that of another file soon.
+        self.positions.retain(|identity, _| parts.iter().any(|part| part.identity == *identity));
+        self.part = None;
+        self.parts = parts.into();
+    }
+
+    /// Takes the next line.
+    pub(super) fn take(
+        &mut self,
+        reading: Reading,
+        is_wanted: &mut impl FnMut(&Extent) -> bool,
+    ) -> io::Result<Option<Line>> {
+        loop {
+            if let Some(line) = self.lines.take() {
+                return Ok(Some(line));
+            }
+            if self.part.is_none() {
+                let Some(index) = self.parts.pop_front() else {
+                    self.lines.release_all(reading.is_last);
+                    return Ok(self.lines.take());
+                };
+                if self.last.0 != index.identity {
+                    self.last = (index.identity, self.last.2, self.last.2);
+                }
+                self.part = Some(Part::new(index));
+            }
+            match self.read(reading, is_wanted) {
+                Ok(true) => {}
+                // At its end, or it has gone to make room.
+                Ok(false) => self.part = None,
+                Err(error) if error.kind() == io::ErrorKind::NotFound => self.part = None,
+                Err(error) => return Err(error),
+            }
+        }
+    }
+
+    /// Reads a piece of the part at hand. False if there is no more.
+    fn read(&mut self, reading: Reading, is_wanted: &mut impl FnMut(&Extent) -> bool) -> io::Result<bool> {
+        let Some(part) = &mut self.part else { return Ok(false) };
+        let (_, start, end) = &mut self.last;
+        while part.extent.is_none() {
+            let position = self.positions.entry(part.index.identity).or_default();
+            if part.extents.is_empty() && !part.read_index(*position, reading)? {
+                return Ok(false);
+            }
+            if let Some(extent) = part.extents.pop_front() {
+                *position = (*position).max(INDEX_RECORD as u64) + INDEX_RECORD as u64;
+                *end = (*end).max(*start + extent.offset + u64::from(extent.length));
+                part.extent = Some(extent).filter(|extent| extent.length > 0 && is_wanted(extent));
+                self.lines.release(*start + extent.offset);
+            }
+        }
+        let Some(mut extent) = part.extent.take() else { return Ok(true) };
+        let inode = part.index.identity.1;
+        let bytes = part.bytes(&extent, reading)?;
+        let length = memchr::memchr(b'\n', bytes).map_or(bytes.len(), |at| at + 1);
+        self.lines.put(&extent, self.worker, inode, *start + extent.offset, &bytes[..length]);
+        extent.offset += length as u64;
+        extent.length -= u32::try_from(length).unwrap_or(extent.length);
+        self.lines.release(*start + extent.offset);
+        part.extent = Some(extent).filter(|extent| extent.length > 0);
+        if !reading.leaves_open {
+            part.files = None;
+        }
+        Ok(true)
+    }
+}
+
+impl Part {
+    fn new(index: KnownFile) -> Part {
+        Part { index, files: None, extents: VecDeque::new(), extent: None, window: Vec::new(), window_offset: 0 }
+    }
+
+    fn files(&mut self) -> io::Result<&(File, File)> {
+        if self.files.is_none() {
+            let log = |index: &std::path::Path| File::open(log_of(index).ok_or(io::ErrorKind::NotFound)?.0);
+            self.files = Some(self.index.open_with(log)?);
+        }
+        self.files.as_ref().ok_or_else(|| io::ErrorKind::NotFound.into())
+    }
+
+    /// Reads stretches ahead. False if there are no more.
+    fn read_index(&mut self, position: u64, reading: Reading) -> io::Result<bool> {
+        let (index, _) = self.files()?;
+        self.extents = extents_at(index, position, reading.window / INDEX_RECORD / 2)?.into();
+        if !reading.leaves_open {
+            self.files = None;
+        }
+        Ok(!self.extents.is_empty())
+    }
+
+    /// Returns the next bytes of a stretch, at least one.
+    fn bytes(&mut self, extent: &Extent, reading: Reading) -> io::Result<&[u8]> {
+        let end = self.window_offset + self.window.len() as u64;
+        if !(self.window_offset..end).contains(&extent.offset) {
+            let least = LEAST_WINDOW.min(reading.window);
+            let mut window = std::mem::take(&mut self.window);
+            window.resize((extent.length as usize).clamp(least, reading.window), 0);
+            let (_, log) = self.files()?;
+            let length = loop {
+                match log.read_at(&mut window, extent.offset) {
+                    Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                    read => break read?,
+                }
+            };
+            if length == 0 {
+                let path = log_of(&self.index.path).map(|(log, _)| log).unwrap_or_default();
+                let text = format!("`{}` is shorter than its index says", path.display());
+                return Err(io::Error::new(io::ErrorKind::UnexpectedEof, text));
+            }
+            window.truncate(length);
+            (self.window, self.window_offset) = (window, extent.offset);
+        }
+        let from = usize::try_from(extent.offset - self.window_offset).unwrap_or_default();
+        let length = (self.window.len() - from).min(extent.length as usize);
+        Ok(&self.window[from..from + length])
+    }
+}
