@@ -273,7 +273,21 @@ impl Fixture {
             self.says(replica, ReplicaReport::Answered { order, failure: None });
             return true;
         }
+        if let Some((replica, order)) = self.trial_of_health() {
+            self.says(replica, ReplicaReport::Answered { order, failure: None });
+            return true;
+        }
         false
+    }
+
+    /// The question to a replica whether it is well with the settings that it has just taken, if it was asked.
+    fn trial_of_health(&mut self) -> Option<(WorkerId, u64)> {
+        let replicas = self.services.all.get("shop").into_iter().flat_map(|served| &served.replicas);
+        let mut trials =
+            replicas.filter_map(|(id, replica)| Some((*id, replica.trial.filter(|of| of.asks_health)?.order)));
+        let trial = trials.find(|trial| self.world.health.contains(trial))?;
+        self.world.health.retain(|asked| *asked != trial);
+        Some(trial)
     }
 
     /// The head dies, with all that its processes have said and it has not heard, and another one goes on.
@@ -737,7 +751,7 @@ fn without_room_for_a_further_replica_it_is_said_what_is_short_and_tried_again()
 }
 
 #[test]
-fn a_replica_that_does_not_answer_or_is_not_well_is_replaced() {
+fn a_replica_that_does_not_answer_is_killed_and_one_that_is_not_well_serves_until_another_one_does() {
     let mut fixture = Fixture::default();
     let mut spec = service(&[("app", "shop:app", 1)]);
     spec.applications[0].deployments[0].health_check_period = Duration::from_secs(2);
@@ -757,9 +771,13 @@ fn a_replica_that_does_not_answer_or_is_not_well_is_replaced() {
         let (asked, order) = fixture.world.health.pop().expect("it is asked");
         assert_eq!(asked, second);
         fixture.says(second, ReplicaReport::Answered { order, failure: Some("out of tokens".into()) });
-        assert_eq!(fixture.world.killed.contains(&second), times == 3);
+        assert_eq!(fixture.all_replicas(Stage::Starting).len(), usize::from(times == 3), "its successor");
+        assert_eq!((fixture.all_replicas(Stage::Serving), fixture.world.killed.len()), (vec![second], 0));
     }
+    assert_eq!(fixture.state(), ServiceState::Degraded);
+    assert!(fixture.report().warnings[0].ends_with("3 times in a row that it is not well: out of tokens"));
     fixture.settle(|_| true);
+    assert!(!fixture.world.replicas.contains_key(&second), "it has drained");
     fixture.wait(Duration::from_secs(1));
     fixture.settle(|_| true);
     assert_eq!(fixture.world.ready.len(), 1);
@@ -830,6 +848,125 @@ fn a_replica_that_does_not_take_settings_gets_back_those_that_it_had_and_serves_
     assert_eq!((&fixture.world.replicas, &fixture.world.ready), (&before.0, &before.1));
     let replicas = fixture.services.all["shop"].replicas.values();
     assert!(replicas.into_iter().all(|replica| replica.deployment.user_config == Some(1.into())));
+}
+
+/// A service with so many replicas whose settings can be changed while they run.
+fn configured(replicas: u32, config: u8) -> Service {
+    let mut spec = service(&[("app", "shop:app", replicas)]);
+    spec.applications[0].deployments[0].user_config = Some(config.into());
+    spec.applications[0].deployments[0].health_check_period = Duration::from_secs(2);
+    spec
+}
+
+#[test]
+fn settings_are_tried_by_one_replica_after_the_other_and_each_is_to_be_well_with_them() {
+    let mut fixture = Fixture::default();
+    fixture.deploy(configured(2, 1));
+    fixture.settle(|_| true);
+    let before = (fixture.world.replicas.clone(), fixture.world.ready.clone());
+    fixture.deploy(configured(2, 2));
+    assert_eq!(fixture.world.orders.len(), 1, "the other one has its settings still");
+    let (first, order) = fixture.world.orders.pop().expect("it is given them");
+    fixture.says(first, ReplicaReport::Answered { order, failure: None });
+    assert!(fixture.world.orders.is_empty(), "it is asked whether it is well first");
+    let (asked, order) = fixture.trial_of_health().expect("it is asked");
+    assert_eq!(asked, first);
+    fixture.says(first, ReplicaReport::Answered { order, failure: None });
+    let (second, order) = fixture.world.orders.pop().expect("it is given them");
+    assert_ne!(second, first);
+    fixture.says(second, ReplicaReport::Answered { order, failure: None });
+    let (_, order) = fixture.trial_of_health().expect("it is asked");
+    fixture.says(second, ReplicaReport::Answered { order, failure: Some("too hot".into()) });
+    let reason = format!("replica {} is not well with its `user_config`: too hot", before.0[&second]);
+    assert_eq!(*fixture.last_news_of_rollouts(), ServiceNews::RolloutFailed { version: 2, reason });
+    assert_eq!(fixture.world.orders.len(), 2, "both get back what they had");
+    fixture.settle(|_| true);
+    assert_eq!((&fixture.world.replicas, &fixture.world.ready), (&before.0, &before.1));
+    let replicas = fixture.services.all["shop"].replicas.values();
+    assert!(replicas.into_iter().all(|replica| replica.deployment.user_config == Some(1.into())));
+    fixture.deploy(configured(2, 3));
+    fixture.settle(|_| true);
+    assert_eq!(*fixture.last_news_of_rollouts(), ServiceNews::RolledOut { version: 3 });
+    assert_eq!((&fixture.world.replicas, &fixture.world.ready), (&before.0, &before.1));
+}
+
+#[test]
+fn a_replica_that_refuses_what_it_had_or_says_nothing_is_replaced_and_never_killed() {
+    for answers in [true, false] {
+        let mut fixture = Fixture::default();
+        fixture.deploy(configured(2, 1));
+        fixture.settle(|_| true);
+        let before = fixture.world.replicas.clone();
+        fixture.deploy(configured(2, 2));
+        let (first, order) = fixture.world.orders.pop().expect("it is given them");
+        if answers {
+            fixture.says(first, ReplicaReport::Answered { order, failure: Some("no".into()) });
+            let (again, order) = fixture.world.orders.pop().expect("it is given those that it had");
+            assert_eq!(again, first);
+            fixture.says(first, ReplicaReport::Answered { order, failure: Some("nor these".into()) });
+        } else {
+            let limit = fixture.services.all["shop"].replicas[&first].deployment.start_timeout;
+            fixture.world.now += limit.as_nanos() as u64;
+            for (replica, order) in std::mem::take(&mut fixture.world.health) {
+                fixture.says(replica, ReplicaReport::Answered { order, failure: None });
+            }
+            fixture.turn();
+        }
+        assert!(matches!(fixture.last_news_of_rollouts(), ServiceNews::RolloutFailed { version: 2, .. }));
+        assert_eq!((fixture.world.ready.len(), fixture.world.killed.len()), (2, 0), "both serve");
+        fixture.settle(|_| true);
+        assert!(!fixture.world.replicas.contains_key(&first), "another one is in its place");
+        assert_eq!((fixture.world.ready.len(), fixture.state()), (2, ServiceState::Running));
+        assert_eq!(before.keys().filter(|id| fixture.world.replicas.contains_key(id)).count(), 1);
+    }
+}
+
+#[test]
+fn replicas_that_are_not_well_serve_until_others_do_and_go_one_by_one_where_there_is_no_room() {
+    for room in [None, Some(4), Some(3)] {
+        let mut fixture = Fixture::default();
+        fixture.services.room = room;
+        fixture.deploy(configured(3, 1));
+        fixture.settle(|_| true);
+        let before = fixture.world.replicas.clone();
+        for _ in 0..3 {
+            fixture.wait(Duration::from_secs(2));
+            for (replica, order) in std::mem::take(&mut fixture.world.health) {
+                fixture.says(replica, ReplicaReport::Answered { order, failure: Some("it is sick".into()) });
+            }
+        }
+        let least = if room == Some(3) { 2 } else { 3 };
+        for _ in 0..1000 {
+            assert!(fixture.world.ready.len() >= least && fixture.world.killed.is_empty(), "room {room:?}");
+            assert!(room.is_none_or(|room| fixture.world.replicas.len() <= room), "room {room:?}");
+            if fixture.step(&|_| true) {
+                continue;
+            }
+            if !before.keys().any(|id| fixture.world.replicas.contains_key(id)) {
+                break;
+            }
+            // Each one that is lost soon after another has its successor after a pause.
+            fixture.wait(Duration::from_millis(100));
+        }
+        assert_eq!((fixture.world.ready.len(), fixture.state()), (3, ServiceState::Running), "room {room:?}");
+    }
+}
+
+#[test]
+fn a_replica_that_joins_while_settings_change_has_them_before_it_serves() {
+    let mut fixture = Fixture::default();
+    fixture.deploy(configured(2, 1));
+    fixture.settle(|_| true);
+    let gone = fixture.all_replicas(Stage::Serving)[0];
+    fixture.deploy(configured(2, 2));
+    fixture.exits(gone, "was killed by SIGKILL (signal 9)");
+    let late = fixture.all_replicas(Stage::Starting)[0];
+    fixture.settle(|replica| replica != late);
+    fixture.settle(|_| true);
+    let served = &fixture.services.all["shop"];
+    assert_eq!(served.serving.as_ref().map(|serving| serving.number), Some(2));
+    assert!(served.replicas.values().all(|replica| replica.deployment.user_config == Some(2.into())));
+    assert_eq!(fixture.world.ready.len(), 2);
 }
 
 #[test]
@@ -1108,6 +1245,10 @@ enum Step {
     Fails(u8),
     /// A replica does not take what it was configured with.
     Declines,
+    /// A replica has taken it, and is not well with it.
+    IsNotWell,
+    /// All that are asked whether they are well say no, for so many times.
+    AreNotWell(u8),
     Waits(u16),
     ShutDown,
 }
@@ -1119,6 +1260,8 @@ fn step() -> impl Strategy<Value = Step> {
         3 => any::<u8>().prop_map(Step::Dies),
         1 => any::<u8>().prop_map(Step::Fails),
         1 => Just(Step::Declines),
+        1 => Just(Step::IsNotWell),
+        1 => (1u8..5).prop_map(Step::AreNotWell),
         2 => (0u16..20_000).prop_map(Step::Waits),
         1 => Just(Step::ShutDown),
     ]
@@ -1180,6 +1323,20 @@ proptest! {
                     is_loss = true;
                     if let Some((replica, order)) = fixture.world.orders.pop() {
                         fixture.says(replica, ReplicaReport::Answered { order, failure: Some("no".into()) });
+                    }
+                }
+                Step::IsNotWell => {
+                    if let Some((replica, order)) = fixture.trial_of_health() {
+                        fixture.says(replica, ReplicaReport::Answered { order, failure: Some("no".into()) });
+                    }
+                }
+                Step::AreNotWell(times) => {
+                    is_loss = true;
+                    for _ in 0..times {
+                        fixture.wait(Duration::from_secs(10));
+                        for (replica, order) in std::mem::take(&mut fixture.world.health) {
+                            fixture.says(replica, ReplicaReport::Answered { order, failure: Some("no".into()) });
+                        }
                     }
                 }
                 Step::Waits(ms) => {

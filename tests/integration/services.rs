@@ -236,6 +236,45 @@ fn a_version_that_panics_is_ill_or_hangs_is_not_served_and_the_one_before_it_is(
 }
 
 #[test]
+fn settings_that_live_replicas_refuse_or_are_not_well_with_are_not_served_and_lose_no_request() {
+    let cluster = Cluster::untraced();
+    let with = |temperature: f64| {
+        format!(
+            "num_replicas = 3\n[[applications]]\nname = \"model\"\nroute_prefix = \"/model\"\nimport_path = \"shop:Model\"\n\
+             [[applications.deployments]]\nimport_path = \"shop:Model\"\narguments = [\"/m/7\"]\nnum_replicas = 2\n\
+             health_check_period = \"200ms\"\nuser_config = {{ temperature = {temperature:?} }}"
+        )
+    };
+    deploy(&cluster, &with(0.5)).success();
+    let (url, before) = (url(&cluster), pids(&status(&cluster), "replicas"));
+    let temperature = |client: &mut Client| {
+        let body = "POST /model HTTP/1.1\r\nhost: shop\r\ncontent-type: text/plain\r\ncontent-length: 1\r\n\r\nx";
+        client.0.get_mut().write_all(body.as_bytes()).and_then(|()| read_answer(&mut client.0, false))
+    };
+    let mut client = Client::connect(&url).expect("it is served");
+    for (refused, said) in [(150.0, "is not well with its `user_config`"), (-1.0, "does not take its `user_config`")] {
+        deploy(&cluster, &with(refused))
+            .status(1)
+            .stderr_contains("could not be rolled out, and version 1 is served on: replica Model#")
+            .stderr_contains(said);
+        // Each has what it had, after as many questions as a replica may say no to.
+        for _ in 0..20 {
+            let answer = temperature(&mut client).expect("it answers");
+            assert_eq!(answer.status, 200, "{}", answer.text());
+        }
+        wait_until("all have what they had", || {
+            (0..8).all(|_| temperature(&mut client).expect("it answers").text().contains("0.5")).then_some(())
+        });
+        let report = status(&cluster);
+        assert_eq!((pids(&report, "replicas"), &report["version"]), (before.clone(), &1.into()));
+        assert_eq!((&report["state"], &report["deployments"][1]["lost"]), (&"running".into(), &0.into()), "{report}");
+    }
+    deploy(&cluster, &with(7.5)).success();
+    assert!(temperature(&mut client).expect("it answers").text().contains("7.5"));
+    assert_eq!(pids(&status(&cluster), "replicas"), before);
+}
+
+#[test]
 fn a_replica_whose_loop_hangs_is_found_by_its_health_check_and_replaced() {
     let cluster = Cluster::untraced();
     let text = "name = \"shop\"\n[http]\naddress = \"127.0.0.1:0\"\n[[applications]]\nimport_path = \"handlers:misbehaving\"\n\

@@ -330,7 +330,9 @@ pub fn on_replica_report(
             replica.reason.get_or_insert(reason);
             replica.kill_at_ns.get_or_insert(now.monotonic_ns + FAILED_LIMIT_NS);
         }
-        ReplicaReport::Answered { order, failure } => on_answer(served, effects, (&name, process), order, failure),
+        ReplicaReport::Answered { order, failure } => {
+            on_answer(services, effects, (&name, process), order, failure, now);
+        }
         // Its end follows.
         ReplicaReport::Drained => {}
     }
@@ -341,24 +343,17 @@ const FAILED_LIMIT_NS: u64 = 5_000_000_000;
 
 /// Notes that a replica has answered an order.
 fn on_answer(
-    served: &mut Served,
+    services: &mut Services,
     effects: &mut impl ServiceEffects,
-    (service, process): (&str, WorkerId),
+    (name, process): (&str, WorkerId),
     order: u64,
     failure: Option<String>,
+    now: Now,
 ) {
+    let Some(served) = services.all.get_mut(name) else { return };
     let Some(replica) = served.replicas.get_mut(&process) else { return };
-    if replica.configuring == Some(order) {
-        replica.configuring = None;
-        let Some(failure) = failure else { return };
-        let reason = format!("replica {} does not take its `user_config`: {failure}", replica.name);
-        match &mut served.rollout {
-            // It gets back those that it had, with all others.
-            Some(rollout) => drop(rollout.failure.get_or_insert(reason)),
-            // What it has now nobody knows: it is replaced.
-            None => give_up_replica(served, effects, (service, process), reason),
-        }
-        return;
+    if replica.trial.is_some_and(|trial| trial.order == order) {
+        return rollout::on_tried(served, effects, process, (failure, &mut services.last_order), now);
     }
     if replica.health.asked.is_some_and(|(asked, _)| asked == order) {
         replica.health.asked = None;
@@ -369,7 +364,7 @@ fn on_answer(
         replica.health.unwell += 1;
         if replica.health.unwell >= UNWELL_LIMIT {
             let reason = format!("it said {UNWELL_LIMIT} times in a row that it is not well: {failure}");
-            give_up_replica(served, effects, (service, process), reason);
+            rollout::replace(served, process, reason);
         }
     }
 }

@@ -1,6 +1,6 @@
 //! Comparison of a replica with what a version wants of it.
 
-use super::replica::Replica;
+use super::replica::{Replica, Stage};
 use super::service::{Served, deployments, traces_alike};
 use tracer_core::count::Count;
 use tracer_core::task::WorkerId;
@@ -24,7 +24,7 @@ pub(super) fn fits(replica: &Replica, wanted: &Deployment) -> bool {
 pub(super) fn kept(served: &Served, service: &Service, is_meant: impl Fn(WorkerId) -> bool) -> Vec<WorkerId> {
     let mut left: Vec<u32> = deployments(service).map(|(_, deployment)| deployment.num_replicas).collect();
     let mut candidates: Vec<_> =
-        served.replicas.iter().filter(|(id, replica)| replica.is_live() && is_meant(**id)).collect();
+        served.replicas.iter().filter(|(id, replica)| replica.is_fit() && is_meant(**id)).collect();
     candidates.sort_by_key(|(id, replica)| (std::cmp::Reverse((replica.stage(), replica.ongoing)), **id));
     let keep = |(id, replica): (&WorkerId, &Replica)| {
         let is_its = |of: &str, name: &str| of == replica.application && name == replica.deployment.name;
@@ -35,6 +35,21 @@ pub(super) fn kept(served: &Served, service: &Service, is_meant: impl Fn(WorkerI
         stays.then_some(*id)
     };
     candidates.into_iter().filter_map(keep).collect()
+}
+
+/// Returns the replicas that are not as they should be and serve on, because those that are to take their places do not serve yet.
+pub(super) fn unreplaced(served: &Served, service: &Service, kept: &[WorkerId]) -> Vec<WorkerId> {
+    let of_one = |(application, wanted)| {
+        let own = served.replicas.iter().filter(move |(_, replica): &(_, &Replica)| replica.is_of(application, wanted));
+        let serving =
+            own.clone().filter(|(id, replica)| replica.stage() == Stage::Serving && kept.contains(id)).count();
+        let fits = |replica: &Replica| fits(replica, wanted) && traces_alike(&replica.tracing, &service.tracing);
+        let unfit = own.filter(|(id, replica)| {
+            replica.is_live() && replica.unfit.is_some() && !served.is_new(**id) && fits(replica)
+        });
+        unfit.map(|(id, _)| *id).take((wanted.num_replicas as usize).saturating_sub(serving)).collect::<Vec<_>>()
+    };
+    deployments(service).flat_map(of_one).collect()
 }
 
 /// Returns the number of missing replicas of each deployment beside those that stay, in the order of the service.

@@ -177,7 +177,7 @@ pub(super) fn drain_replica(
     }
 }
 
-/// Kills a replica of which nothing good is to be expected, and says why.
+/// Kills a replica that does not answer or has broken, and says why.
 pub(super) fn give_up_replica(
     served: &mut Served,
     effects: &mut impl ServiceEffects,
@@ -294,7 +294,7 @@ pub(super) fn on_replica_exit(
     services.by_process.remove(&process);
     let Some(served) = services.all.get_mut(service) else { return };
     let Some(mut replica) = served.replicas.remove(&process) else { return };
-    let was_to_end = replica.stage() == Stage::Draining && replica.reason.is_none();
+    let was_to_end = replica.stage() == Stage::Draining && replica.reason.is_none() && replica.unfit.is_none();
     replica.advance(Event::Exited);
     effects.set_gone(service, replica.place);
     for (proxy, _) in served.proxies.iter().filter(|(proxy, _)| replica.joined.contains(proxy)) {
@@ -305,7 +305,7 @@ pub(super) fn on_replica_exit(
         served.tell(ServiceNews::ReplicaEnded { replica: name, pid: replica.pid }, now);
         return;
     }
-    let reason = match replica.reason {
+    let reason = match replica.reason.or(replica.unfit) {
         Some(reason) => reason,
         None => format!("it {cause}"),
     };

@@ -15,7 +15,7 @@ use std::collections::BTreeSet;
 
 use tracer_core::task::WorkerId;
 use tracer_ipc::replica_table::ReplicaState;
-use tracer_ipc::serving::{Deployment, ServiceTracing};
+use tracer_ipc::serving::{Application, Deployment, ServiceTracing};
 
 /// Stage of a replica's life.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, serde::Serialize, serde::Deserialize)]
@@ -129,8 +129,10 @@ pub(super) struct Replica {
     pub(super) health: Health,
     /// True if nobody knows whether it has the settings that it was given: their order was a head's that is gone.
     pub(super) is_config_uncertain: bool,
-    /// The order by which it is being configured.
-    pub(super) configuring: Option<u64>,
+    /// Its settings that are being tried.
+    pub(super) trial: Option<Trial>,
+    /// Reason why another one is to take its place. Until that serves, this one does.
+    pub(super) unfit: Option<String>,
     /// Time at which it is killed, if it is still there.
     pub(super) kill_at_ns: Option<u64>,
     /// Reason of its end, as far as it was heard before its process ended.
@@ -146,6 +148,16 @@ pub(super) struct Said {
     pub hook_failure: Option<String>,
     /// Name of the version of its module.
     pub module_version: Option<String>,
+}
+
+/// Settings on trial: a replica is asked to take them, and those of a version on its way also whether it is well with them.
+#[derive(Clone, Copy, Debug, serde::Serialize, serde::Deserialize)]
+pub(super) struct Trial {
+    /// The order that is not answered, with when it is late.
+    pub(super) order: u64,
+    pub(super) late_ns: u64,
+    /// True once it has taken them, and is asked whether it is well.
+    pub(super) asks_health: bool,
 }
 
 /// Questions to a replica whether it is well.
@@ -187,7 +199,8 @@ impl Replica {
             said: Said::default(),
             health: Health::default(),
             is_config_uncertain: false,
-            configuring: None,
+            trial: None,
+            unfit: None,
             kill_at_ns: None,
             reason: None,
         }
@@ -205,7 +218,7 @@ impl Replica {
             (Stage::Serving, ReplicaState::Draining) => Stage::Draining,
             (stage, _) => stage,
         };
-        self.is_config_uncertain |= self.configuring.take().is_some();
+        self.is_config_uncertain |= self.trial.take().is_some();
         let period = u64::try_from(self.deployment.health_check_period.as_nanos()).unwrap_or(u64::MAX);
         self.health = Health { next_ns: now_ns.saturating_add(period), ..Health::default() };
     }
@@ -213,6 +226,16 @@ impl Replica {
     /// Returns whether it is there to stay, as far as is known.
     pub(super) fn is_live(&self) -> bool {
         matches!(self.stage, Stage::Starting | Stage::Ready | Stage::Serving)
+    }
+
+    /// Returns whether it is one of a deployment.
+    pub(super) fn is_of(&self, application: &Application, deployment: &Deployment) -> bool {
+        self.application == application.name && self.deployment.name == deployment.name
+    }
+
+    /// Returns whether it is there to stay and no other one is to take its place.
+    pub(super) fn is_fit(&self) -> bool {
+        self.is_live() && self.unfit.is_none()
     }
 
     /// Returns whether lanes lead to it, or are to.

@@ -67,6 +67,10 @@ fn warnings(served: &Served, now: Now) -> Vec<String> {
             "replicas die one after the other, the next is started in {pause}; the last was {replica}: {reason}"
         ));
     }
+    let unfit = served.replicas.values().filter_map(|replica| Some((&replica.name, replica.unfit.as_ref()?)));
+    warnings.extend(
+        unfit.map(|(name, reason)| format!("replica {name} serves on until another one can take its place: {reason}")),
+    );
     let short = served.scales.iter().filter_map(|((_, name), scale)| Some((name, scale.short.as_ref()?)));
     let short = short.map(|(name, short)| (name, short.lines().next().unwrap_or_default()));
     warnings.extend(short.map(|(name, short)| {
@@ -112,7 +116,7 @@ fn of_deployments(
             autoscaling: deployment.autoscaling,
             short: served.scales.get(&key).and_then(|scale| scale.short.clone()),
             max_ongoing_requests: deployment.ongoing_limit(),
-            ready: replicas().filter(|replica| replica.stage() == Stage::Serving).count() as u32,
+            ready: replicas().filter(|replica| replica.stage() == Stage::Serving && replica.is_fit()).count() as u32,
             ongoing: replicas().map(|replica| ongoing(name, replica, effects)).sum(),
             waiting: index.map_or(0, |index| effects.waiting(name, index)),
             lost: index.and_then(|index| served.deaths.get(&index)).map_or(0, |deaths| deaths.total),

@@ -5,13 +5,13 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::effects::ServiceEffects;
 use super::plan::{kept, missing};
 use super::processes::{configure_proxies, drain_proxy, drain_replica, publish, refresh, start_proxy, start_replica};
-use super::replica::{Event, Replica, Stage};
+use super::replica::{Event, Replica, Stage, Trial};
 use super::scaling;
 use super::service::{Phase, ProxyStage, Rollout, Served, Services, Version, after, deployments, find};
 use crate::state::Now;
 use tracer_core::task::WorkerId;
 use tracer_ipc::protocol::ServiceNews;
-use tracer_ipc::serving::Service;
+use tracer_ipc::serving::{Deployment, ReplicaOrder, Service};
 
 /// Limit of time of each phase, in nanoseconds, beside that of the replicas which start in it.
 pub(super) const READY_LIMIT_NS: u64 = 300_000_000_000;
@@ -68,9 +68,7 @@ pub(super) fn go_on(services: &mut Services, effects: &mut impl ServiceEffects, 
         let phase = rollout.phase;
         let is_done = match phase {
             Phase::Starting => are_all_ready(served, &service),
-            Phase::Configuring => {
-                !kept(served, &service, |_| true).iter().any(|id| served.replicas[id].configuring.is_some())
-            }
+            Phase::Configuring => has_configured(served, effects, &service, &mut services.last_order, now),
             Phase::Switching => has_switched(served, effects, &service),
         };
         if !is_done {
@@ -80,7 +78,7 @@ pub(super) fn go_on(services: &mut Services, effects: &mut impl ServiceEffects, 
             }
         }
         match phase {
-            Phase::Starting => configure_kept(served, effects, &service, &mut services.last_order),
+            Phase::Starting => set_phase(served, Phase::Configuring),
             Phase::Configuring => switch(served, effects, &service, now),
             Phase::Switching => return commit(served, effects, now),
         }
@@ -134,12 +132,23 @@ fn are_all_ready(served: &Served, service: &Service) -> bool {
     is_up && new().all(|replica| replica.has_handler()) && new().chain(old).all(|replica| served.has_lanes(replica))
 }
 
-/// Gives replicas that stay their new settings.
-fn configure_kept(served: &mut Served, effects: &mut impl ServiceEffects, service: &Service, last_order: &mut u64) {
-    for id in kept(served, service, |_| true) {
-        configure(served, effects, service, id, last_order);
+/// Gives replicas that stay their new settings, one after the other, so that the first that is refused has changed no other. Returns whether all have them.
+fn has_configured(
+    served: &mut Served,
+    effects: &mut impl ServiceEffects,
+    service: &Service,
+    last_order: &mut u64,
+    now: Now,
+) -> bool {
+    let stay = kept(served, service, |_| true);
+    let is_tried = |served: &Served| stay.iter().any(|id| served.replicas[id].trial.is_some());
+    for id in &stay {
+        if is_tried(served) {
+            break;
+        }
+        configure(served, effects, service, (*id, last_order), now);
     }
-    set_phase(served, Phase::Configuring);
+    !is_tried(served)
 }
 
 /// Gives a replica the `user_config` of a version, if it has another.
@@ -147,18 +156,95 @@ pub(super) fn configure(
     served: &mut Served,
     effects: &mut impl ServiceEffects,
     service: &Service,
-    id: WorkerId,
-    last_order: &mut u64,
+    (id, last_order): (WorkerId, &mut u64),
+    now: Now,
 ) {
     let Some(replica) = served.replicas.get_mut(&id) else { return };
     let Some((_, wanted)) = find(service, &replica.application, &replica.deployment.name) else { return };
     let is_other = replica.deployment.user_config != wanted.user_config || replica.is_config_uncertain;
-    if is_other && replica.has_handler() && replica.configuring.is_none() {
+    if is_other && replica.has_handler() && replica.trial.is_none() {
         replica.is_config_uncertain = false;
         *last_order += 1;
-        replica.configuring = Some(*last_order);
+        let late_ns = after(now, replica.deployment.start_timeout);
+        replica.trial = Some(Trial { order: *last_order, late_ns, asks_health: false });
         replica.deployment.user_config.clone_from(&wanted.user_config);
         effects.configure_replica(id, *last_order, wanted);
+    }
+}
+
+/// Returns whether the settings that a replica was given last are those of a version.
+fn has_settings_of(replica: &Replica, service: &Service) -> bool {
+    let wanted = find(service, &replica.application, &replica.deployment.name);
+    wanted.is_some_and(|(_, wanted)| wanted.user_config == replica.deployment.user_config)
+}
+
+/// Notes that a replica has answered to settings on trial. Those of a version on its way it is to be well with, too; when it refuses them the version
+/// is given up, and it gets back those that it had.
+pub(super) fn on_tried(
+    served: &mut Served,
+    effects: &mut impl ServiceEffects,
+    id: WorkerId,
+    (failure, last_order): (Option<String>, &mut u64),
+    now: Now,
+) {
+    let Some(replica) = served.replicas.get_mut(&id) else { return };
+    let Some(trial) = replica.trial.take() else { return };
+    let trying = served
+        .rollout
+        .as_mut()
+        .filter(|rollout| rollout.phase == Phase::Configuring && has_settings_of(replica, &rollout.version.service));
+    match (failure, trying) {
+        (None, Some(rollout)) if !trial.asks_health && rollout.failure.is_none() => {
+            *last_order += 1;
+            let late_ns = after(now, replica.deployment.start_timeout);
+            replica.trial = Some(Trial { order: *last_order, late_ns, asks_health: true });
+            effects.order_replica(id, ReplicaOrder::Health { order: *last_order });
+        }
+        (None, _) => replica.health.unwell = 0,
+        (Some(failure), Some(rollout)) => {
+            replica.is_config_uncertain = true;
+            let said = if trial.asks_health { "is not well with" } else { "does not take" };
+            let reason = format!("replica {} {said} its `user_config`: {failure}", replica.name);
+            rollout.failure.get_or_insert(reason);
+        }
+        (Some(failure), None) => {
+            let serving = served.serving.as_ref();
+            // Other settings are on their way to it if these are not those that are served.
+            replica.is_config_uncertain = true;
+            if serving.is_some_and(|serving| has_settings_of(replica, &serving.service)) && served.rollout.is_none() {
+                // It refuses what all others have.
+                let reason = format!("it does not take its `user_config`: {failure}");
+                replace(served, id, reason);
+            }
+        }
+    }
+}
+
+/// Gives up settings on trial to which a replica says nothing: what it has nobody knows.
+pub(super) fn give_up_late_trials(served: &mut Served, now: Now) {
+    let is_late = |replica: &Replica| replica.trial.is_some_and(|trial| trial.late_ns <= now.monotonic_ns);
+    let late: Vec<_> = served.replicas.iter().filter(|(_, replica)| is_late(replica)).map(|(id, _)| *id).collect();
+    for id in late {
+        let Some(replica) = served.replicas.get_mut(&id) else { continue };
+        replica.trial = None;
+        replica.is_config_uncertain = true;
+        let limit = replica.deployment.start_timeout.as_secs_f64();
+        let reason = format!("did not answer to its `user_config` within {limit} s");
+        if let Some(rollout) = served.rollout.as_mut().filter(|rollout| rollout.phase == Phase::Configuring) {
+            rollout.failure.get_or_insert(format!("replica {} {reason}", replica.name));
+        }
+        replace(served, id, format!("it {reason}"));
+    }
+}
+
+/// Has another replica take the place of one that lives and answers, and is not as it should be. A version on its way is given up if it is one of that.
+pub(super) fn replace(served: &mut Served, id: WorkerId, reason: String) {
+    let Some(replica) = served.replicas.get_mut(&id) else { return };
+    match &mut served.rollout {
+        Some(rollout) if rollout.replicas.contains(&id) => {
+            rollout.failure.get_or_insert(format!("replica {}: {reason}", replica.name));
+        }
+        _ => drop(replica.unfit.get_or_insert(reason)),
     }
 }
 
@@ -227,7 +313,9 @@ fn commit(served: &mut Served, effects: &mut impl ServiceEffects, now: Now) {
     for id in kept(served, service, |_| true) {
         let Some(replica) = served.replicas.get_mut(&id) else { continue };
         let Some((_, wanted)) = find(service, &replica.application, &replica.deployment.name) else { continue };
-        replica.deployment.clone_from(wanted);
+        // One that was not asked to take its settings is asked in the next turn.
+        let user_config = replica.deployment.user_config.take();
+        replica.deployment = Deployment { user_config, ..wanted.clone() };
         if replica.stage() == Stage::Serving {
             effects.set_limit(&service.name, replica.place, wanted.ongoing_limit());
         }

@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use super::effects::ServiceEffects;
 use super::replica::Stage;
 use super::scale::{Load, Scale};
-use super::service::{Served, Services, deployments, find};
+use super::service::{PLACES, Served, Services, deployments, find};
 use crate::state::Now;
 use tracer_core::count::Count;
 use tracer_ipc::protocol::ServiceNews;
@@ -46,8 +46,7 @@ fn look_at(
     let index = served.index(&key.0, &key.1);
     if !served.scales.contains_key(&key) {
         // Of an earlier head: those that it has left count.
-        let live =
-            served.replicas.values().filter(|replica| replica.index == index && replica.is_live()).count() as u32;
+        let live = served.replicas.values().filter(|replica| replica.index == index && replica.is_fit()).count() as u32;
         let number = number_of(served, &key);
         let current = if live > 0 { live } else { *number }.clamp(scaling.min, scaling.max);
         *number = current;
@@ -145,14 +144,21 @@ pub(super) fn next_ns(served: &Served) -> Option<u64> {
     served.scales.values().filter(|_| is_looked_at).filter_map(|scale| scale.next_ns).min()
 }
 
-/// Returns whether there is room for one more replica of a deployment that is scaled; if not, it is noted what is short, and tried again soon.
+/// Returns whether there is room for one more replica of a deployment that is scaled, or of one beside which a replica is to be replaced; if not, it is noted what is short, and tried again soon.
 pub(super) fn has_room(
     services: &mut Services,
     (service, application, deployment): (&str, &Application, &Deployment),
     now: Now,
 ) -> bool {
-    if deployment.autoscaling.is_none() {
+    // One that is not as it should be is there beside its successor for a while; all others have had room since the deploy.
+    let own = services.all.get(service).into_iter().flat_map(|served| served.replicas.values());
+    let is_replacing =
+        own.filter(|replica| replica.is_of(application, deployment)).any(|replica| replica.unfit.is_some());
+    if deployment.autoscaling.is_none() && !is_replacing {
         return true;
+    }
+    if services.all.get(service).is_some_and(|served| served.replicas.len() >= PLACES as usize) {
+        return false;
     }
     let short = what_is_short(services, deployment);
     let key = place(application, deployment);

@@ -1,11 +1,11 @@
 //! Turn of services: compares the processes of each service with those that there should be.
 
 use super::effects::ServiceEffects;
-use super::plan::{kept, missing};
+use super::plan::{kept, missing, unreplaced};
 use super::processes::{
     configure_proxies, drain_proxy, drain_replica, give_up_replica, publish, refresh, start_proxy, start_replica,
 };
-use super::replica::Stage;
+use super::replica::{Replica, Stage};
 use super::rollout::{self, longest_drain};
 use super::scaling;
 use super::service::{Deaths, ProxyStage, Served, Services, Unheard, Version, after};
@@ -14,7 +14,7 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 use tracer_core::task::WorkerId;
 use tracer_ipc::protocol::ServiceNews;
-use tracer_ipc::serving::ReplicaOrder;
+use tracer_ipc::serving::{Application, Deployment, ReplicaOrder};
 
 /// The least that a replica may take to answer whether it is well.
 const HEALTH_LEAST: Duration = Duration::from_secs(5);
@@ -54,6 +54,9 @@ fn look_at(services: &mut Services, effects: &mut impl ServiceEffects, name: &st
         return;
     }
     ask_for_health(services, effects, name, now);
+    if let Some(served) = services.all.get_mut(name) {
+        rollout::give_up_late_trials(served, now);
+    }
     if services.all.get(name).is_some_and(|served| served.ending.is_some()) {
         return end(services, effects, name, now);
     }
@@ -112,7 +115,7 @@ fn follow(services: &mut Services, effects: &mut impl ServiceEffects, name: &str
             let index = services.all.get_mut(name).map(|served| served.index(&application.name, &deployment.name));
             let deaths = services.all.get(name).and_then(|served| served.deaths.get(&index?));
             if deaths.is_some_and(|deaths| deaths.again_ns > now.monotonic_ns)
-                || !scaling::has_room(services, (name, application, deployment), now)
+                || !has_room(services, effects, (name, application, deployment), now)
                 || start_replica(services, effects, (application, deployment), serving, now).is_none()
             {
                 break;
@@ -120,20 +123,43 @@ fn follow(services: &mut Services, effects: &mut impl ServiceEffects, name: &str
         }
     }
     let Some(served) = services.all.get_mut(name) else { return };
-    let surplus: Vec<_> = served.replicas.iter().filter(|(_, replica)| replica.is_live()).map(|(id, _)| *id).collect();
     let stay = kept(served, service, |id| !served.is_new(id));
-    for id in surplus.into_iter().filter(|id| !stay.contains(id) && !served.is_new(*id)).collect::<Vec<_>>() {
-        drain_replica(served, effects, (name, id), now);
-    }
     if served.rollout.is_none() {
-        stay.iter().for_each(|id| rollout::configure(served, effects, service, *id, &mut services.last_order));
+        let last_order = &mut services.last_order;
+        stay.iter().for_each(|id| rollout::configure(served, effects, service, (*id, &mut *last_order), now));
     }
     publish_ready(served, effects, serving, &stay, now);
+    let unreplaced = unreplaced(served, service, &stay);
+    let goes = |(id, replica): &(&WorkerId, &Replica)| {
+        replica.is_live() && !stay.contains(id) && !unreplaced.contains(id) && !served.is_new(**id)
+    };
+    for id in served.replicas.iter().filter(goes).map(|(id, _)| *id).collect::<Vec<_>>() {
+        drain_replica(served, effects, (name, id), now);
+    }
     let has_proxy = |proxy: &super::service::Proxy| proxy.fits(service) && proxy.stage != ProxyStage::Draining;
     let is_missing = !served.proxies.values().any(has_proxy);
     if is_missing && served.proxy_deaths.again_ns <= now.monotonic_ns {
         start_proxy(services, effects, serving, now);
     }
+}
+
+/// Returns whether there is room for one more replica of a deployment. If there is none for the successor of one that is not as it should be, that one
+/// makes room.
+fn has_room(
+    services: &mut Services,
+    effects: &mut impl ServiceEffects,
+    (name, application, deployment): (&str, &Application, &Deployment),
+    now: Now,
+) -> bool {
+    let has_room = scaling::has_room(services, (name, application, deployment), now);
+    let Some(served) = services.all.get_mut(name).filter(|_| !has_room) else { return has_room };
+    let mut own = served.replicas.iter().filter(|(_, replica)| replica.is_of(application, deployment));
+    let is_settled = own.clone().all(|(_, replica)| replica.stage() == Stage::Serving);
+    let unfit = own.find(|(id, replica)| replica.unfit.is_some() && !served.is_new(**id)).map(|(id, _)| *id);
+    if let Some(id) = unfit.filter(|_| is_settled) {
+        drain_replica(served, effects, (name, id), now);
+    }
+    false
 }
 
 /// Lets replicas take requests that are ready and have lanes, and proxies that have lanes to all of them.
@@ -147,7 +173,7 @@ fn publish_ready(
     let service = &serving.service;
     let is_ready = |id: &&WorkerId| {
         let replica = &served.replicas[id];
-        let is_well = replica.stage() == Stage::Ready && replica.configuring.is_none() && replica.reason.is_none();
+        let is_well = replica.stage() == Stage::Ready && replica.trial.is_none() && replica.reason.is_none();
         is_well && served.has_lanes(replica)
     };
     let ready: Vec<_> = stay.iter().filter(is_ready).copied().collect();
@@ -313,7 +339,7 @@ fn forget_unused(services: &mut Services, name: &str) {
 
 /// Returns the time at which something is due in a service.
 fn next_of(served: &Served, now: Now) -> Option<u64> {
-    let of_replica = |replica: &super::replica::Replica| {
+    let of_replica = |replica: &Replica| {
         let health = match replica.health.asked {
             _ if !replica.has_handler() => None,
             Some((_, late_ns)) => Some(late_ns),
@@ -321,7 +347,8 @@ fn next_of(served: &Served, now: Now) -> Option<u64> {
         };
         let is_starting = replica.stage() == Stage::Starting;
         let ready = is_starting.then(|| replica.ready_until_ns());
-        health.into_iter().chain(ready).chain(replica.kill_at_ns)
+        let trial = replica.trial.map(|trial| trial.late_ns);
+        health.into_iter().chain(ready).chain(trial).chain(replica.kill_at_ns)
     };
     let replicas = served.replicas.values().flat_map(of_replica);
     let proxies = served.proxies.values().filter_map(|proxy| proxy.kill_at_ns);
