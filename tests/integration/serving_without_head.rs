@@ -99,9 +99,10 @@ fn a_rollout_goes_on_at_whichever_step_the_head_dies() {
         let old = service.pids("replica");
         let clients = Clients::start(service.address, CLIENTS, "/", 50);
         clients.wait_for(50);
-        // The command loses its head.
+        // The command loses its head, and hears from the next one what became of the version.
         let file = service.write(2, "env = { COLOUR = \"blue\" }");
-        let _ = service.cluster.tracer(&["serve", "deploy", &file]);
+        let deployed = service.cluster.tracer(&["serve", "deploy", &file]).success();
+        deployed.stderr_contains("version 2 of service `shop` is served at");
         assert!(service.cluster.file("killed").exists(), "the head has not come to {step}");
         wait_until("the second version is served by new replicas", || {
             let run = service.cluster.tracer(&["serve", "status", "--format", "json"]);
