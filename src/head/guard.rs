@@ -37,7 +37,7 @@ use tracer_ipc::control;
 use super::keeper::{AllKept, FromGuard, Keeper, Kept, Key, StartOrder, ToGuard};
 use super::settings::HeadSettings;
 use crate::children;
-use crate::fault;
+use crate::parent::head_limit;
 use crate::session::Session;
 use crate::spin::is_readable;
 
@@ -46,11 +46,6 @@ static GUARD: AtomicU32 = AtomicU32::new(0);
 static CLOCK: OnceLock<Instant> = OnceLock::new();
 /// Inheritance of a head from its guard, until it takes it.
 static INHERITED: Mutex<Option<Inherited>> = Mutex::new(None);
-
-/// Returns the time within which a head must have taken over what the one before it has left; else all of it ends.
-fn head_limit() -> Duration {
-    Duration::from_millis(fault::setting("head_limit_ms").unwrap_or(10_000))
-}
 
 /// A head that has lived for so long has not died of its start.
 const LONG_LIFE: Duration = Duration::from_secs(10);

@@ -210,6 +210,7 @@ pub(crate) fn run(session_dir: &Path, head_pid: u32) -> Result<(), ProxyError> {
     if !parent::die_with(head_pid).map_err(io_error("be ended with the head"))? {
         return Err(ProxyError::Orphaned);
     }
+    parent::end_without_head(session_dir).map_err(io_error("be ended without a head"))?;
     let control = parent::take_standard_input().map_err(io_error("take over its control socket"))?;
     let reports = control.try_clone().map_err(io_error("take over its control socket"))?;
     let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK);

@@ -78,6 +78,7 @@ const FIRST_HEALTH: u64 = u64::MAX - 1;
 /// Runs a replica until the head tells it to end or is gone. Standard input is its control socket.
 pub(crate) fn run(session_dir: &Path, head_pid: u32) -> Result<(), ReplicaError> {
     usage::die_with_parent(head_pid).map_err(ReplicaError::Orphaned)?;
+    crate::parent::end_without_head(session_dir).map_err(ReplicaError::Orphaned)?;
     let control = crate::parent::take_standard_input().map_err(ReplicaError::Control)?;
     let begin = first_order(&control).map_err(ReplicaError::Control)?;
     let served = serve(session_dir, control.as_fd(), begin);

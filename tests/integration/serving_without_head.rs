@@ -1,7 +1,8 @@
 //! Services that outlive their head: it is killed under load, and no request fails, nothing is left behind, and the next head goes on with what there
 //! is.
 
-use std::net::TcpListener;
+use std::io::Write;
+use std::net::{TcpListener, TcpStream};
 
 use rustix::process::Signal;
 use serde_json::Value;
@@ -135,6 +136,28 @@ fn all_of_it_ends_when_the_guard_is_killed_alone_or_with_the_head() {
         }
         service.cluster.assert_nothing_runs();
     }
+}
+
+#[test]
+fn all_of_it_ends_in_time_also_while_the_guard_is_stopped() {
+    let address = TcpListener::bind(("127.0.0.1", 0)).unwrap().local_addr().unwrap();
+    let cluster = Cluster::builder().workers(1).env("TRACER_TEST_SETTING", "head_limit_ms=500").build();
+    cluster.start_head(&[]).success();
+    let service = Service::deploy_at(cluster, address, "handlers:misbehaving", 2);
+    let processes: Vec<u32> = ["replica", "proxy"].into_iter().flat_map(|role| service.pids(role)).collect();
+    assert_eq!(processes.len(), 3);
+    // One whose loop is blocked ends, too.
+    let blocked = TcpStream::connect(address).unwrap();
+    (&blocked).write_all(b"GET /hang HTTP/1.1\r\nhost: shop\r\n\r\n").unwrap();
+    let record = service.cluster.head_record();
+    let pid = |name: &str| record[name].as_u64().and_then(|pid| u32::try_from(pid).ok()).expect("it is there");
+    kill(pid("guard_pid"), Signal::STOP);
+    kill(pid("pid"), Signal::KILL);
+    // They are the guard's to reap.
+    wait_until("every process of the service has ended", || processes.iter().all(|pid| !is_alive(*pid)).then_some(()));
+    kill(pid("guard_pid"), Signal::CONT);
+    kill(pid("guard_pid"), Signal::KILL);
+    service.cluster.assert_nothing_runs();
 }
 
 #[test]
