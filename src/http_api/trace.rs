@@ -1,9 +1,8 @@
 //! The trace of a request: its caller's, from the headers, and the request's own SERVER span in it.
 
-use std::borrow::Cow;
-
 use http::{HeaderMap, StatusCode};
 use tracer_abi as abi;
+use tracer_core::http_field::redacted_query;
 
 use super::LoopbackAddress;
 use crate::hook::{ActiveSpan, Attribute, AttributePrefix, Recorder, SpanRequest};
@@ -27,23 +26,6 @@ pub(super) struct Asked<'a> {
     pub(super) address: LoopbackAddress,
 }
 
-/// Parameters whose values the semantic conventions take for secrets: signatures of cloud storage.
-const SECRET_PARAMETERS: [&str; 4] = ["AWSAccessKeyId", "Signature", "sig", "X-Goog-Signature"];
-
-/// Returns a query with `REDACTED` in the place of what must not be on a span.
-fn redacted(query: &str) -> Cow<'_, str> {
-    let is_secret =
-        |parameter: &str| parameter.split_once('=').is_some_and(|(key, _)| SECRET_PARAMETERS.contains(&key));
-    if !query.split('&').any(is_secret) {
-        return query.into();
-    }
-    let parameters = query.split('&').map(|parameter| match parameter.split_once('=') {
-        Some((key, _)) if is_secret(parameter) => format!("{key}=REDACTED"),
-        _ => parameter.to_owned(),
-    });
-    parameters.collect::<Vec<_>>().join("&").into()
-}
-
 /// The span of a request while it is served. If it is dropped before it was finished, the client has gone.
 pub(super) struct ServerSpan {
     recorder: &'static Recorder,
@@ -62,7 +44,7 @@ impl ServerSpan {
             (names::SERVER_ADDRESS, Attribute::Str(&host)),
             (names::SERVER_PORT, u32::from(address.port()).into()),
         ];
-        let query = asked.query.filter(|query| !query.is_empty()).map(redacted);
+        let query = asked.query.filter(|query| !query.is_empty()).map(redacted_query);
         attributes.extend(query.as_deref().map(|query| (names::URL_QUERY, Attribute::Str(query))));
         attributes.extend(asked.user_agent.map(|agent| (names::USER_AGENT_ORIGINAL, Attribute::Str(agent))));
         let span = recorder.start(&SpanRequest {
@@ -111,23 +93,6 @@ impl Drop for ServerSpan {
             span.set_attributes(&[(names::ERROR_TYPE, Attribute::Str("client_gone"))]);
             span.set_error("the client went away before it was answered");
             self.end(span);
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn secrets_of_a_query_are_not_on_the_span() {
-        for (query, expected) in [
-            ("wait_ms=5", "wait_ms=5"),
-            ("sig=abc", "sig=REDACTED"),
-            ("a=1&X-Goog-Signature=x%3D&Signature=&b", "a=1&X-Goog-Signature=REDACTED&Signature=REDACTED&b"),
-            ("SIG=abc&signature=1&sig", "SIG=abc&signature=1&sig"),
-        ] {
-            assert_eq!(redacted(query), expected);
         }
     }
 }

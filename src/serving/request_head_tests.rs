@@ -42,6 +42,8 @@ fn what_has_one_reading_passes() {
         with("content-length: 007\r\n\r\n\r\n\0\n\r{}"),
         with("Transfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n0\r\n\r\n"),
         with("transfer-encoding:CHUNKED\r\n\r\n1\r\na\r\nA\r\n\n\r\0\n\r0\r\n\r\n\r\n0\r\nx: y\r\nz:\r\n\r\n"),
+        // Extensions of chunks are passed over (RFC 9112, section 7.1.1), with the white space before them that a recipient has to take.
+        with("Transfer-Encoding: chunked\r\n\r\n5;name=value\r\nhello\r\n0 ; a=\"b;c\";d\r\n\r\n"),
         with("Content-Length: 1\r\n\r\naGET / HTTP/1.1\r\nHost: a\r\n\r\nGET / HTTP/1.0\r\n\r\n"),
     ] {
         assert_eq!(take(request.as_bytes()), Ok(true), "{request:?}");
@@ -92,6 +94,9 @@ fn what_could_be_read_in_two_ways_is_refused() {
         (with("Host: b\r\n\r\n"), malformed),
         ("GET / HTTP/1.1\r\n\r\n".into(), malformed),
         ("GET / HTTP/1.1\r\nHost: a b\r\n\r\n".into(), malformed),
+        ("GET / HTTP/1.1\r\nHost: u@a\r\n\r\n".into(), malformed),
+        ("GET / HTTP/1.1\r\nHost: a/b\r\n\r\n".into(), malformed),
+        ("GET / HTTP/1.1\r\nHost: a:b\r\n\r\n".into(), malformed),
         ("CONNECT a:443 HTTP/1.1\r\nHost: a\r\n\r\n".into(), 405),
         ("GET  / HTTP/1.1\r\nHost: a\r\n\r\n".into(), malformed),
         ("GET / HTTP/1.1 \r\nHost: a\r\n\r\n".into(), malformed),
@@ -106,7 +111,11 @@ fn what_could_be_read_in_two_ways_is_refused() {
         ("GET / HTTP/2.0\r\nHost: a\r\n\r\n".into(), malformed),
         ("GET / HTTP/1.2\r\nHost: a\r\n\r\n".into(), malformed),
         ("GET / http/1.1\r\nHost: a\r\n\r\n".into(), malformed),
-        (with("Transfer-Encoding: chunked\r\n\r\n5;a=b\r\nhello\r\n0\r\n\r\n"), malformed),
+        (with("Transfer-Encoding: chunked\r\n\r\n5;a\x01\r\nhello\r\n0\r\n\r\n"), malformed),
+        (with("Transfer-Encoding: chunked\r\n\r\n5;a\nb\r\nhello\r\n0\r\n\r\n"), malformed),
+        (with("Transfer-Encoding: chunked\r\n\r\n5 a\r\nhello\r\n0\r\n\r\n"), malformed),
+        (with(&format!("Transfer-Encoding: chunked\r\n\r\n5;{}\r\nhello\r\n0\r\n\r\n", "a".repeat(2000))), malformed),
+        (with("Transfer-Encoding: chunked\r\n\r\n") + &format!("1;{}\r\na\r\n", "a".repeat(900)).repeat(10), malformed),
         (with("Transfer-Encoding: chunked\r\n\r\n5 \r\nhello\r\n0\r\n\r\n"), malformed),
         (with("Transfer-Encoding: chunked\r\n\r\n0x5\r\nhello\r\n0\r\n\r\n"), malformed),
         (with("Transfer-Encoding: chunked\r\n\r\n\r\n\r\n"), malformed),

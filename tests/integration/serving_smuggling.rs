@@ -206,9 +206,16 @@ fn requests() -> Vec<Vec<u8>> {
     for line in lines {
         all.push(format!("{line}\r\nHost: a\r\n\r\n{next}").into_bytes());
     }
-    for hosts in
-        ["", "Host: a\r\nHost: b\r\n", "Host: a\r\nHost: a\r\n", "Host: a b\r\n", "Host: a/b\r\n", "Host: a,b\r\n"]
-    {
+    for hosts in [
+        "",
+        "Host: a\r\nHost: b\r\n",
+        "Host: a\r\nHost: a\r\n",
+        "Host: a b\r\n",
+        "Host: a/b\r\n",
+        "Host: a,b\r\n",
+        "Host: u@a\r\n",
+        "Host: [::1\r\n",
+    ] {
         all.push(format!("GET / HTTP/1.1\r\n{hosts}\r\n{next}").into_bytes());
     }
     all
