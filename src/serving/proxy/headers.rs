@@ -38,12 +38,22 @@ fn is_said_elsewhere(name: &str) -> bool {
     matches!(name, "expect" | "host" | "traceparent" | "tracestate" | "baggage" | "x-request-id")
 }
 
-/// Returns whether a header says where a request comes from.
+/// Returns whether a header says where a request comes from, or where it was sent to.
 fn is_forwarding(name: &str) -> bool {
-    matches!(
-        name,
-        "forwarded" | FORWARDED_FOR | "x-forwarded-host" | "x-forwarded-port" | "x-forwarded-proto" | "x-real-ip"
-    )
+    matches!(name, "forwarded" | "x-real-ip") || name.starts_with("x-forwarded-")
+}
+
+/// Returns whether a server that makes variables of headers, as CGI does (RFC 3875, section 4.1.18), takes a name with `_` for that of a header which is
+/// said in another way, or replaced, or of the body's length.
+fn is_mistaken(name: &str) -> bool {
+    if !name.contains('_') {
+        return false;
+    }
+    let name = name.replace('_', "-");
+    is_forwarding(&name)
+        || is_said_elsewhere(&name)
+        || is_hop_by_hop(&name)
+        || matches!(&*name, "content-length" | "te" | MODEL_HEADER)
 }
 
 const FORWARDED_FOR: &str = "x-forwarded-for";
@@ -104,7 +114,12 @@ pub(super) fn to_replica<'a>(headers: &'a HeaderMap, told: &'a Told<'a>) -> impl
         let is_replaced = is_forwarding(text) && (!told.is_peer_trusted || text == FORWARDED_FOR);
         // What gRPC asks for is the one value that goes on.
         let is_other_te = text == "te" && !value.as_bytes().eq_ignore_ascii_case(b"trailers");
-        !is_replaced && !is_other_te && !is_said_elsewhere(text) && !is_hop_by_hop(text) && !is_named(name)
+        !is_replaced
+            && !is_other_te
+            && !is_said_elsewhere(text)
+            && !is_hop_by_hop(text)
+            && !is_named(name)
+            && !is_mistaken(text)
     };
     let is_said = |name: &'static str| !told.is_peer_trusted || !headers.contains_key(name);
     let forwarded_for = if told.forwarded_for.is_empty() { told.peer } else { told.forwarded_for };
@@ -239,6 +254,25 @@ mod tests {
         ];
         assert_eq!(shown(&headers, &told()), expected);
         assert!(!shown(&map(&[("te", "gzip")]), &told()).iter().any(|header| header.starts_with("te:")));
+    }
+
+    #[test]
+    fn a_name_with_underscores_is_not_taken_for_one_that_is_replaced() {
+        let headers = map(&[
+            ("x_forwarded_for", "6.6.6.6"),
+            ("x-forwarded_proto", "https"),
+            ("x_request_id", "spoofed"),
+            ("transfer_encoding", "chunked"),
+            ("content_length", "9"),
+            ("x-forwarded-prefix", "/evil"),
+            ("x_real_ip", "6.6.6.6"),
+            ("api_key", "1"),
+        ]);
+        for is_peer_trusted in [false, true] {
+            let shown = shown(&headers, &Told { is_peer_trusted, ..told() });
+            assert_eq!(shown.iter().filter(|line| line.contains('_')).collect::<Vec<_>>(), ["api_key: 1"]);
+            assert_eq!(shown.contains(&"x-forwarded-prefix: /evil".to_owned()), is_peer_trusted);
+        }
     }
 
     #[test]
