@@ -58,7 +58,7 @@ pub const RESOURCE_NAME: &str = "resource.name";
 
 pub use crate::names::{
     ERROR_TYPE, HTTP_REQUEST_METHOD, HTTP_RESPONSE_STATUS_CODE, HTTP_ROUTE, SERVER_ADDRESS, SERVER_PORT, URL_PATH,
-    URL_SCHEME, USER_AGENT_ORIGINAL,
+    URL_QUERY, URL_SCHEME, USER_AGENT_ORIGINAL,
 };
 
 /// Integer: which attempt after the first this is (`http.request.resend_count`); on those only.
@@ -130,6 +130,11 @@ pub const OUTCOME: &str = "tracer.outcome";
 /// The header with which a request says the model that it is for.
 pub const MODEL_HEADER: &str = "x-model-id";
 
+/// Header in which a replica tells its caller the handler's own route, and nobody else.
+pub const ROUTE_HEADER: &str = "tracer-route";
+/// Header in which a replica tells its caller that there is no answer of a handler: one of the outcomes below.
+pub const OUTCOME_HEADER: &str = "tracer-outcome";
+
 // Values of `tracer.outcome`, which are those of `error.type` where the span has an error.
 
 /// The request was refused because the queue was full.
@@ -144,6 +149,10 @@ pub const OUTCOME_REPLICA_LOST: &str = "replica_lost";
 pub const OUTCOME_HANDLER_FAILED: &str = "handler_failed";
 /// The answer broke off half-way.
 pub const OUTCOME_STREAM_ABORTED: &str = "stream_aborted";
+/// The program that is served has closed its connection, or could not be connected to, before it answered.
+pub const OUTCOME_PROGRAM_FAILED: &str = "program_failed";
+/// The replica was to end, and the time for what it had was up.
+pub const OUTCOME_DRAINED: &str = "drained";
 /// The client went away.
 pub const OUTCOME_CLIENT_GONE: &str = "client_gone";
 /// The request is not taken: its body is too long, too slow or malformed, or there is no such application.

@@ -33,6 +33,8 @@ const DYING: Duration = Duration::from_millis(250);
 const CLOSING: Duration = Duration::from_millis(50);
 /// The most bytes of an answer about health that are read.
 const HEALTH_BODY: usize = 64 << 10;
+/// The context of a question for health: of a trace that is not sampled (W3C Trace Context, section 3.2.2.5.1), so that an instrumented program records none.
+const NOT_SAMPLED: &str = "00-6865616c74680000000000000000001d-6865616c74680001-00";
 /// The name of a header that HTTP/1.1 clients of old send, and that is about a connection alone.
 const KEEP_ALIVE: HeaderName = HeaderName::from_static("keep-alive");
 
@@ -73,6 +75,8 @@ impl Program {
         match self.connections.send(Request::from_parts(head, body)).await {
             Ok(mut response) => {
                 remove_hop_headers(response.headers_mut());
+                // The replica's own.
+                response.headers_mut().remove("tracer-outcome");
                 response.map(Body::new)
             }
             Err(error) => self.refuse(&error).await,
@@ -107,7 +111,11 @@ impl Program {
     async fn refuse(&self, error: &str) -> Response<Body> {
         self.process.end().wait_if_it_has_come(DYING).await;
         process::say(&format!("tracer: {} did not answer a request: {error}", self.process.name()));
-        refusal(StatusCode::BAD_GATEWAY, "the program did not answer\n")
+        let mut response = Response::new(Body::from("the program did not answer\n"));
+        *response.status_mut() = StatusCode::BAD_GATEWAY;
+        // The proxy says it to the client, as it says all that is not of a handler.
+        response.headers_mut().insert("tracer-outcome", HeaderValue::from_static("program_failed"));
+        response
     }
 
     /// Forwards a request for another protocol, such as a WebSocket, and then the bytes of both sides until both have ended.
@@ -151,6 +159,7 @@ impl Program {
         *request.method_mut() = Method::GET;
         *request.uri_mut() = path.clone();
         request.headers_mut().insert("host", HeaderValue::from_static("localhost"));
+        request.headers_mut().insert("traceparent", HeaderValue::from_static(NOT_SAMPLED));
         let answer = self.connections.send(request).await;
         let status = match answer {
             Ok(answer) => {
@@ -207,12 +216,6 @@ fn remove_hop_headers(headers: &mut HeaderMap) {
     for name in named.iter().chain(&[CONNECTION, KEEP_ALIVE, PROXY_AUTHENTICATE, TE, TRANSFER_ENCODING, UPGRADE]) {
         headers.remove(name);
     }
-}
-
-fn refusal(status: StatusCode, text: &'static str) -> Response<Body> {
-    let mut response = Response::new(Body::from(text));
-    *response.status_mut() = status;
-    response
 }
 
 /// Returns the record of the module `program`.

@@ -81,6 +81,7 @@ impl Stream {
         let trailers = self.progress.is_grpc.then(|| {
             let refused = match outcome {
                 names::OUTCOME_TIMEOUT => Refused::timeout(),
+                names::OUTCOME_DRAINED => Refused::drained(),
                 names::OUTCOME_REPLICA_LOST => Refused::lost(),
                 _ => Refused::failed(self.progress.request_id()),
             };
@@ -146,7 +147,7 @@ impl Stream {
             Piece::End(end) => {
                 let outcome = match end {
                     End::Lost | End::Unclaimed => names::OUTCOME_REPLICA_LOST,
-                    End::Reset(Reset::Timeout) => names::OUTCOME_TIMEOUT,
+                    End::Reset(Reset::Timeout) => names::OUTCOME_DRAINED,
                     End::Complete | End::Reset(_) => names::OUTCOME_STREAM_ABORTED,
                 };
                 Poll::Ready(Some(self.abort(outcome, Reset::ClientGone)))

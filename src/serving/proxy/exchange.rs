@@ -11,6 +11,7 @@ use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
 use super::headers;
 use super::lanes::Lane;
 use crate::lane::{Body, Frame, Headers, Incoming, LaneError, Outgoing, Reset, is_final};
+use crate::request_names as names;
 
 /// A piece of a body from this length on stays in the memory that it was read into.
 const LONG: usize = 16 << 10;
@@ -60,6 +61,10 @@ struct State {
     incoming: Incoming,
     outgoing: Outgoing,
     head: Option<(StatusCode, HeaderMap)>,
+    /// The handler's own route, with the head of the answer.
+    route: Option<Bytes>,
+    /// True if the head says that the program which is served has not answered.
+    has_program_failed: bool,
     pieces: VecDeque<Bytes>,
     trailers: Option<HeaderMap>,
     end: Option<End>,
@@ -77,6 +82,8 @@ impl Exchange {
             incoming: Incoming::answer(),
             outgoing: Outgoing::default(),
             head: None,
+            route: None,
+            has_program_failed: false,
             pieces: VecDeque::new(),
             trailers: None,
             end: None,
@@ -99,6 +106,13 @@ impl Exchange {
             // Answers in between, such as 103, are not passed on.
             Body::Head(status, headers) if is_final(status) => {
                 let status = StatusCode::from_u16(status).map_err(|_| LaneError::Text("status"))?;
+                for (name, value) in headers.iter().filter(|(name, _)| name.starts_with("tracer-")) {
+                    match name {
+                        names::ROUTE_HEADER => state.route = Some(bytes.slice_ref(value)),
+                        names::OUTCOME_HEADER => state.has_program_failed = true,
+                        _ => {}
+                    }
+                }
                 state.head = Some((status, header_map(headers, bytes)));
             }
             Body::Data([]) => {}
@@ -168,6 +182,16 @@ impl Exchange {
                 Poll::Pending
             }
         }
+    }
+
+    /// Takes the handler's own route, if the head of the answer has one.
+    pub(super) fn take_route(&self) -> Option<Bytes> {
+        self.state.borrow_mut().route.take()
+    }
+
+    /// Returns whether the program that is served has not answered.
+    pub(super) fn has_program_failed(&self) -> bool {
+        self.state.borrow().has_program_failed
     }
 
     /// Waits for the end.
@@ -267,7 +291,9 @@ fn header_map(headers: Headers<'_>, bytes: &Bytes) -> HeaderMap {
     let named = || headers.iter().filter(|(name, _)| *name == "connection").map(|(_, value)| value);
     let names_some = named().next().is_some();
     for (name, value) in headers.iter() {
-        if headers::is_hop_by_hop(name) || name == "te" || (names_some && headers::names(named(), name)) {
+        let is_replicas = matches!(name, names::ROUTE_HEADER | names::OUTCOME_HEADER);
+        let is_of_connection = headers::is_hop_by_hop(name) || name == "te";
+        if is_replicas || is_of_connection || (names_some && headers::names(named(), name)) {
             continue;
         }
         // They were checked when the frame was taken apart.

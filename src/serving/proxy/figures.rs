@@ -28,12 +28,16 @@ struct Counting {
     file: SeriesFile,
     ended: FxHashMap<EndKey, [SeriesIndex; 3]>,
     others: FxHashMap<OtherKey, SeriesIndex>,
+    /// Numbers of the routes that handlers say.
+    handlers_routes: FxHashMap<Box<str>, u32>,
     /// Series of calls of gRPC by their methods.
     rpcs: FxHashMap<RpcKey, FxHashMap<Box<str>, SeriesIndex>>,
 }
 
 /// Methods of gRPC of a route that end with one status and have series of their own; further ones share one.
 const RPC_METHODS: usize = 200;
+/// Routes of handlers that have series of their own; requests of further ones are counted by the route prefix.
+const HANDLERS_ROUTES: usize = 200;
 /// The method of those, and of calls that no method has answered.
 const OTHER_METHOD: &str = "_OTHER";
 
@@ -49,6 +53,8 @@ struct RpcKey {
 struct EndKey {
     /// The number of the route's names, which no other route ever has; none for a path that no application has.
     route: Option<u64>,
+    /// The number of the handler's own route, if it says one.
+    handlers_route: Option<u32>,
     method: &'static str,
     status: u16,
     outcome: &'static str,
@@ -66,6 +72,8 @@ struct OtherKey {
 /// A request that has ended.
 pub(super) struct Ended<'a> {
     pub(super) route: Option<&'a Route>,
+    /// The handler's own route, if it says one.
+    pub(super) handlers_route: Option<&'a str>,
     /// One of the methods that are known, or `_OTHER`.
     pub(super) method: &'static str,
     /// The status that the client was told; 0 for none.
@@ -83,6 +91,15 @@ pub(super) struct Ended<'a> {
     pub(super) context: Option<&'a TraceContext>,
 }
 
+/// Returns the number of a handler's route; none when there are too many.
+fn number_of(known: &mut FxHashMap<Box<str>, u32>, route: &str) -> Option<u32> {
+    if let Some(number) = known.get(route) {
+        return Some(*number);
+    }
+    let number = known.len();
+    (number < HANDLERS_ROUTES).then(|| *known.entry(route.into()).or_insert(number as u32))
+}
+
 impl Figures {
     /// Takes a file of the place for the requests of a service.
     pub(super) fn open(place: &Path, service: &str) -> Figures {
@@ -94,6 +111,7 @@ impl Figures {
             file,
             ended: FxHashMap::default(),
             others: FxHashMap::default(),
+            handlers_routes: FxHashMap::default(),
             rpcs: FxHashMap::default(),
         });
         Figures { service: service.into(), counting: RefCell::new(counting) }
@@ -104,6 +122,7 @@ impl Figures {
         if let Some(counting) = &mut *self.counting.borrow_mut() {
             counting.ended.clear();
             counting.others.clear();
+            counting.handlers_routes.clear();
             counting.rpcs.clear();
         }
     }
@@ -111,9 +130,11 @@ impl Figures {
     /// Counts a request that has ended.
     pub(super) fn count_end(&self, ended: &Ended<'_>) {
         let mut counting = self.counting.borrow_mut();
-        let Some(Counting { file, ended: known, rpcs, .. }) = &mut *counting else { return };
+        let Some(Counting { file, ended: known, handlers_routes, rpcs, .. }) = &mut *counting else { return };
+        let handlers_route = ended.handlers_route.and_then(|route| number_of(handlers_routes, route));
         let key = EndKey {
             route: ended.route.map(|route| route.hop.id),
+            handlers_route,
             method: ended.method,
             status: ended.status,
             outcome: ended.outcome,
@@ -122,7 +143,7 @@ impl Figures {
         let [duration, received, sent] = match known.get(&key) {
             Some(series) => *series,
             None => {
-                let series = self.series_of(file, ended);
+                let series = self.series_of(file, ended, ended.handlers_route.filter(|_| handlers_route.is_some()));
                 if is_lasting(file) {
                     known.insert(key, series);
                 }
@@ -142,7 +163,7 @@ impl Figures {
         }
     }
 
-    fn series_of(&self, file: &mut SeriesFile, ended: &Ended<'_>) -> [SeriesIndex; 3] {
+    fn series_of(&self, file: &mut SeriesFile, ended: &Ended<'_>, handlers_route: Option<&str>) -> [SeriesIndex; 3] {
         let mut status = [0; 3];
         let digits = [100, 10, 1].map(|by| b'0' + (ended.status / by % 10) as u8);
         status.copy_from_slice(&digits);
@@ -150,7 +171,7 @@ impl Figures {
         let of_bodies = attributes.len();
         attributes.push((names::HTTP_REQUEST_METHOD, ended.method));
         if let Some(route) = ended.route {
-            attributes.push((names::HTTP_ROUTE, &route.of.route_prefix));
+            attributes.push((names::HTTP_ROUTE, handlers_route.unwrap_or(&route.of.route_prefix)));
         }
         if ended.status != 0 {
             attributes.push((names::HTTP_RESPONSE_STATUS_CODE, std::str::from_utf8(&status).unwrap_or_default()));

@@ -3,6 +3,7 @@
 use std::rc::Rc;
 use std::time::Duration;
 
+use bytes::Bytes;
 use http::{HeaderMap, HeaderValue, Method, StatusCode, Uri, Version};
 use tracer_abi as abi;
 
@@ -22,6 +23,7 @@ use crate::propagation::{Carrier, FLAG_RANDOM, FLAG_SAMPLED, TraceContext};
 use crate::request_names as names;
 use crate::task::SpanLink;
 use tracer_core::hex::put_hex;
+use tracer_core::http_field::{host_and_port, redacted_query};
 
 /// A request. When it is dropped before it was finished, its client has gone.
 pub(super) struct Progress {
@@ -50,6 +52,8 @@ pub(super) struct Progress {
     begun_unix_nano: u64,
     first_byte_unix_nano: u64,
     status: u16,
+    /// The handler's own route, from the head of its answer.
+    handlers_route: Option<Bytes>,
     replica: Option<Rc<str>>,
     /// Limit of time.
     pub(super) timeout: Option<Duration>,
@@ -70,6 +74,8 @@ pub(super) struct Arrived<'a> {
     pub(super) client: &'a str,
     pub(super) method: &'a Method,
     pub(super) uri: &'a Uri,
+    /// The host that it is for; empty for none.
+    pub(super) authority: &'a str,
     pub(super) version: Version,
     pub(super) headers: &'a HeaderMap,
     pub(super) request_id: HeaderValue,
@@ -105,6 +111,7 @@ impl Progress {
             begun_unix_nano,
             first_byte_unix_nano: 0,
             status: 0,
+            handlers_route: None,
             replica: None,
             timeout: None,
             is_grpc: arrived.is_grpc,
@@ -204,8 +211,9 @@ impl Progress {
     }
 
     /// Says that the answer begins.
-    pub(super) fn answered(&mut self, status: StatusCode) {
+    pub(super) fn answered(&mut self, status: StatusCode, handlers_route: Option<Bytes>) {
         self.status = status.as_u16();
+        self.handlers_route = handlers_route;
         self.first_byte_unix_nano = now_unix_nano();
     }
 
@@ -268,8 +276,10 @@ impl Progress {
             let received = self.exchange.as_ref().map_or(0, |exchange| exchange.received.get());
             let first_byte = self.first_byte_unix_nano.saturating_sub(self.begun_unix_nano);
             let status = (self.status != 0).then_some(u32::from(self.status));
-            let mut attributes = AttributeList::<11>::new();
+            let mut attributes = AttributeList::<12>::new();
             attributes.put_some(names::HTTP_RESPONSE_STATUS_CODE, status);
+            let prefix = self.route.as_ref().map(|route| &*route.of.route_prefix);
+            attributes.put_some(names::HTTP_ROUTE, self.handlers_route().or(prefix));
             attributes.put_some(names::REPLICA_ID, self.replica.as_deref());
             attributes.put_some(names::TIME_TO_FIRST_BYTE_NS, (first_byte != 0).then_some(first_byte));
             attributes.put(names::REQUEST_BODY_BYTES, received);
@@ -309,6 +319,11 @@ impl Progress {
         span.end_with(attributes.as_slice(), now);
     }
 
+    /// Returns the route of the handler itself, if it says one.
+    fn handlers_route(&self) -> Option<&str> {
+        self.handlers_route.as_deref().and_then(|route| std::str::from_utf8(route).ok())
+    }
+
     /// Returns what an error is called: by what became of the request, else by its status.
     fn error_type<'a>(&self, outcome: &'static str, code: &'a mut [u8; 3]) -> &'a str {
         if !outcome.is_empty() {
@@ -326,6 +341,7 @@ impl Progress {
         let mut code = [0; 3];
         self.thread.figures.count_end(&Ended {
             route: self.route.as_deref(),
+            handlers_route: self.handlers_route(),
             method: self.settings.span_name(self.route.as_deref(), &self.method).method,
             status: self.status,
             rpc: self.is_grpc.then(|| (client_text(self.uri.path().trim_start_matches('/')), self.grpc_status)),
@@ -389,15 +405,23 @@ fn start_server(thread: &Rc<ProxyThread>, arrived: &Arrived<'_>, now: u64) -> Op
     });
     let path = client_text(arrived.uri.path());
     let agent = arrived.headers.get(http::header::USER_AGENT).and_then(|agent| agent.to_str().ok());
-    let attributes = [
-        (names::REQUEST_ID, Attribute::Str(client_text(arrived.request_id.to_str().unwrap_or_default()))),
-        (names::REQUEST_ROUTE_PATH, Attribute::Str(path)),
-        (names::URL_PATH, Attribute::Str(path)),
-        (names::CLIENT_ADDRESS, Attribute::Str(arrived.client)),
-        (names::NETWORK_PROTOCOL_VERSION, Attribute::Str(version(arrived.version))),
-        (names::USER_AGENT_ORIGINAL, Attribute::Str(client_text(agent.unwrap_or_default()))),
-    ];
-    let attributes = if agent.is_some() { &attributes } else { &attributes[..5] };
+    let query = redacted_query(arrived.uri.query().unwrap_or_default());
+    let model = arrived.headers.get(X_MODEL_ID).and_then(|model| model.to_str().ok());
+    let (host, port) = match host_and_port(arrived.authority) {
+        ("", _) => (&*settings.server_address, Some(settings.http.address.port())),
+        said => said,
+    };
+    let mut attributes = AttributeList::<10>::new();
+    attributes.put(names::REQUEST_ID, client_text(arrived.request_id.to_str().unwrap_or_default()));
+    attributes.put(names::REQUEST_ROUTE_PATH, path);
+    attributes.put(names::URL_PATH, path);
+    attributes.put_some(names::URL_QUERY, Some(client_text(&query)).filter(|query| !query.is_empty()));
+    attributes.put(names::SERVER_ADDRESS, client_text(host));
+    attributes.put_some(names::SERVER_PORT, port.map(u32::from));
+    attributes.put(names::CLIENT_ADDRESS, arrived.client);
+    attributes.put(names::NETWORK_PROTOCOL_VERSION, version(arrived.version));
+    attributes.put_some(names::USER_AGENT_ORIGINAL, agent.map(client_text));
+    attributes.put_some(names::MULTIPLEXED_MODEL_ID, model.map(client_text).filter(|model| !model.is_empty()));
     Some(recorder.start(&SpanRequest {
         name: grpc_name.as_deref().unwrap_or(&known.name),
         kind: abi::SPAN_KIND_SERVER,
@@ -409,7 +433,7 @@ fn start_server(thread: &Rc<ProxyThread>, arrived: &Arrived<'_>, now: u64) -> Op
             id: if arrived.is_grpc { 0 } else { known.id + u64::from(arrived.scheme == HTTPS) },
             attributes: &|put| put_first(thread, arrived, known, put),
         },
-        attributes,
+        attributes: attributes.as_slice(),
         link: None,
         is_attempt: false,
         request: None,
@@ -422,7 +446,6 @@ fn put_first(thread: &ProxyThread, arrived: &Arrived<'_>, known: &SpanName, put:
         put(names::DEPLOYMENT, Attribute::Str(&route.of.deployment));
         put(names::APP, Attribute::Str(&route.of.application));
         put(names::ROUTE, Attribute::Str(&route.of.route_prefix));
-        put(names::HTTP_ROUTE, Attribute::Str(&route.of.route_prefix));
         let resource = format!("{} {}", known.method, route.of.route_prefix);
         put(names::RESOURCE_NAME, Attribute::Str(&resource));
         put(names::CALL_METHOD, Attribute::Str(names::HTTP_CALL_METHOD));
@@ -433,8 +456,6 @@ fn put_first(thread: &ProxyThread, arrived: &Arrived<'_>, known: &SpanName, put:
     put(names::REQUEST_METHOD, Attribute::Str(known.method));
     put(names::HTTP_REQUEST_METHOD, Attribute::Str(known.method));
     put(names::URL_SCHEME, Attribute::Str(arrived.scheme));
-    put(names::SERVER_ADDRESS, Attribute::Str(&arrived.settings.server_address));
-    put(names::SERVER_PORT, u32::from(arrived.settings.http.address.port()).into());
     if thread.old_names.http {
         put(names::OLD_HTTP_METHOD, Attribute::Str(known.method));
     }

@@ -27,6 +27,8 @@ kinds! {
     LOST = BAD_GATEWAY, "replica-lost", "The replica that had the request is lost";
     FULL = SERVICE_UNAVAILABLE, "queue-full", "Too many requests wait";
     UNAVAILABLE = SERVICE_UNAVAILABLE, "unavailable", "No replica has a place for the request";
+    PROGRAM_FAILED = BAD_GATEWAY, "program-failed", "The program has not answered";
+    DRAINED = GATEWAY_TIMEOUT, "drained", "The replica that had the request was to end";
     TIMEOUT = GATEWAY_TIMEOUT, "timeout", "The time for the request was up";
 }
 
@@ -74,6 +76,16 @@ impl Refused {
     pub(super) fn lost() -> Refused {
         let text = "the replica has died, or has broken off, after it had begun the request";
         Refused::new(LOST, names::OUTCOME_REPLICA_LOST, text)
+    }
+
+    pub(super) fn program_failed() -> Refused {
+        let text = "the program has closed its connection, or could not be connected to, before it answered";
+        Refused::new(PROGRAM_FAILED, names::OUTCOME_PROGRAM_FAILED, text)
+    }
+
+    pub(super) fn drained() -> Refused {
+        let text = "the replica that had the request was to end, and its `drain_timeout` was up before it had answered";
+        Refused::new(DRAINED, names::OUTCOME_DRAINED, text)
     }
 
     /// Answers a failure, of whose inside nothing is told but the name of the request, by which it is found.

@@ -32,6 +32,7 @@ use crate::propagation::Carrier;
 use crate::request_names as names;
 use crate::serving::hosts::Found;
 use crate::serving::request_head::HEADERS;
+use tracer_core::http_field::is_authority;
 use tracer_ipc::serving::Retry;
 
 /// Attempts at replicas that have not begun a request, and at those that have.
@@ -109,6 +110,7 @@ fn begin(thread: &Rc<ProxyThread>, connection: &Connection, settings: &Rc<Settin
         client: client.as_deref().unwrap_or(&connection.peer.address),
         method: &parts.method,
         uri: &parts.uri,
+        authority: authority(parts),
         version: parts.version,
         headers: &parts.headers,
         request_id,
@@ -145,7 +147,7 @@ fn check(progress: &Progress, parts: &Parts) -> Result<Rc<Route>, Refused> {
     }
     let authority = authority(parts);
     let target = parts.uri.path_and_query().map_or("*", |target| target.as_str());
-    if !authority.bytes().chain(target.bytes()).all(|byte| byte.is_ascii_graphic()) {
+    if !is_authority(authority.as_bytes()) || !target.bytes().all(|byte| byte.is_ascii_graphic()) {
         return Err(Refused::bad(refusals::MALFORMED, "the target or the host has characters that none may have"));
     }
     let hosts = &settings.hosts;
@@ -215,7 +217,10 @@ async fn attempt(
         progress.sent_to(Rc::clone(&exchange));
         let end = match wait_for_head(progress, connection, &mut upload, &exchange).await? {
             Ok((status, headers)) => {
-                progress.answered(status);
+                progress.answered(status, exchange.take_route());
+                if exchange.has_program_failed() {
+                    return Err(Refused::program_failed());
+                }
                 if progress.is_grpc {
                     progress.grpc_status = grpc::status(&headers);
                 }
@@ -244,7 +249,8 @@ async fn attempt(
             End::Reset(Reset::HandlerFailed | Reset::BodyFailed) => {
                 return Err(Refused::failed(progress.request_id()));
             }
-            End::Reset(Reset::Timeout) => return Err(Refused::timeout()),
+            // A replica has no other time than that in which it is to end.
+            End::Reset(Reset::Timeout) => return Err(Refused::drained()),
             End::Unclaimed | End::Lost | End::Reset(_) | End::Complete => return Err(Refused::lost()),
         };
         if !upload.begin_again() {

@@ -16,8 +16,9 @@ use super::outbox::{FrameAt, Outbox, Slice};
 use super::request::{End, Gone, Request};
 use super::span::{self, Ending, Facts};
 use crate::fault;
-use crate::hook::{ActiveSpan, Answered, ModuleHeaders, ModulePiece, ModuleResponse};
+use crate::hook::{ActiveSpan, Answered, ModuleHeaders, ModulePiece, ModuleResponse, client_text};
 use crate::lane::{self, HEADER_LIMIT, LANE_FRAME_LIMIT, Reset};
+use crate::request_names::{OUTCOME_HEADER, OUTCOME_PROGRAM_FAILED, ROUTE_HEADER};
 use crate::task::Failure;
 use crate::value;
 use tracer_core::http_field;
@@ -133,6 +134,10 @@ impl Lane {
             Ok((status, headers)) => {
                 let headers = headers.iter().map(|(name, value)| (&**name, *value));
                 request.facts.grpc_status(headers.clone());
+                request.facts.has_program_failed = headers.clone().any(|(name, _)| name == OUTCOME_HEADER);
+                let route = request.facts.route.clone().filter(|_| headers.len() < HEADER_LIMIT);
+                let route = route.as_ref().map(|route| (ROUTE_HEADER, route.as_bytes()));
+                let headers = headers.chain(route);
                 request.last_frame = Some(outbox.frame(|out| lane::put_head(out, id, false, status, headers)));
                 request.has_head = true;
                 let now = request.facts.head(status);
@@ -302,7 +307,8 @@ impl Lane {
 
     /// Notes the handler's route.
     pub(super) fn set_route(&self, id: u32, route: &str) {
-        if let Some(request) = self.state().requests.get_mut(&id) {
+        let route = client_text(route);
+        if let Some(request) = self.state().requests.get_mut(&id).filter(|_| http_field::is_value(route.as_bytes())) {
             request.facts.route = Some(route.to_owned());
         }
     }
@@ -389,7 +395,8 @@ fn sendable<'a>(response: &ModuleResponse<'a>, has_head: bool) -> Result<Sendabl
         if !http_field::is_value(value) {
             return Err(format!("the value of the response's header `{name}` has control characters"));
         }
-        if OF_CONNECTION.contains(&name.as_bytes()) {
+        let is_own = name == ROUTE_HEADER || (name == OUTCOME_HEADER && *value != *OUTCOME_PROGRAM_FAILED.as_bytes());
+        if OF_CONNECTION.contains(&name.as_bytes()) || is_own {
             continue;
         }
         bytes += name.len() + value.len() + 16;

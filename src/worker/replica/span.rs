@@ -4,6 +4,7 @@ use std::borrow::Cow;
 
 use tracer_abi as abi;
 use tracer_core::clock::now_unix_nano;
+use tracer_core::http_field::{host_and_port, redacted_query};
 
 use super::request::Gone;
 use crate::grpc;
@@ -138,10 +139,11 @@ pub(super) fn start(
     began_unix_nano: u64,
 ) -> ActiveSpan {
     let is_known = KNOWN_METHODS.contains(&opening.method);
-    let path = opening.target.split('?').next().unwrap_or_default();
+    let (path, query) = opening.target.split_once('?').unwrap_or((opening.target, ""));
+    let query = redacted_query(query);
     let (host, port) = host_and_port(opening.authority);
     let (client, _) = host_and_port(opening.client);
-    let mut attributes = AttributeList::<12>::new();
+    let mut attributes = AttributeList::<13>::new();
     attributes.put(request_names::REQUEST_ID, client_text(opening.request_id));
     if !context.model.is_empty() {
         attributes.put(request_names::MULTIPLEXED_MODEL_ID, client_text(context.model));
@@ -149,6 +151,7 @@ pub(super) fn start(
     if !context.is_call {
         attributes.put(request_names::HTTP_REQUEST_METHOD, if is_known { opening.method } else { "_OTHER" });
         attributes.put(request_names::URL_PATH, client_text(path));
+        attributes.put_some(request_names::URL_QUERY, Some(client_text(&query)).filter(|query| !query.is_empty()));
         attributes.put(request_names::URL_SCHEME, if opening.is_secure { "https" } else { "http" });
     }
     if !host.is_empty() {
@@ -208,21 +211,6 @@ fn protocol_version(version: u8) -> Option<&'static str> {
     }
 }
 
-/// Host and port of `host:port`, `[address]:port` or either without a port.
-fn host_and_port(text: &str) -> (&str, Option<u16>) {
-    let bare = |host: &'_ str| host.trim_start_matches('[').trim_end_matches(']').len();
-    match text.rsplit_once(':') {
-        Some((host, port)) if !host.contains(':') || host.ends_with(']') => {
-            let start = usize::from(host.starts_with('['));
-            (&host[start..start + bare(host)], port.parse().ok())
-        }
-        _ => {
-            let start = usize::from(text.starts_with('['));
-            (&text[start..start + bare(text)], None)
-        }
-    }
-}
-
 /// Facts about a request at its end.
 #[derive(Debug, Default)]
 pub(super) struct Facts {
@@ -234,6 +222,8 @@ pub(super) struct Facts {
     pub(super) status: u16,
     /// The handler's route.
     pub(super) route: Option<String>,
+    /// True if there is no answer of the program that is served.
+    pub(super) has_program_failed: bool,
     /// Bytes of the request's body that have come.
     pub(super) request_bytes: u64,
     /// Bytes of the response's body that were queued.
@@ -314,6 +304,11 @@ pub(super) fn end(span: ActiveSpan, facts: &Facts, ending: &Ending<'_>) {
     attributes.put_some(request_names::RPC_RESPONSE_STATUS_CODE, grpc_status.map(grpc::Status::name));
     let grpc_error = grpc_status.filter(|status| status.is_error());
     match ending {
+        Ending::Whole if facts.has_program_failed => {
+            attributes.put(request_names::OUTCOME, request_names::OUTCOME_PROGRAM_FAILED);
+            attributes.put(request_names::ERROR_TYPE, request_names::OUTCOME_PROGRAM_FAILED);
+            span.set_error("");
+        }
         Ending::Whole if status >= 500 => {
             status_text = status.to_string();
             attributes.put(request_names::ERROR_TYPE, &*status_text);
@@ -340,25 +335,4 @@ pub(super) fn end(span: ActiveSpan, facts: &Facts, ending: &Ending<'_>) {
         Ending::NotBegun => attributes.put(request_names::OUTCOME, request_names::OUTCOME_NOT_BEGUN),
     }
     span.end_with(attributes.as_slice(), 0);
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn hosts_and_ports_are_told_apart() {
-        for (text, expected) in [
-            ("", ("", None)),
-            ("shop.example", ("shop.example", None)),
-            ("shop.example:8000", ("shop.example", Some(8000))),
-            ("127.0.0.1:80", ("127.0.0.1", Some(80))),
-            ("[::1]:80", ("::1", Some(80))),
-            ("[::1]", ("::1", None)),
-            ("::1", ("::1", None)),
-            ("shop:x", ("shop", None)),
-        ] {
-            assert_eq!(host_and_port(text), expected, "{text}");
-        }
-    }
 }
