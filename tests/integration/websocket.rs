@@ -1,6 +1,7 @@
 //! WebSockets through the proxy: an axum handler, clients that nobody here wrote and bare frames, and one trace for each connection.
 
-use std::net::{SocketAddr, TcpListener};
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::path::Path;
 use std::process::Command;
 
@@ -19,12 +20,30 @@ struct Service {
 impl Service {
     /// None, which skips the test, without a Python that has a client.
     fn deploy() -> Option<Service> {
-        let python = python_with("websockets")?;
+        Some(Service::deploy_for(python_with("websockets")?))
+    }
+
+    fn deploy_for(python: std::path::PathBuf) -> Service {
         let cluster = Cluster::builder().workers(1).hook(HOOK).start();
         let port = TcpListener::bind(("127.0.0.1", 0)).and_then(|listener| listener.local_addr());
         let service = Service { cluster, address: port.expect("there is a free port"), python };
         service.deploy_again("", "").success();
-        Some(service)
+        service
+    }
+
+    /// Opens a connection by bare bytes, which says nothing more by itself.
+    fn open(&self) -> TcpStream {
+        let mut stream = TcpStream::connect(self.address).expect("it is served");
+        let head = "GET /rooms/lobby/talk HTTP/1.1\r\nhost: chat\r\nconnection: upgrade\r\nupgrade: websocket\r\n\
+                    sec-websocket-version: 13\r\nsec-websocket-key: AAAAAAAAAAAAAAAAAAAAAA==\r\n\r\n";
+        stream.write_all(head.as_bytes()).expect("it takes a request");
+        let (mut answer, mut byte) = (Vec::new(), [0]);
+        while !answer.ends_with(b"\r\n\r\n") {
+            stream.read_exact(&mut byte).expect("it answers");
+            answer.push(byte[0]);
+        }
+        assert!(answer.starts_with(b"HTTP/1.1 101 "), "{}", String::from_utf8_lossy(&answer));
+        stream
     }
 
     fn deploy_again(&self, tracing: &str, deployment: &str) -> crate::support::Run {
@@ -111,6 +130,10 @@ fn a_connection_is_one_request_with_a_span_until_it_is_closed() {
     let bytes = |name: &str| proxy.attribute(name).as_u64().expect("a number");
     assert!(bytes("tracer.request_body_bytes") > 3_000_000 && bytes("tracer.response_body_bytes") > 3_000_000);
     assert_eq!(replica.attribute("http.route"), &json!("/rooms/{room}/talk"));
+    assert_eq!(proxy.attribute("http.route"), &json!("/rooms/{room}/talk"), "its handler says it");
+    for name in ["server.address", "server.port", "client.address"] {
+        assert_eq!(proxy.attribute(name), replica.attribute(name), "{name}");
+    }
     let spans = service.cluster.spans();
     let inner = spans.named("say");
     assert_eq!((inner.trace_id(), inner.parent_id()), (proxy.trace_id(), Some(replica.span_id())));
@@ -280,6 +303,30 @@ fn a_client_that_vanishes_is_no_error() {
     let (proxy, replica) = service.spans_of_connection();
     assert_eq!(proxy.attribute("tracer.outcome"), &json!("client_gone"));
     assert!(!is_error(&proxy) && !is_error(&replica), "{proxy:?} {replica:?}");
+}
+
+/// RFC 6455, section 7.1.5: a connection that ends without a close frame is not closed cleanly, by whoever has ended it.
+#[test]
+fn a_client_that_ends_its_connection_without_a_close_frame_has_gone() {
+    let service = Service::deploy_for("python3".into());
+    drop(service.open());
+    let (proxy, replica) = service.spans_of_connection();
+    assert_eq!(proxy.attribute("tracer.outcome"), &json!("client_gone"));
+    assert!(!is_error(&proxy) && !is_error(&replica), "{proxy:?} {replica:?}");
+}
+
+/// RFC 6455, section 7.1.1: the server closes the connection, whether or not its close frame is answered.
+#[test]
+fn a_client_that_does_not_answer_a_close_frame_holds_no_version_and_is_no_error() {
+    let service = Service::deploy_for("python3".into());
+    let mut client = service.open();
+    service.deploy_again("", "env = { COLOUR = \"blue\" }").success();
+    let mut last = Vec::new();
+    client.read_to_end(&mut last).expect("it is closed in good order");
+    assert!(last.ends_with(&[0x88, 2, 0x03, 0xe9]), "{last:?}");
+    let (proxy, _) = service.spans_of_connection();
+    assert_eq!(proxy.attribute("tracer.websocket.close_code"), &json!(1001));
+    assert!(!is_error(&proxy), "{proxy:?}");
 }
 
 #[test]

@@ -5,7 +5,7 @@
 //! connection; when the replica is lost, too.
 
 use std::collections::VecDeque;
-use std::future::poll_fn;
+use std::future::{Future, poll_fn};
 use std::io;
 use std::pin::Pin;
 use std::rc::Rc;
@@ -13,9 +13,11 @@ use std::task::{Context, Poll};
 
 use bytes::{Buf, Bytes};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::time::Sleep;
 
 use super::connection::{Connection, Serving};
 use super::exchange::{End, Exchange, Piece};
+use super::limits;
 use super::progress::Progress;
 use super::stream::ClientStream;
 use super::thread::ProxyThread;
@@ -25,6 +27,8 @@ use crate::request_names as names;
 
 /// Bytes that are read from a client at a time.
 const READ: usize = 16 << 10;
+/// Looks within which a client that was sent a close frame is to answer it.
+const CLOSE_LOOKS: u32 = 5;
 
 /// A connection that speaks another protocol, from the head of the answer on.
 pub(super) struct Tunnel {
@@ -38,6 +42,8 @@ pub(super) struct Tunnel {
     from_replica: Frames,
     /// True once the client has got a close frame of the proxy's: what the replica sends after it is dropped.
     has_closed: bool,
+    /// Limit of time for the client to answer that frame (RFC 6455, section 7.1.1), once it was sent.
+    closing: Option<Pin<Box<Sleep>>>,
     /// True once the client has sent its last byte.
     is_read: bool,
     /// The end of what the replica sends.
@@ -63,6 +69,7 @@ impl Tunnel {
             from_client: Frames::default(),
             from_replica: Frames::default(),
             has_closed: false,
+            closing: None,
             is_read: false,
             end: None,
             _serving: serving,
@@ -78,7 +85,7 @@ impl Tunnel {
             self.poll(thread, connection, &mut stream, context)
         })
         .await;
-        self.finish(&over);
+        self.finish();
         if let Over::Ended = over {
             let _ = tokio::io::AsyncWriteExt::shutdown(&mut stream).await;
         }
@@ -101,6 +108,10 @@ impl Tunnel {
             Some(End::Complete) => {}
             Some(_) => self.close(INTERNAL_ERROR),
             None => self.close(GOING_AWAY),
+        }
+        if self.closing.as_mut().is_some_and(|closing| closing.as_mut().poll(context).is_ready()) {
+            // It was told, and says nothing.
+            return Poll::Ready(Over::Ended);
         }
         let written = self.poll_write(stream, context);
         connection.set_writing(written.is_pending());
@@ -162,6 +173,7 @@ impl Tunnel {
         }
         let frame = close_frame(code);
         self.has_closed = true;
+        self.closing = Some(Box::pin(tokio::time::sleep(limits::look() * CLOSE_LOOKS)));
         self.from_replica.take(&frame);
         self.to_write.push_back(Bytes::copy_from_slice(&frame));
     }
@@ -189,14 +201,19 @@ impl Tunnel {
     }
 
     /// Ends the request. An orderly close is no error, nor is a client that goes.
-    fn finish(&mut self, over: &Over) {
+    fn finish(&mut self) {
         self.progress.close_code = self.from_client.close_code().or(self.from_replica.close_code());
-        let outcome = match (over, self.end) {
-            (_, Some(End::Complete)) => "",
-            (_, Some(End::Lost | End::Unclaimed)) => names::OUTCOME_REPLICA_LOST,
-            (_, Some(End::Reset(_))) => names::OUTCOME_STREAM_ABORTED,
-            (_, None) if self.progress.close_code.is_some() => "",
-            (_, None) => names::OUTCOME_CLIENT_GONE,
+        let code = self.progress.close_code;
+        let outcome = match self.end {
+            // The client has ended the connection, and not the protocol before it.
+            Some(End::Complete) if self.is_read && code.is_none() => names::OUTCOME_CLIENT_GONE,
+            Some(End::Complete) => "",
+            Some(End::Lost | End::Unclaimed) => names::OUTCOME_REPLICA_LOST,
+            // Its time to drain was up after the client was told.
+            Some(End::Reset(Reset::Timeout)) if code == Some(GOING_AWAY) => "",
+            Some(End::Reset(_)) => names::OUTCOME_STREAM_ABORTED,
+            None if code.is_some() => "",
+            None => names::OUTCOME_CLIENT_GONE,
         };
         if self.end != Some(End::Complete) {
             self.progress.abandon(Reset::ClientGone);
