@@ -39,7 +39,9 @@ enum ServeCommand {
     ///
     /// Uses the head of this place; if none runs, starts one for the life of this command. Output of replicas and the access log are shown as they come.
     /// Ctrl-C lets requests in progress finish, and then ends the service; a second one ends it at once.
-    #[command(after_help = "Example:\n  tracer serve run shop:app --num-replicas 2")]
+    #[command(
+        after_help = "Example:\n  tracer serve run shop:app --num-replicas 2\n  tracer serve run -- uvicorn shop:app --uds {socket} --forwarded-allow-ips '*'"
+    )]
     Run(run::Args),
     /// Roll a service file out, and wait until it is served
     ///

@@ -93,6 +93,21 @@ impl fmt::Display for FileError {
 
 impl std::error::Error for FileError {}
 
+/// Returns a hint for a text that is YAML or JSON, as far as its first line shows.
+fn other_format(text: &str) -> &'static str {
+    let mut lines = text.lines().map(str::trim_end).filter(|line| !line.is_empty() && !line.starts_with('#'));
+    let first = lines.next().unwrap_or_default();
+    let is_key =
+        |key: &str| !key.is_empty() && key.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"_-".contains(&byte));
+    if first.starts_with('{') {
+        "\n(hint: this looks like JSON, expected TOML: `key = value`, and tables as `[name]`)"
+    } else if first == "---" || first.split_once(':').is_some_and(|(key, _)| is_key(key)) {
+        "\n(hint: this looks like YAML, expected TOML: `key = value`, and tables as `[name]`)"
+    } else {
+        ""
+    }
+}
+
 /// Reads the text of a configuration file that is in `folder`.
 pub(super) fn parse(text: &str, folder: &Path) -> Result<Overrides, FileError> {
     let reader = Reader { text, folder, tables: TABLES };
@@ -140,7 +155,7 @@ impl<'a> Reader<'a> {
     pub(crate) fn document(&self) -> Result<Spanned<DeTable<'a>>, FileError> {
         DeTable::parse(self.text).map_err(|error| FileError {
             line: line_at(self.text, error.span().map_or(0, |span| span.start)),
-            message: error.message().trim_end().replace('\n', ", "),
+            message: format!("{}{}", error.message().trim_end().replace('\n', ", "), other_format(self.text)),
         })
     }
 

@@ -66,7 +66,7 @@ pub(super) struct ServiceOfArgs {
     /// Number of its processes
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = parse_replicas)]
     num_replicas: u32,
-    /// The name of the service [default: that of the deployment]
+    /// The name of the service, and of a program's deployment [default: that of the deployment, or of the program's file]
     #[arg(long, value_name = "NAME", value_parser = |text: &str| check_name(text).map(|()| text.to_owned()))]
     name: Option<String>,
 }
@@ -94,7 +94,12 @@ impl ServiceOfArgs {
                 check_command(&self.command).map_err(|reason| CommandError::new(exit::USAGE, reason))?;
                 let words: Vec<_> = self.command.iter().map(|word| quoted(word)).collect();
                 let folder = std::env::current_dir()?;
-                let lines = format!("command = [{}]\ncwd = {}\n", words.join(", "), quoted(&folder.to_string_lossy()));
+                let mut lines =
+                    format!("command = [{}]\ncwd = {}\n", words.join(", "), quoted(&folder.to_string_lossy()));
+                if let Some(name) = &self.name {
+                    // The first word may be that of a wrapper.
+                    lines.push_str(&format!("name = {}\n", quoted(name)));
+                }
                 (program_name(&self.command[0]), String::new(), lines)
             }
         };
