@@ -198,6 +198,7 @@
 //! - Kept by `serving_deaths::clients_see_nothing_of_changes_of_counts_and_settings`,
 //!   `serving_tls::proxies_that_are_replaced_lose_no_request_of_connections_with_tls`,
 //!   `serving_tls::certificates_that_change_are_those_of_the_next_handshake_and_broken_ones_change_nothing`,
+//!   `services::settings_that_live_replicas_refuse_or_are_not_well_with_are_not_served_and_lose_no_request`,
 //!   `services::a_new_version_is_rolled_out_and_rolled_back_without_a_failed_request` and
 //!   `services::a_version_whose_replica_fails_is_not_served_and_the_one_before_it_is`.
 //!
@@ -212,11 +213,12 @@
 //! **A service outlives its head.** When the head is killed, replicas and proxies serve on and no request fails; the guard starts another head within a second, which
 //! goes on with them, finishes the spans of what has died meanwhile, and a rollout that was going on.
 //!
-//! - If no head has taken over within 10 s, or the guard is killed too, all of it ends. Services that are bound to a command or a program end with their head.
+//! - If no head has taken over within 10 s (11 s while the guard is stopped), or the guard is killed too, all of it ends. Services that are bound to a command or a program end with their head.
 //! - Kept by `serving_without_head::no_request_fails_and_nothing_is_left_while_the_head_is_killed_again_and_again`,
 //!   `serving_without_head::what_dies_while_there_is_no_head_is_finished_and_replaced_by_the_next`,
 //!   `serving_without_head::a_rollout_goes_on_at_whichever_step_the_head_dies`,
 //!   `serving_without_head::all_of_it_ends_when_no_head_comes_in_time`,
+//!   `serving_without_head::all_of_it_ends_in_time_also_while_the_guard_is_stopped`,
 //!   `composition::calls_between_replicas_go_on_with_and_without_a_head` and
 //!   `serving_tasks::a_handler_submits_tasks_to_the_head_that_comes_after_one_that_was_killed`.
 //!
