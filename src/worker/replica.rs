@@ -12,7 +12,7 @@
 //!
 //! While requests follow each other closely, one at a time, the loop does not sleep between them (`looking`).
 //!
-//! No thread is woken for a request, and there is no thread but the module's. A request's span begins before its claim, and ends before its
+//! No thread is woken for a request, and none handles one but the module's. A request's span begins before its claim, and ends before its
 //! last frame is written.
 
 mod commits;
