@@ -236,6 +236,13 @@ pub const OTLP_NOT_SHOWN: Metric = metric(
     MetricKind::Counter,
     "Points of metrics that came by OTLP and are not shown here: no room, or of no kind that is.",
 );
+/// Series that a scrape leaves out.
+pub const SERIES_NOT_SHOWN: Metric = metric(
+    "tracer.metrics.series.not_shown",
+    "{series}",
+    MetricKind::Gauge,
+    "Series of modules and of programs that this scrape leaves out, because others have their name or their labels.",
+);
 /// Age of the head.
 pub const UPTIME: Metric = metric("tracer.uptime", "s", MetricKind::Gauge, "Time since the head's start.");
 /// Memory of processes.
@@ -298,6 +305,7 @@ mod tests {
             REPLICAS_TARGET,
             SERVICES,
             OTLP_NOT_SHOWN,
+            SERIES_NOT_SHOWN,
             UPTIME,
             MEMORY,
             CPU_TIME,

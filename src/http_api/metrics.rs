@@ -13,13 +13,14 @@ mod otlp;
 pub(super) mod received;
 pub(crate) mod report;
 
+use std::borrow::Cow;
 use std::fmt::Write;
 
 use http::{HeaderMap, header};
 use instruments::Pending;
 use tracer_core::hex::hex;
 use tracer_core::metric_names::{self as names, KEPT, Metric, MetricKind};
-use tracer_ipc::metrics::instruments::Measured;
+use tracer_ipc::metrics::instruments::{Attributes, Measured, MeasuredSeries};
 use tracer_ipc::metrics::{BOUNDARIES, Exemplar, Series};
 
 use tracer_core::request_names;
@@ -350,6 +351,29 @@ fn labels(attributes: &[(&str, &str)]) -> String {
     }
     let label = |(key, value): &(&str, &str)| format!("{}=\"{}\"", key.replace('.', "_"), escaped(value));
     format!("{{{}}}", attributes.iter().map(label).collect::<Vec<_>>().join(","))
+}
+
+/// Puts `exported_` before each key that is another's, as often as it takes for no label to have it.
+fn rename_taken<T>(labels: &mut [(String, T)], is_taken: impl Fn(&str) -> bool) {
+    for place in 0..labels.len() {
+        let mut key = labels[place].0.clone();
+        if is_taken(&key) {
+            while is_taken(&key) || labels.iter().any(|(known, _)| *known == key) {
+                key.insert_str(0, "exported_");
+            }
+            labels[place].0 = key;
+        }
+    }
+}
+
+/// Returns the attributes of a series and that of its process, if the value is one process's: each key is there once.
+fn attributes_of(series: &MeasuredSeries) -> (Cow<'_, Attributes>, Option<(&'static str, u32)>) {
+    const PID: &str = "process.pid";
+    let mut attributes = Cow::Borrowed(&series.attributes);
+    if series.pid.is_some() && attributes.iter().any(|(key, _)| key == PID) {
+        rename_taken(attributes.to_mut(), |key| key == PID);
+    }
+    (attributes, series.pid.map(|pid| (PID, pid)))
 }
 
 fn escaped(value: &str) -> String {

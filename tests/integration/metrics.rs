@@ -1,6 +1,6 @@
 //! `GET /metrics`: what is counted, by whom it can be read, and what it survives.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 use std::io::{self, BufReader, Write as _};
 use std::net::{SocketAddr, TcpStream};
@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize};
 use std::time::Duration;
 
 use rustix::process::Signal;
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use crate::support::{Answer, Api, Cluster, HOOK, kill_if_there, python_with, read_answer, skip, wait_until};
 
@@ -312,6 +312,13 @@ fn promtool_and_the_parser_of_prometheus_client_find_nothing_wrong() {
     let cluster = Cluster::builder().hook(HOOK).arg("--http=127.0.0.1:0").arg("--resources=gpu=2").start();
     run_tasks(&cluster, 2, 1);
     let plain = scrape(&cluster, "text/plain").body;
+    let open = scrape(&cluster, OPENMETRICS).body;
+    let Some((families, exemplars)) = read_by_others(&plain, &open) else { return };
+    assert!(families >= 15 && exemplars >= 3, "{families} families and {exemplars} exemplars");
+}
+
+/// Has scrapes in both forms read by promtool and by the parser of `prometheus_client`. Returns how many families and exemplars that found.
+fn read_by_others(plain: &[u8], open: &[u8]) -> Option<(u64, u64)> {
     match Command::new("promtool")
         .args(["check", "metrics"])
         .stdin(Stdio::piped())
@@ -320,14 +327,14 @@ fn promtool_and_the_parser_of_prometheus_client_find_nothing_wrong() {
         .spawn()
     {
         Ok(mut promtool) => {
-            promtool.stdin.take().expect("it is a pipe").write_all(&plain).expect("it reads");
+            promtool.stdin.take().expect("it is a pipe").write_all(plain).expect("it reads");
             let said = promtool.wait_with_output().expect("it ends");
             let text = String::from_utf8_lossy(&said.stdout).into_owned() + &String::from_utf8_lossy(&said.stderr);
             assert!(said.status.success() && text.trim().is_empty(), "{text}");
         }
         Err(error) => skip("promtool", error),
     }
-    let Some(python) = python_with("prometheus_client") else { return };
+    let python = python_with("prometheus_client")?;
     let program = "import sys\n\
         from prometheus_client.openmetrics.parser import text_string_to_metric_families as read\n\
         families = list(read(sys.stdin.read()))\n\
@@ -338,15 +345,65 @@ fn promtool_and_the_parser_of_prometheus_client_find_nothing_wrong() {
         .stdout(Stdio::piped())
         .spawn()
         .expect("it starts");
-    let open = scrape(&cluster, OPENMETRICS).body;
-    parser.stdin.take().expect("it is a pipe").write_all(&open).expect("it reads");
+    parser.stdin.take().expect("it is a pipe").write_all(open).expect("it reads");
     let said = parser.wait_with_output().expect("it ends");
-    assert!(said.status.success(), "{}", String::from_utf8_lossy(&open));
+    assert!(said.status.success(), "{}", String::from_utf8_lossy(open));
     let counts: Vec<u64> = String::from_utf8_lossy(&said.stdout)
         .split_whitespace()
         .map(|count| count.parse().expect("a number"))
         .collect();
-    assert!(counts[0] >= 15 && counts[1] >= 3, "{counts:?} families and exemplars");
+    Some((counts[0], counts[1]))
+}
+
+#[test]
+fn no_series_of_a_program_is_dropped_merged_or_doubled_by_its_labels() {
+    let cluster = Cluster::builder().arg("--http=127.0.0.1:0").arg("--otlp").start();
+    let attributes = |pairs: &[(&str, &str)]| -> Value {
+        pairs.iter().map(|(key, value)| json!({"key": key, "value": {"stringValue": value}})).collect()
+    };
+    let point = |pairs: &[(&str, &str)], value: u64| json!({"asInt": value, "attributes": attributes(pairs)});
+    let gauge = |name: &str, unit: &str, points: Value| json!({"name": name, "description": "d", "unit": unit, "gauge": {"dataPoints": points}});
+    let counter = |name: &str, points: Value| json!({"name": name, "description": "d", "sum": {"aggregationTemporality": 2, "isMonotonic": true, "dataPoints": points}});
+    let bounded = |bound: &str| json!({"attributes": attributes(&[("le", bound)]), "sum": 1.5, "count": "2", "bucketCounts": ["1", "1"], "explicitBounds": [1.0]});
+    let of_pid = |pid: &str, value: u64| point(&[("process.pid", pid)], value);
+    let metrics = json!([
+        gauge("jobs.waiting", "", json!([point(&[("job", "nightly")], 1), point(&[("job", "hourly")], 2)])),
+        counter("jobs.done", json!([point(&[("instance", "a")], 10), point(&[("instance", "b")], 20)])),
+        counter("same", json!([point(&[("a.b", "v")], 1), point(&[("a_b", "v")], 2), point(&[("a-b", "v")], 4)])),
+        gauge("bounds", "", json!([point(&[("le", "1")], 1), point(&[("le", "2")], 2)])),
+        gauge("pids", "", json!([of_pid("1", 1), of_pid("2", 2)])),
+        gauge("lat", "s", json!([point(&[], 1)])),
+        gauge("lat.seconds", "", json!([point(&[], 2)])),
+        {"name": "took", "description": "d", "histogram": {"aggregationTemporality": 2, "dataPoints": [bounded("1"), bounded("2")]}},
+    ]);
+    let resource =
+        json!({"attributes": attributes(&[("service.name", "shop"), ("service.instance.id", "one"), ("job", "mine")])});
+    let body = json!({"resourceMetrics": [{"resource": resource, "scopeMetrics": [{"metrics": metrics}]}]});
+    let api = Api::of(&cluster);
+    api.ask("POST", "/v1/metrics").json(&body).send().status(200);
+    let plain = scrape(&cluster, "text/plain").body;
+    let open = scrape(&cluster, OPENMETRICS).body;
+    let text = String::from_utf8(open.clone()).expect("it is text");
+    for expected in [
+        r#"jobs_waiting{job="shop",instance="one",exported_job="nightly"} 1"#,
+        r#"jobs_waiting{job="shop",instance="one",exported_job="hourly"} 2"#,
+        r#"jobs_done_total{job="shop",instance="one",exported_instance="a"} 10"#,
+        r#"jobs_done_total{job="shop",instance="one",exported_instance="b"} 20"#,
+        r#"same_total{job="shop",instance="one",a_b="v"} 7"#,
+        r#"bounds{job="shop",instance="one",exported_le="1"} 1"#,
+        r#"pids{job="shop",instance="one",process_pid="2"} 2"#,
+        r#"lat_seconds{job="shop",instance="one"} 1"#,
+        r#"took_bucket{job="shop",instance="one",exported_le="2",le="+Inf"} 2"#,
+        r#"target_info{job="shop",instance="one",exported_job="mine"} 1"#,
+        "tracer_metrics_series_not_shown 1",
+        "tracer_otlp_points_not_shown_total 0",
+    ] {
+        assert!(text.lines().any(|line| line == expected), "{expected}: {text}");
+    }
+    let series: Vec<_> =
+        text.lines().filter(|line| !line.starts_with('#')).filter_map(|line| line.split(' ').next()).collect();
+    assert_eq!(series.iter().collect::<BTreeSet<_>>().len(), series.len(), "{text}");
+    read_by_others(&plain, &open);
 }
 
 /// A process that is killed with the test.

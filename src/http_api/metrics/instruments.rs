@@ -1,22 +1,26 @@
 //! Metrics of modules, and of programs that send them by OTLP, in a scrape: names and labels as OpenTelemetry's specification maps them to Prometheus.
 //!
-//! A name that tracer has too is in the same family, told apart by the scope (`otel_scope_name`). What would clash, such as one name for a counter
-//! and a gauge, is left out, because a scraper drops everything else with it.
+//! A name that tracer has too is in the same family, told apart by the scope (`otel_scope_name`). A scraper takes a series once and drops the rest, so
+//! series are told apart by the labels that it sees: sums of one instrument whose labels become the same are added up, and what would clash otherwise,
+//! such as one name for a counter and a gauge, is left out and counted.
 
-use std::collections::HashSet;
+use std::borrow::Cow;
+use std::collections::{HashMap, HashSet};
 use std::fmt::Write;
 
-use tracer_core::metric_names::{Metric, MetricKind};
+use tracer_core::metric_names::{Metric, MetricKind, SERIES_NOT_SHOWN};
 use tracer_ipc::metrics::Exemplar;
 use tracer_ipc::metrics::instruments::{Definition, InstrumentKind, Measured, MeasuredSeries};
 
-use super::{Format, Writer, escaped, family};
+use super::{Format, Sink, Writer, attributes_of, escaped, family, rename_taken};
 
 /// Metrics of modules that are not written yet, and the names that are.
 #[derive(Default)]
 pub(super) struct Pending<'a> {
     families: Vec<Family<'a>>,
     taken: HashSet<String>,
+    /// Series that clash with others.
+    not_shown: u64,
 }
 
 /// Instruments whose samples have one name.
@@ -24,29 +28,97 @@ struct Family<'a> {
     name: String,
     unit: String,
     kind: MetricKind,
-    members: Vec<&'a Measured>,
+    help: &'a str,
+    rows: Vec<Row<'a>>,
+    /// Positions of rows, by their labels as a scraper tells them apart.
+    known: HashMap<Labels, usize>,
+}
+
+/// Keys and values of labels.
+type Labels = Vec<(String, String)>;
+
+/// Series of an instrument whose labels are the same, as one.
+struct Row<'a> {
+    definition: &'a Definition,
+    labels: Labels,
+    value: f64,
+    buckets: Cow<'a, [u64]>,
+    exemplars: Cow<'a, [Option<Exemplar>]>,
 }
 
 impl<'a> Pending<'a> {
     pub(super) fn new(modules: impl IntoIterator<Item = &'a Measured>) -> Pending<'a> {
-        let mut families: Vec<Family<'a>> = Vec::new();
+        let (mut families, mut not_shown): (Vec<Family<'a>>, _) = (Vec::new(), 0);
         for measured in modules.into_iter().filter(|measured| !measured.series.is_empty()) {
             let definition = &measured.definition;
-            let kind = match definition.kind {
-                InstrumentKind::Counter | InstrumentKind::ObservableCounter => MetricKind::Counter,
-                InstrumentKind::Histogram => MetricKind::Histogram,
-                _ => MetricKind::Gauge,
-            };
+            let kind = kind_of(definition.kind);
             let (name, unit) = name_of(definition, kind);
-            match families.iter_mut().find(|family| family.name == name) {
-                // Of one name and two kinds, the first one is shown.
-                Some(family) if family.kind == kind => family.members.push(measured),
-                Some(_) => {}
-                None => families.push(Family { name, unit, kind, members: vec![measured] }),
+            let place = families.iter().position(|family| family.name == name).unwrap_or_else(|| {
+                families.push(Family { name, unit, kind, help: "", rows: Vec::new(), known: HashMap::new() });
+                families.len() - 1
+            });
+            let family = &mut families[place];
+            // Of one name and two kinds, the first one is shown.
+            if family.kind != kind {
+                not_shown += measured.series.len() as u64;
+                continue;
             }
+            if family.help.is_empty() {
+                family.help = &definition.description;
+            }
+            not_shown += measured.series.iter().filter(|series| !family.add(definition, series)).count() as u64;
         }
         families.sort_by(|one, other| one.name.cmp(&other.name));
-        Pending { families, taken: HashSet::new() }
+        Pending { families, taken: HashSet::new(), not_shown }
+    }
+}
+
+impl<'a> Family<'a> {
+    /// Adds a series. Returns whether it is shown.
+    fn add(&mut self, definition: &'a Definition, series: &'a MeasuredSeries) -> bool {
+        let labels = labels_of(definition, series);
+        // A label without a value is none.
+        let mut key: Labels = labels.iter().filter(|(_, value)| !value.is_empty()).cloned().collect();
+        key.sort();
+        let value = definition.number.value(series.bits);
+        let value = if self.kind == MetricKind::Histogram { f64::from_bits(series.bits) } else { value };
+        match self.known.get(&key) {
+            Some(place) => self.rows[*place].merge(definition, value, series),
+            None => {
+                self.known.insert(key, self.rows.len());
+                let (buckets, exemplars) = (series.buckets.as_slice().into(), series.exemplars.as_slice().into());
+                self.rows.push(Row { definition, labels, value, buckets, exemplars });
+                true
+            }
+        }
+    }
+}
+
+impl Row<'_> {
+    /// Adds a series with the same labels, if it can be added up with this one. Returns whether it was.
+    fn merge(&mut self, definition: &Definition, value: f64, series: &MeasuredSeries) -> bool {
+        let own = self.definition;
+        let is_one_instrument = (&own.name, &own.unit, kind_of(own.kind), &own.boundaries)
+            == (&definition.name, &definition.unit, kind_of(definition.kind), &definition.boundaries);
+        if !is_one_instrument || own.kind.is_gauge() || definition.kind.is_gauge() {
+            return false;
+        }
+        self.value += value;
+        for (count, more) in self.buckets.to_mut().iter_mut().zip(&series.buckets) {
+            *count = count.saturating_add(*more);
+        }
+        for (exemplar, other) in self.exemplars.to_mut().iter_mut().zip(&series.exemplars) {
+            *exemplar = exemplar.or(*other);
+        }
+        true
+    }
+}
+
+fn kind_of(kind: InstrumentKind) -> MetricKind {
+    match kind {
+        InstrumentKind::Counter | InstrumentKind::ObservableCounter => MetricKind::Counter,
+        InstrumentKind::Histogram => MetricKind::Histogram,
+        _ => MetricKind::Gauge,
     }
 }
 
@@ -144,52 +216,53 @@ impl Writer<'_> {
         let is_it = |found: &Family<'_>| found.name == name && found.kind == metric.kind;
         if let Some(place) = self.pending.families.iter().position(is_it) {
             let joined = self.pending.families.remove(place);
-            self.members(&joined);
+            self.rows(&joined);
         }
     }
 
-    /// Writes all families that are modules' alone.
+    /// Writes all families that are modules' alone, and how many series are left out.
     pub(super) fn modules(&mut self) {
-        for own in std::mem::take(&mut self.pending.families) {
+        let families = std::mem::take(&mut self.pending.families);
+        let mut not_shown = self.pending.not_shown;
+        let own_names = names_of(&family(&SERIES_NOT_SHOWN), SERIES_NOT_SHOWN.kind);
+        self.pending.taken.extend(own_names);
+        for own in families {
             let names = names_of(&own.name, own.kind);
             if names.iter().any(|name| self.pending.taken.contains(name)) {
+                not_shown += own.rows.len() as u64;
                 continue;
             }
             self.pending.taken.extend(names);
-            let description = own.members.iter().map(|measured| &measured.definition.description);
-            let help = description.into_iter().find(|text| !text.is_empty()).cloned().unwrap_or_default();
-            self.head_of(&own.name, own.kind, &own.unit, &help.replace('\\', r"\\").replace('\n', r"\n"));
-            self.members(&own);
+            self.head_of(&own.name, own.kind, &own.unit, &own.help.replace('\\', r"\\").replace('\n', r"\n"));
+            self.rows(&own);
         }
+        self.all(&SERIES_NOT_SHOWN, "", &[("", not_shown)]);
     }
 
-    fn members(&mut self, family: &Family<'_>) {
-        for measured in &family.members {
-            for series in &measured.series {
-                self.measured(family, &measured.definition, series);
-            }
-        }
+    fn rows(&mut self, family: &Family<'_>) {
+        family.rows.iter().for_each(|row| self.row(family, row));
     }
 
-    fn measured(&mut self, family: &Family<'_>, definition: &Definition, series: &MeasuredSeries) {
-        let (name, labels) = (&family.name, labels_of(definition, series));
-        if definition.kind != InstrumentKind::Histogram {
+    fn row(&mut self, family: &Family<'_>, row: &Row<'_>) {
+        let (name, value) = (&family.name, row.value);
+        let labels: Vec<_> = row.labels.iter().map(|(key, value)| format!("{key}=\"{}\"", escaped(value))).collect();
+        if family.kind != MetricKind::Histogram {
             let suffix = if family.kind == MetricKind::Counter { "_total" } else { "" };
-            let _ = write!(self.out, "{name}{suffix}{} {}", in_braces(&labels), definition.number.value(series.bits));
-            return self.end_sample(series.exemplars.first().filter(|_| family.kind == MetricKind::Counter));
+            let _ = write!(self.out, "{name}{suffix}{} {value}", in_braces(&labels));
+            return self.end_sample(row.exemplars.first().filter(|_| family.kind == MetricKind::Counter));
         }
         let mut below = 0_u64;
-        for (bucket, count) in series.buckets.iter().enumerate() {
+        for (bucket, count) in row.buckets.iter().enumerate() {
             below = below.saturating_add(*count);
             let bound =
-                definition.boundaries.get(bucket).map_or_else(|| "+Inf".to_owned(), |bound| format!("{bound:?}"));
+                row.definition.boundaries.get(bucket).map_or_else(|| "+Inf".to_owned(), |bound| format!("{bound:?}"));
             let mut labels = labels.clone();
             labels.push(format!("le=\"{bound}\""));
             let _ = write!(self.out, "{name}_bucket{} {below}", in_braces(&labels));
-            self.end_sample(series.exemplars.get(bucket).filter(|_| *count > 0));
+            self.end_sample(row.exemplars.get(bucket).filter(|_| *count > 0));
         }
         let labels = in_braces(&labels);
-        let _ = writeln!(self.out, "{name}_sum{labels} {}", f64::from_bits(series.bits));
+        let _ = writeln!(self.out, "{name}_sum{labels} {value}");
         let _ = writeln!(self.out, "{name}_count{labels} {below}");
     }
 
@@ -205,29 +278,33 @@ impl Writer<'_> {
 }
 
 fn in_braces(labels: &[String]) -> String {
-    format!("{{{}}}", labels.join(","))
+    if labels.is_empty() { String::new() } else { format!("{{{}}}", labels.join(",")) }
 }
 
-/// Returns the labels of a series: its attributes, of which those whose names become the same are one label, its process and the scope.
-fn labels_of(definition: &Definition, series: &MeasuredSeries) -> Vec<String> {
-    let mut labels: Vec<(String, String)> = Vec::new();
-    for (key, value) in &series.attributes {
+/// Returns the labels of a series: its attributes, of which those whose names become the same are one label, its process and the scope. An attribute
+/// whose name is that of another label has `exported_` before it, as Prometheus does it.
+fn labels_of(definition: &Definition, series: &MeasuredSeries) -> Labels {
+    let mut labels: Labels = Vec::new();
+    let (attributes, pid) = attributes_of(series);
+    for (key, value) in &*attributes {
         let (key, value) = (sanitized(key).replace(':', "_"), value.text());
+        let key = if key.is_empty() { "_".to_owned() } else { key };
         match labels.iter_mut().find(|(known, _)| *known == key) {
             Some((_, values)) => *values = format!("{values};{value}"),
             None => labels.push((key, value)),
         }
     }
-    let is_own = |key: &str| key == "le" || key.is_empty() || key.starts_with("otel_scope_") || key == "process_pid";
-    labels.retain(|(key, _)| !is_own(key));
-    if let Some(pid) = series.pid {
+    let is_own = |key: &str| key == "le" || key.starts_with("otel_scope_") || pid.is_some() && key == "process_pid";
+    rename_taken(&mut labels, is_own);
+    if let Some((_, pid)) = pid {
         labels.push(("process_pid".to_owned(), pid.to_string()));
     }
-    labels.push(("otel_scope_name".to_owned(), definition.scope.clone()));
-    if !definition.scope_version.is_empty() {
-        labels.push(("otel_scope_version".to_owned(), definition.scope_version.clone()));
+    for (key, value) in [("otel_scope_name", &definition.scope), ("otel_scope_version", &definition.scope_version)] {
+        if !value.is_empty() {
+            labels.push((key.to_owned(), value.clone()));
+        }
     }
-    labels.into_iter().map(|(key, value)| format!("{key}=\"{}\"", escaped(&value))).collect()
+    labels
 }
 
 #[cfg(test)]
@@ -235,7 +312,6 @@ mod tests {
     use tracer_core::metric_names as names;
     use tracer_ipc::metrics::instruments::{AttributeValue, NumberType};
 
-    use super::super::Sink;
     use super::*;
 
     fn measured(name: &str, unit: &str, kind: InstrumentKind, bits: u64) -> Measured {
@@ -259,7 +335,115 @@ mod tests {
         let mut writer = Writer { format, out: String::new(), pending: Pending::new(modules) };
         before.into_iter().for_each(|metric| writer.head(metric));
         writer.modules();
-        writer.out
+        writer.out.lines().filter(|line| !line.contains(NOT_SHOWN)).map(|line| format!("{line}\n")).collect()
+    }
+
+    const NOT_SHOWN: &str = "tracer_metrics_series_not_shown";
+
+    /// Returns the samples of instruments, and how many series are not shown.
+    fn samples(modules: &[Measured]) -> (Vec<String>, String) {
+        let mut writer = Writer { format: Format::OpenMetrics, out: String::new(), pending: Pending::new(modules) };
+        writer.modules();
+        let lines = writer.out.lines().filter(|line| !line.starts_with('#')).map(str::to_owned);
+        let (not_shown, samples): (Vec<_>, Vec<_>) = lines.partition(|line| line.starts_with(NOT_SHOWN));
+        let count = not_shown[0].rsplit(' ').next().unwrap_or_default().to_owned();
+        (samples, count)
+    }
+
+    /// Returns an instrument with a series for each set of attributes and value.
+    fn with_series(name: &str, unit: &str, kind: InstrumentKind, all: &[(&[(&str, &str)], u64)]) -> Measured {
+        let mut measured = measured(name, unit, kind, 0);
+        let empty = measured.series.remove(0);
+        measured.definition.scope_version.clear();
+        for (attributes, bits) in all {
+            let text = |value: &str| AttributeValue::Text(value.to_owned());
+            let attributes = attributes.iter().map(|(key, value)| ((*key).to_owned(), text(value))).collect();
+            measured.series.push(MeasuredSeries { attributes, bits: *bits, pid: None, ..empty.clone() });
+        }
+        measured
+    }
+
+    #[test]
+    fn sums_whose_labels_become_the_same_are_one_series() {
+        let same: &[(&[(&str, &str)], u64)] = &[
+            (&[("a.b", "v")], 1),
+            (&[("a_b", "v")], 2),
+            (&[("a-b", "v")], 4),
+            (&[("a-b", "w")], 8),
+            (&[("a-b", "w"), ("c", "")], 16),
+        ];
+        let (found, not_shown) = samples(&[with_series("n", "", InstrumentKind::Counter, same)]);
+        let line = |value: &str, count: u64| format!("n_total{{a_b=\"{value}\",otel_scope_name=\"shop\"}} {count}");
+        assert_eq!((found, not_shown.as_str()), (vec![line("v", 7), line("w", 24)], "0"));
+        let sums: Vec<_> =
+            [1.0_f64, 2.0, 4.0].iter().zip(same).map(|(sum, (attributes, _))| (*attributes, sum.to_bits())).collect();
+        let (found, not_shown) = samples(&[with_series("h", "", InstrumentKind::Histogram, &sums)]);
+        assert_eq!((found.len(), not_shown.as_str()), (5, "0"), "{found:?}");
+        assert!(
+            found[2].ends_with("le=\"+Inf\"} 9") && found[3].ends_with("} 7") && found[4].ends_with("} 9"),
+            "{found:?}"
+        );
+    }
+
+    #[test]
+    fn what_cannot_be_told_apart_and_not_added_up_is_left_out_and_counted() {
+        let same: &[(&[(&str, &str)], u64)] = &[(&[("a.b", "v")], 1), (&[("a_b", "v")], 2)];
+        let (found, not_shown) = samples(&[with_series("g", "", InstrumentKind::Gauge, same)]);
+        assert_eq!((found.len(), not_shown.as_str()), (1, "1"), "{found:?}");
+        let one: &[(&[(&str, &str)], u64)] = &[(&[], 1)];
+        let clashing = [
+            [
+                with_series("lat", "s", InstrumentKind::Counter, one),
+                with_series("lat.seconds", "", InstrumentKind::Counter, one),
+            ],
+            [with_series("x", "", InstrumentKind::Counter, one), with_series("x", "", InstrumentKind::Gauge, one)],
+            [
+                with_series("x", "", InstrumentKind::UpDownCounter, one),
+                with_series("x", "", InstrumentKind::Gauge, one),
+            ],
+            [
+                with_series("x", "", InstrumentKind::Counter, one),
+                with_series("x_total", "", InstrumentKind::Gauge, one),
+            ],
+            [with_series("x", "", InstrumentKind::Histogram, one), {
+                let mut other = with_series("x", "", InstrumentKind::Histogram, one);
+                other.definition.boundaries = vec![1.0, 20.0];
+                other
+            }],
+        ];
+        for pair in clashing {
+            let (found, not_shown) = samples(&pair);
+            let expected = if pair[0].definition.kind == InstrumentKind::Histogram { 5 } else { 1 };
+            assert_eq!((found.len(), not_shown.as_str()), (expected, "1"), "{found:?}");
+        }
+    }
+
+    #[test]
+    fn attributes_with_the_name_of_another_label_are_kept_under_their_own() {
+        let bounds: &[(&[(&str, &str)], u64)] = &[(&[("le", "1")], 1), (&[("le", "2")], 2)];
+        for (kind, lines) in [(InstrumentKind::Gauge, 2), (InstrumentKind::Histogram, 10)] {
+            let (found, not_shown) = samples(&[with_series("g", "", kind, bounds)]);
+            assert_eq!((found.len(), not_shown.as_str()), (lines, "0"), "{found:?}");
+            assert_eq!(
+                found.iter().filter(|line| line.contains("{exported_le=\"1\",")).count(),
+                lines / 2,
+                "{found:?}"
+            );
+        }
+        let pids: &[(&[(&str, &str)], u64)] =
+            &[(&[("process.pid", "1")], 1), (&[("process.pid", "2")], 2), (&[("otel.scope.name", "s"), ("", "e")], 3)];
+        let mut of_process = with_series("g", "", InstrumentKind::Gauge, pids);
+        of_process.series.iter_mut().for_each(|series| series.pid = Some(7));
+        let (found, not_shown) = samples(&[of_process]);
+        assert_eq!(not_shown, "0");
+        assert_eq!(
+            found,
+            [
+                "g{exported_process_pid=\"1\",process_pid=\"7\",otel_scope_name=\"shop\"} 1",
+                "g{exported_process_pid=\"2\",process_pid=\"7\",otel_scope_name=\"shop\"} 2",
+                "g{exported_otel_scope_name=\"s\",_=\"e\",process_pid=\"7\",otel_scope_name=\"shop\"} 3",
+            ]
+        );
     }
 
     #[test]

@@ -13,7 +13,7 @@ use tracer_core::metric_names::{Metric, MetricKind};
 use tracer_ipc::metrics::instruments::{AttributeValue, Definition, InstrumentKind, Measured, NumberType};
 use tracer_ipc::metrics::{BOUNDARIES, Exemplar, Series};
 
-use super::Sink;
+use super::{Sink, attributes_of};
 
 /// Name of the scope of tracer's own metrics.
 const SCOPE: &str = "tracer";
@@ -75,10 +75,9 @@ impl Request {
         let definition = &measured.definition;
         let (start, now) = (self.times.place, self.times.now);
         let attributes = |series: &tracer_ipc::metrics::instruments::MeasuredSeries| {
-            let mut attributes: Vec<_> = series.attributes.iter().map(|(key, value)| pair(key, value)).collect();
-            let pid = series.pid.map(|pid| pair("process.pid", &AttributeValue::Int(pid.into())));
-            attributes.extend(pid);
-            attributes
+            let (attributes, pid) = attributes_of(series);
+            let pid = pid.map(|(key, pid)| pair(key, &AttributeValue::Int(pid.into())));
+            attributes.iter().map(|(key, value)| pair(key, value)).chain(pid).collect::<Vec<_>>()
         };
         let data = if definition.kind == InstrumentKind::Histogram {
             let point = |series: &tracer_ipc::metrics::instruments::MeasuredSeries| HistogramDataPoint {

@@ -2,7 +2,8 @@
 //!
 //! What is kept is bounded: 10,000 series, of them 2,000 of one metric, and texts of 4 KiB. Whose values they are is told by the labels `job` and `instance`, as
 //! OpenTelemetry's specification makes them of the resource, whose other attributes are those of `target_info`. A resource without an instance is
-//! told apart by its task and attempt or its process.
+//! told apart by its task and attempt, or its machine, and its process. A point's own attributes of these names become `exported_job` and
+//! `exported_instance`, as Prometheus does it.
 //!
 //! Sums of differences are added up. An exponential histogram has buckets at powers of two, into which its own fall whole; summaries are not shown.
 //!
@@ -19,6 +20,8 @@ use tracer_ipc::metrics::instruments::{
     AttributeValue, BOUNDARIES_LIMIT, Definition, InstrumentKind, Measured, MeasuredSeries, NumberType,
 };
 
+use super::rename_taken;
+
 /// Series that are kept, of all metrics.
 pub(super) const SERIES: usize = 10_000;
 /// Series of one metric.
@@ -33,6 +36,12 @@ const EXPONENTS: (i32, i32) = (-20, 40);
 const DELTA: u64 = 1;
 /// Flag of a point that says that there was none.
 const NO_VALUE: u64 = 1;
+
+/// Labels of the program that a value is of.
+const JOB: &str = "job";
+const INSTANCE: &str = "instance";
+/// Attributes of a resource that name the machine, or what stands for one, the narrowest first.
+const MACHINES: [&str; 3] = ["container.id", "k8s.pod.name", "host.name"];
 
 /// The last values of series.
 #[derive(Debug, Default)]
@@ -131,7 +140,7 @@ impl ReceivedMetrics {
     }
 
     fn put_info(&mut self, target: &[(String, String)], info: Labels, now: Instant) {
-        let labels = [target, &info].concat();
+        let labels = [target, &beside_target(info)].concat();
         let definition = Definition {
             name: "target_info".to_owned(),
             unit: String::new(),
@@ -256,9 +265,19 @@ fn target_of(resource: Resource) -> (Labels, Labels) {
     let instance = take("service.instance.id");
     let get = |key: &str| attributes.iter().find(|(known, _)| known == key).map(|(_, value)| value.as_str());
     let by_task = || Some(format!("task {} attempt {}", get("tracer.task_id")?, get("tracer.attempt")?));
-    let by_process = || Some(format!("{}:{}", get("host.name").unwrap_or_default(), get("process.pid")?));
-    let instance = instance.or_else(by_task).or_else(by_process).unwrap_or_default();
-    (vec![("job".to_owned(), job), ("instance".to_owned(), instance)], attributes)
+    let by_machine = || MACHINES.iter().find_map(|key| get(key)).map(str::to_owned);
+    let instance = instance.unwrap_or_else(|| {
+        let place = by_task().or_else(by_machine).unwrap_or_default();
+        // Processes of one task are told apart too.
+        get("process.pid").map_or(place.clone(), |pid| format!("{place}:{pid}"))
+    });
+    (vec![(JOB.to_owned(), job), (INSTANCE.to_owned(), instance)], attributes)
+}
+
+/// Renames attributes that have the name of a label of the target.
+fn beside_target(mut labels: Labels) -> Labels {
+    rename_taken(&mut labels, |key| key == JOB || key == INSTANCE);
+    labels
 }
 
 fn labels_of(attributes: Vec<KeyValue>) -> Labels {
@@ -461,9 +480,7 @@ impl DataPoint {
                 (Shape::Histogram, number_of(&self.sum).unwrap_or(0.0), boundaries, buckets)
             }
         };
-        let mut labels = labels_of(self.attributes);
-        labels.retain(|(key, _)| key != "job" && key != "instance");
-        let labels = [target, &labels].concat();
+        let labels = [target, &beside_target(labels_of(self.attributes))].concat();
         Some(Point { shape, boundaries, value, buckets, is_delta: false, labels, exemplars: self.exemplars })
     }
 
@@ -514,7 +531,8 @@ mod tests {
         let pending = Pending::new(&measured);
         let mut writer = Writer { format: Format::OpenMetrics, out: String::new(), pending };
         writer.modules();
-        writer.out.lines().filter(|line| !line.starts_with('#')).map(str::to_owned).collect()
+        let is_own = |line: &&str| line.starts_with('#') || line.starts_with("tracer_metrics_series_not_shown");
+        writer.out.lines().filter(|line| !is_own(line)).map(str::to_owned).collect()
     }
 
     fn sum(name: &str, value: i64, temporality: u64, is_monotonic: bool) -> Value {
@@ -542,11 +560,54 @@ mod tests {
             [
                 format!("shop_orders_total{{job=\"a\",instance=\"task 7 attempt 2\",a_b=\"true\",{scope}}} 3"),
                 format!("shop_orders_total{{job=\"n/a\",instance=\"1\",a_b=\"true\",{scope}}} 9"),
-                "target_info{job=\"a\",instance=\"task 7 attempt 2\",tracer_attempt=\"2\",tracer_task_id=\"7\",otel_scope_name=\"\"} 1".to_owned(),
-                "target_info{job=\"n/a\",instance=\"1\",os_type=\"linux\",otel_scope_name=\"\"} 1".to_owned(),
+                "target_info{job=\"a\",instance=\"task 7 attempt 2\",tracer_attempt=\"2\",tracer_task_id=\"7\"} 1"
+                    .to_owned(),
+                "target_info{job=\"n/a\",instance=\"1\",os_type=\"linux\"} 1".to_owned(),
             ]
         );
         assert_eq!(samples(&mut received, now + AGE), [""; 0], "it has not come for long");
+    }
+
+    #[test]
+    fn attributes_of_points_with_names_of_the_target_are_kept_beside_it() {
+        let (mut received, now) = (ReceivedMetrics::default(), Instant::now());
+        let point =
+            |pairs: &[(&str, &str)], value: u64| json!({"asInt": value, "attributes": resource(pairs)["attributes"]});
+        let points = [
+            point(&[("job", "nightly")], 1),
+            point(&[("job", "hourly")], 2),
+            point(&[("instance", "a"), ("exported_instance", "b")], 3),
+        ];
+        let own = resource(&[("service.name", "shop"), ("job", "mine")]);
+        received.take_in(&line(&own, json!([{"name": "g", "gauge": {"dataPoints": points}}])), now);
+        let scope = "otel_scope_name=\"shop\",otel_scope_version=\"1\"";
+        assert_eq!(
+            samples(&mut received, now),
+            [
+                format!(
+                    "g{{job=\"shop\",instance=\"\",exported_instance=\"b\",exported_exported_instance=\"a\",{scope}}} 3"
+                ),
+                format!("g{{job=\"shop\",instance=\"\",exported_job=\"hourly\",{scope}}} 2"),
+                format!("g{{job=\"shop\",instance=\"\",exported_job=\"nightly\",{scope}}} 1"),
+                "target_info{job=\"shop\",instance=\"\",exported_job=\"mine\"} 1".to_owned(),
+            ]
+        );
+        assert_eq!(received.not_shown(), 0);
+    }
+
+    #[test]
+    fn programs_without_an_instance_are_told_apart_by_what_they_say_of_their_machine_and_process() {
+        for (pairs, expected) in [
+            (&[("host.name", "h")][..], "h"),
+            (&[("host.name", "h"), ("process.pid", "7")], "h:7"),
+            (&[("host.name", "h"), ("k8s.pod.name", "p")], "p"),
+            (&[("tracer.task_id", "1"), ("tracer.attempt", "2"), ("process.pid", "7")], "task 1 attempt 2:7"),
+            (&[("service.instance.id", "i"), ("process.pid", "7")], "i"),
+            (&[], ""),
+        ] {
+            let resource = serde_json::from_value(resource(pairs)).unwrap();
+            assert_eq!(target_of(resource).0[1].1, expected, "{pairs:?}");
+        }
     }
 
     #[test]

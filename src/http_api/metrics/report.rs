@@ -7,7 +7,7 @@ use tracer_core::metric_names::{Metric, MetricKind};
 use tracer_ipc::metrics::instruments::{InstrumentKind, Measured};
 use tracer_ipc::metrics::{BOUNDARIES, Exemplar, Series};
 
-use super::{Collected, Sink};
+use super::{Collected, Sink, attributes_of};
 use crate::json::time_text;
 
 /// Series that are reported of one metric; further ones are counted.
@@ -107,9 +107,10 @@ impl MetricsReport {
         });
         for series in &measured.series {
             self.push(|| {
+                let (attributes, pid) = attributes_of(series);
                 let mut attributes: Map<String, Value> =
-                    series.attributes.iter().map(|(key, value)| (key.clone(), value.text().into())).collect();
-                attributes.extend(series.pid.map(|pid| ("process.pid".to_owned(), pid.into())));
+                    attributes.iter().map(|(key, value)| (key.clone(), value.text().into())).collect();
+                attributes.extend(pid.map(|(key, pid)| (key.to_owned(), pid.into())));
                 if definition.kind == InstrumentKind::Histogram {
                     let sum = f64::from_bits(series.bits);
                     return histogram(attributes, sum, &definition.boundaries, &series.buckets, &series.exemplars);
