@@ -34,6 +34,7 @@ mod region;
 pub mod render;
 mod report;
 mod select;
+mod shared_ids;
 mod span;
 mod stand_ins;
 mod stats;
@@ -88,7 +89,7 @@ pub struct Trace {
     pub id: TraceId,
     /// Its spans by start time. Never empty.
     pub spans: Vec<Span>,
-    /// Number of further records that had the id of a span in `spans`. The first one read was kept.
+    /// Number of further records of spans in `spans`. The first one read was kept, or the first that has ended.
     pub duplicates: usize,
 }
 
@@ -107,10 +108,7 @@ impl Loaded {
             traces[index].spans.push(span);
         }
         for trace in &mut traces {
-            let mut seen = HashSet::with_capacity(trace.spans.len());
-            let before = trace.spans.len();
-            trace.spans.retain(|span| seen.insert(span.span_id));
-            trace.duplicates = before - trace.spans.len();
+            trace.duplicates = shared_ids::settle(&mut trace.spans);
             trace.spans.sort_by_key(|span| span.start_unix_nano);
             stand_ins::remove_needless(trace);
         }
@@ -125,7 +123,7 @@ impl Loaded {
         Loaded::new(folder, Vec::new(), Vec::new())
     }
 
-    /// Adds spans that are in no file yet. A span that is here already is kept as it is: what was written is the last word.
+    /// Adds spans that are in no file yet. A span that is here already is kept as it is: what was written is the last word, once it has ended.
     pub fn add(&mut self, spans: impl IntoIterator<Item = Span>) {
         let mut by_trace: HashMap<TraceId, Vec<Span>> = HashMap::new();
         for mut span in spans {
@@ -160,10 +158,10 @@ impl Loaded {
 }
 
 impl Trace {
-    /// Adds those of its spans that are not here yet. What is here is kept as it is.
+    /// Adds those of its spans that are not here yet. What is here is kept as it is, unless it had not ended and has now.
     pub fn add(&mut self, spans: impl IntoIterator<Item = Span>) {
-        let mut seen: HashSet<SpanId> = self.spans.iter().map(|span| span.span_id).collect();
-        self.spans.extend(spans.into_iter().filter(|span| seen.insert(span.span_id)));
+        self.spans.extend(spans);
+        shared_ids::settle(&mut self.spans);
         self.spans.sort_by_key(|span| span.start_unix_nano);
         stand_ins::remove_needless(self);
     }
@@ -196,6 +194,11 @@ impl Trace {
     /// Returns how many spans have the status ERROR.
     pub fn error_count(&self) -> usize {
         self.spans.iter().filter(|span| span.status == Status::Error).count()
+    }
+
+    /// Returns how many spans have an id of their own here, because another span has the one that was written.
+    pub fn separated_count(&self) -> usize {
+        self.spans.iter().filter(|span| span.is_separated()).count()
     }
 
     /// Returns how many spans were running when they were looked at.

@@ -118,6 +118,8 @@ pub(super) enum Found<'a> {
 }
 
 pub(super) fn find<'a>(method: &Method, path: &'a str) -> Found<'a> {
+    // Many who send OTLP put a slash behind the path, and other receivers take it.
+    let path = path.strip_suffix('/').filter(|path| path.starts_with("/v1/")).unwrap_or(path);
     let matching: Vec<_> = ROUTES.iter().filter_map(|route| Some((route, id_in(route.path, path)?))).collect();
     let wanted = if *method == Method::HEAD { "GET" } else { method.as_str() };
     if let Some(&(route, id)) = matching.iter().find(|(route, _)| route.method.name() == wanted) {
@@ -179,6 +181,8 @@ mod tests {
             ("OPTIONS", "/api/v1/tasks", "POST, GET, HEAD"),
             ("DELETE", "/api/v1/tasks/7", "GET, HEAD"),
             ("GET", "/api/v1/tasks/", "nothing"),
+            ("POST", "/v1/traces/", "Receive(Traces) "),
+            ("POST", "/v1/traces//", "nothing"),
             ("GET", "/api/v1/tasks//wait", "nothing"),
             ("GET", "/api/v1/tasks/7/wait/", "nothing"),
             ("GET", "/api/v1/tasks/7/8", "nothing"),

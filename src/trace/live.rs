@@ -139,6 +139,7 @@ fn spans(
             end_unix_nano: story.has_ended.then_some(record.end_time_unix_nano),
             running_unix_nano: (!story.has_ended).then_some(now_unix_nano),
             clock_shift_ns: 0,
+            written: None,
             status: match record.status {
                 tracer_abi::SPAN_STATUS_OK => Status::Ok,
                 tracer_abi::SPAN_STATUS_ERROR => Status::Error,

@@ -9,7 +9,7 @@ pub(super) mod otlp;
 pub(super) mod python;
 
 use std::borrow::Cow;
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::fmt;
 use std::fs;
 use std::io::{self, Read, Seek};
@@ -89,6 +89,8 @@ pub enum Problem {
     Damaged(usize),
     /// The last record is cut off: its writer was killed, or is at it.
     Unfinished,
+    /// The file may have spans, in a form that is not read: which one, and what to do.
+    OtherForm(&'static str, &'static str),
 }
 
 impl fmt::Display for Notice {
@@ -103,6 +105,9 @@ impl fmt::Display for Notice {
                 write!(f, "`{name}`: {} skipped that {} damaged", Count(*count, "record"), is_or_are(*count))
             }
             Problem::Unfinished => write!(f, "`{name}`: the last record is cut off"),
+            Problem::OtherForm(found, hint) => {
+                write!(f, "`{name}` was passed over: expected spans in JSON, found a name of {found} (hint: {hint})")
+            }
         }
     }
 }
@@ -122,6 +127,21 @@ pub(super) fn is_of_spans(path: &Path) -> bool {
     let name = path.file_name().unwrap_or_default().as_encoded_bytes();
     path.extension().is_some_and(|extension| EXTENSIONS.iter().any(|known| extension == *known))
         && !OTHER_SIGNALS.iter().any(|other| name.ends_with(other.as_bytes()))
+}
+
+/// Returns what a file is of which nothing is read though it may have spans, by its name: one that a collector's file exporter has packed, or has written in
+/// protobuf.
+fn other_form(path: &Path) -> Option<Problem> {
+    let is_packed = |inner: &Path| inner.extension().is_none() || is_of_spans(inner);
+    match path.extension()?.to_str()? {
+        "gz" | "zst" | "zstd" if is_packed(Path::new(path.file_stem()?)) => {
+            Some(Problem::OtherForm("a packed file", "unpack it beside it, with `gunzip --keep` or `unzstd`"))
+        }
+        "pb" | "binpb" | "proto" => {
+            Some(Problem::OtherForm("protobuf", "the collector's file exporter writes JSON with `format: json`"))
+        }
+        _ => None,
+    }
 }
 
 /// Lists the files of a folder that may have spans, by name.
@@ -205,6 +225,8 @@ pub struct Tail {
     folder: PathBuf,
     /// By device and inode: a file that is rotated gets another name.
     files: HashMap<(u64, u64), TailFile>,
+    /// Files that were passed over, and reported.
+    passed_over: HashSet<PathBuf>,
 }
 
 #[derive(Clone, Copy, Default)]
@@ -218,13 +240,15 @@ struct TailFile {
 impl Tail {
     /// Makes a reader that has read nothing yet.
     pub fn new(folder: &Path) -> Tail {
-        Tail { folder: folder.into(), files: HashMap::new() }
+        Tail { folder: folder.into(), files: HashMap::new(), passed_over: HashSet::new() }
     }
 
     /// Reads what was appended since the last time, and says what of that could not be used.
     pub fn read(&mut self) -> Result<(Vec<Span>, Vec<Notice>), LoadError> {
         let (mut spans, mut notices) = (Vec::new(), Vec::new());
-        for (path, metadata) in span_files(&self.folder)? {
+        let files = span_files(&self.folder)?;
+        notices.extend(self.others());
+        for (path, metadata) in files {
             let known = self.files.entry((metadata.dev(), metadata.ino())).or_default();
             if metadata.len() == known.len && known.len > 0 {
                 continue;
@@ -249,6 +273,19 @@ impl Tail {
             }
         }
         Ok((spans, notices))
+    }
+}
+
+impl Tail {
+    /// Returns notices of the files that are passed over, of each once.
+    fn others(&mut self) -> Vec<Notice> {
+        let paths = fs::read_dir(&self.folder).into_iter().flatten().flatten().map(|entry| entry.path());
+        let mut found: Vec<_> = paths
+            .filter_map(|path| Some(Notice { problem: other_form(&path).filter(|_| path.is_file())?, path }))
+            .filter(|notice| self.passed_over.insert(notice.path.clone()))
+            .collect();
+        found.sort_by(|one, other| one.path.cmp(&other.path));
+        found
     }
 }
 
@@ -328,6 +365,7 @@ impl Header<'_> {
             end_unix_nano,
             running_unix_nano: None,
             clock_shift_ns: 0,
+            written: None,
             status: self
                 .status
                 .and_then(|status| status.status_code)

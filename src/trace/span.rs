@@ -183,6 +183,8 @@ pub struct Span {
     pub clock_shift_ns: i64,
     /// Its status.
     pub status: Status,
+    /// Id and parent as they were written, where they are others here; see [`shared_ids`](super::shared_ids).
+    pub(super) written: Option<Box<(SpanId, Option<SpanId>)>>,
     pub(super) file: Arc<SpanFile>,
     pub(super) place: SpanLocation,
 }
@@ -344,6 +346,11 @@ impl Span {
     /// Returns whether it was running when it was looked at.
     pub fn is_running(&self) -> bool {
         self.end_unix_nano.is_none() && self.running_unix_nano.is_some()
+    }
+
+    /// Returns whether another span has the id with which it was written.
+    pub(super) fn is_separated(&self) -> bool {
+        self.written.as_ref().is_some_and(|written| written.0 != self.span_id)
     }
 
     /// Returns the description of the status, beyond its code.

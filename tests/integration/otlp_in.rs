@@ -157,6 +157,52 @@ fn commands_know_where_to_send_unless_they_say_otherwise() {
 }
 
 #[test]
+fn spans_of_one_id_and_two_kinds_are_both_shown_and_what_ends_later_has_its_end() {
+    let cluster = receiving();
+    let api = sender(&cluster);
+    let send = |service: &str, span: Value| {
+        let resource = json!({"attributes": [{"key": "service.name", "value": {"stringValue": service}}]});
+        let body = json!({"resourceSpans": [{"resource": resource, "scopeSpans": [{"spans": [span]}]}]});
+        post(&api, "traces", &body).status(200).json()
+    };
+    let span = |id: &str, name: &str, kind: &str, times: [u64; 2]| {
+        let [start, end] = times.map(|time| json!((1_700_000_000_000_000_000 + time).to_string()));
+        json!({"traceId": "5b8efff798038103d269b633813fc60c", "spanId": id, "parentSpanId": "eee19b7ec3c1b173", "name": name, "kind": kind,
+            "startTimeUnixNano": start, "endTimeUnixNano": end})
+    };
+    let id = "eee19b7ec3c1b174";
+    send("gateway", span(id, "GET", "SPAN_KIND_CLIENT", [0, 9000]));
+    send("back", span(id, "GET /", "SPAN_KIND_SERVER", [1000, 8000]));
+    let mut begun = span("eee19b7ec3c1b175", "late", "SPAN_KIND_INTERNAL", [2000, 3000]);
+    let mut ended = begun.clone();
+    begun.as_object_mut().expect("a span").remove("endTimeUnixNano");
+    ended["status"] = json!({"code": "STATUS_CODE_ERROR"});
+    send("back", begun);
+    send("back", ended);
+    let mut timeless = span("eee19b7ec3c1b176", "timeless", "SPAN_KIND_INTERNAL", [0, 0]);
+    timeless["startTimeUnixNano"] = "0".into();
+    assert_eq!(
+        send("back", timeless)["partialSuccess"],
+        json!({"rejectedSpans": "1", "errorMessage": "a span has no time of its start (`startTimeUnixNano`)"})
+    );
+    let spans = shown(&cluster, "last");
+    assert_eq!(spans.len(), 3, "{spans:?}");
+    let (client, server, late) = (named(&spans, "GET"), named(&spans, "GET /"), named(&spans, "late"));
+    assert_eq!(client["context"]["span_id"], format!("0x{id}"));
+    assert_eq!(server["parent_id"], client["context"]["span_id"]);
+    assert_ne!(server["context"]["span_id"], client["context"]["span_id"]);
+    assert_eq!(late["status"]["status_code"], "ERROR");
+    let show = cluster.tracer(&["trace", "show", "last"]).success();
+    assert_eq!(show.stderr_text(), "", "nothing is skipped");
+    assert!(show.stdout_text().contains("1 span has an id of its own here"), "{}", show.stdout_text());
+    let names = |format: &str| cluster.tracer(&["trace", "export", "--format", format, "last"]).success().stdout_text();
+    assert!(names("chrome").contains("\"GET /\""), "{}", names("chrome"));
+    let stats = cluster.tracer(&["trace", "stats", "last"]).success().stdout_text();
+    assert!(stats.contains("GET /"), "{stats}");
+    api.ask("POST", "/v1/traces/").json(&one_span("with a slash")).send().status(200);
+}
+
+#[test]
 fn without_the_receiver_commands_get_no_variables_and_nothing_is_taken() {
     let cluster = Cluster::builder().arg("--http=127.0.0.1:0").start();
     let output = cluster.tracer(&["submit", "command", "--", "env"]).success().stdout_text();

@@ -1,7 +1,7 @@
 //! From OTLP JSON, as senders write it, to a line of it, without a value in between.
 //!
 //! Fields that are not known are stepped over, `null` is a field that is not there, ids are hexadecimal digits in either case, enumerations are
-//! numbers, and numbers of 64 bits are numbers or texts.
+//! numbers or names, and numbers of 64 bits are numbers or texts, also such as `1.7e18`, as the JSON of protobuf has it.
 
 use std::fmt;
 
@@ -218,7 +218,7 @@ struct Scalar<'l> {
 impl Scalar<'_> {
     fn integer<E: de::Error>(self, number: i128) -> Result<bool, E> {
         let (least, most) = match self.field.kind {
-            Kind::Uint32 | Kind::Fixed32 => (0, u32::MAX.into()),
+            Kind::Uint32 | Kind::Enumeration(_) | Kind::Fixed32 => (0, u32::MAX.into()),
             Kind::Sint32 => (i32::MIN.into(), i32::MAX.into()),
             Kind::Int64 | Kind::Sfixed64 => (i64::MIN.into(), i64::MAX.into()),
             Kind::Uint64 | Kind::Fixed64 => (0, u64::MAX.into()),
@@ -235,8 +235,8 @@ impl Scalar<'_> {
             )));
         }
         match self.field.kind {
-            Kind::Uint32 | Kind::Fixed32 | Kind::Sint32 => self.line.number(number as i64),
-            Kind::Uint64 | Kind::Fixed64 => self.line.unsigned_long(number as u64),
+            Kind::Uint32 | Kind::Enumeration(_) | Kind::Fixed32 | Kind::Sint32 => self.line.number(number as i64),
+            Kind::Uint64 | Kind::Fixed64 => self.line.unsigned_long(number as u64, self.of, self.field),
             _ => self.line.long(number as i64),
         }
         Ok(true)
@@ -254,6 +254,7 @@ impl Visitor<'_> for Scalar<'_> {
             Kind::Bool => "true or false",
             Kind::Double => "a number",
             Kind::Uint32 | Kind::Fixed32 | Kind::Sint32 => "an integer",
+            Kind::Enumeration(_) => "an integer, or the name of a value",
             _ => "an integer, as a text or a number",
         };
         write!(f, "{what}, `{}` of {}", self.field.name, self.of.name)
@@ -283,6 +284,8 @@ impl Visitor<'_> for Scalar<'_> {
                 self.line.double(value);
                 Ok(true)
             }
+            // What is too great for any integer is out of range as the greatest of these too.
+            _ if value.fract() == 0.0 => self.integer(value as i128),
             _ => Err(E::invalid_type(de::Unexpected::Float(value), &self)),
         }
     }
@@ -305,12 +308,16 @@ impl Visitor<'_> for Scalar<'_> {
                 "-Infinity" => f64::NEG_INFINITY,
                 number => number.parse().map_err(|_| invalid(&self))?,
             }),
-            // Enumerations too: OTLP has them as numbers only.
+            Kind::Enumeration(names) => {
+                let named = names.iter().position(|name| *name == text).ok_or_else(|| invalid(&self))?;
+                return self.integer(named as i128);
+            }
             Kind::Bool | Kind::Uint32 | Kind::Fixed32 | Kind::Sint32 => {
                 return Err(E::invalid_type(de::Unexpected::Str(text), &self));
             }
             Kind::Message(_) | Kind::Int64 | Kind::Uint64 | Kind::Fixed64 | Kind::Sfixed64 => {
-                let number = text.parse().map_err(|_| invalid(&self))?;
+                let whole = || text.parse::<f64>().ok().filter(|number| number.fract() == 0.0);
+                let number = text.parse().ok().or_else(|| Some(whole()? as i128)).ok_or_else(|| invalid(&self))?;
                 return self.integer(number);
             }
         }

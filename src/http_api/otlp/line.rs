@@ -9,6 +9,9 @@ use tracer_span_file::json;
 
 use super::schema::{Field, Message, Role};
 
+/// Name of the field with the time of a span's start.
+const START_TIME: &str = "startTimeUnixNano";
+
 /// Limit of values inside of one another. With the levels around them they stay below the 128 that readers of JSON take.
 pub(super) const VALUE_DEPTH: usize = 24;
 
@@ -51,8 +54,8 @@ pub(super) struct Line {
     pub(super) sorts: bool,
     /// True if fields came in another order and are not sorted: all has to be written again.
     pub(super) is_out_of_order: bool,
-    /// True for each id that the span has: its trace's and its own.
-    has_ids: [bool; 2],
+    /// True for each that the span has: the id of its trace, its own, and the time of its start.
+    has: [bool; 3],
 }
 
 /// A place in the line to come back to.
@@ -86,7 +89,7 @@ impl Line {
         match message.role {
             Role::Record | Role::Span => {
                 self.is_in_record = true;
-                self.has_ids = [false; 2];
+                self.has = [false; 3];
             }
             Role::Value => self.value_depth += 1,
             Role::Part => {}
@@ -113,9 +116,10 @@ impl Line {
             }
             Role::Record => {}
             Role::Span => {
-                let missing = match self.has_ids {
-                    [false, _] => Some("a span has no trace id"),
-                    [_, false] => Some("a span has no span id"),
+                let missing = match self.has {
+                    [false, ..] => Some("a span has no trace id"),
+                    [_, false, _] => Some("a span has no span id"),
+                    [.., false] => Some("a span has no time of its start (`startTimeUnixNano`)"),
                     _ => None,
                 };
                 self.fault = self.fault.take().or(missing.map(str::to_owned));
@@ -164,7 +168,10 @@ impl Line {
         self.out.push(b'"');
     }
 
-    pub(super) fn unsigned_long(&mut self, value: u64) {
+    pub(super) fn unsigned_long(&mut self, value: u64, of: &Message, field: &Field) {
+        if of.role == Role::Span && field.name == START_TIME {
+            self.has[2] = value > 0;
+        }
         match i64::try_from(value) {
             Ok(value) => self.long(value),
             Err(_) => self.out.extend_from_slice(format!("\"{value}\"").as_bytes()),
@@ -181,8 +188,8 @@ impl Line {
             return Ok(false);
         }
         match field.number {
-            1 if of.role == Role::Span => self.has_ids[0] = true,
-            2 if of.role == Role::Span => self.has_ids[1] = true,
+            1 if of.role == Role::Span => self.has[0] = true,
+            2 if of.role == Role::Span => self.has[1] = true,
             _ => {}
         }
         self.out.push(b'"');

@@ -102,7 +102,9 @@ impl Kind {
     pub(super) fn wire_type(self) -> WireType {
         match self {
             Kind::Message(_) | Kind::String | Kind::Bytes | Kind::Id(_) => WireType::LengthDelimited,
-            Kind::Bool | Kind::Uint32 | Kind::Sint32 | Kind::Int64 | Kind::Uint64 => WireType::Varint,
+            Kind::Bool | Kind::Uint32 | Kind::Enumeration(_) | Kind::Sint32 | Kind::Int64 | Kind::Uint64 => {
+                WireType::Varint
+            }
             Kind::Fixed32 => WireType::ThirtyTwoBit,
             Kind::Double | Kind::Fixed64 | Kind::Sfixed64 => WireType::SixtyFourBit,
         }
@@ -266,10 +268,10 @@ fn write_value(
             Kind::Bool => line.boolean(bits != 0),
             Kind::Double => line.double(f64::from_bits(bits)),
             // Their upper half is cut off, as the encoding has it.
-            Kind::Uint32 | Kind::Fixed32 => line.number((bits as u32).into()),
+            Kind::Uint32 | Kind::Enumeration(_) | Kind::Fixed32 => line.number((bits as u32).into()),
             Kind::Sint32 => line.number((((bits as u32) >> 1) as i32 ^ -((bits & 1) as i32)).into()),
             Kind::Int64 | Kind::Sfixed64 => line.long(bits.cast_signed()),
-            _ => line.unsigned_long(bits),
+            _ => line.unsigned_long(bits, of, field),
         },
     }
     Ok(true)

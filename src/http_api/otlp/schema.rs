@@ -21,7 +21,7 @@ pub(super) enum Role {
     Part,
     /// A span, a log record or a data point: accepted or rejected as a whole.
     Record,
-    /// The same, which is nothing without a trace id and a span id.
+    /// The same, which is nothing without a trace id, a span id and the time of its start.
     Span,
     /// A value, of which one field is set, and which may hold others.
     Value,
@@ -48,8 +48,9 @@ pub(super) enum Kind {
     Id(usize),
     Bool,
     Double,
-    /// `uint32`, and `int32` of enumerations, none of which has a value below zero.
     Uint32,
+    /// `int32` of an enumeration, none of which has a value below zero, with the names of its values from zero on.
+    Enumeration(&'static [&'static str]),
     Sint32,
     Fixed32,
     /// In JSON all numbers of 64 bits are texts.
@@ -97,6 +98,45 @@ const fn attributes(number: u32) -> Field {
 const fn dropped_attributes(number: u32) -> Field {
     one(number, "droppedAttributesCount", Kind::Uint32)
 }
+
+const SPAN_KINDS: &[&str] = &[
+    "SPAN_KIND_UNSPECIFIED",
+    "SPAN_KIND_INTERNAL",
+    "SPAN_KIND_SERVER",
+    "SPAN_KIND_CLIENT",
+    "SPAN_KIND_PRODUCER",
+    "SPAN_KIND_CONSUMER",
+];
+const STATUS_CODES: &[&str] = &["STATUS_CODE_UNSET", "STATUS_CODE_OK", "STATUS_CODE_ERROR"];
+const TEMPORALITIES: &[&str] =
+    &["AGGREGATION_TEMPORALITY_UNSPECIFIED", "AGGREGATION_TEMPORALITY_DELTA", "AGGREGATION_TEMPORALITY_CUMULATIVE"];
+const SEVERITIES: &[&str] = &[
+    "SEVERITY_NUMBER_UNSPECIFIED",
+    "SEVERITY_NUMBER_TRACE",
+    "SEVERITY_NUMBER_TRACE2",
+    "SEVERITY_NUMBER_TRACE3",
+    "SEVERITY_NUMBER_TRACE4",
+    "SEVERITY_NUMBER_DEBUG",
+    "SEVERITY_NUMBER_DEBUG2",
+    "SEVERITY_NUMBER_DEBUG3",
+    "SEVERITY_NUMBER_DEBUG4",
+    "SEVERITY_NUMBER_INFO",
+    "SEVERITY_NUMBER_INFO2",
+    "SEVERITY_NUMBER_INFO3",
+    "SEVERITY_NUMBER_INFO4",
+    "SEVERITY_NUMBER_WARN",
+    "SEVERITY_NUMBER_WARN2",
+    "SEVERITY_NUMBER_WARN3",
+    "SEVERITY_NUMBER_WARN4",
+    "SEVERITY_NUMBER_ERROR",
+    "SEVERITY_NUMBER_ERROR2",
+    "SEVERITY_NUMBER_ERROR3",
+    "SEVERITY_NUMBER_ERROR4",
+    "SEVERITY_NUMBER_FATAL",
+    "SEVERITY_NUMBER_FATAL2",
+    "SEVERITY_NUMBER_FATAL3",
+    "SEVERITY_NUMBER_FATAL4",
+];
 
 macro_rules! messages {
     ($($(#[$doc:meta])* $static:ident = $name:literal $role:ident [$($field:expr),* $(,)?];)*) => {
@@ -158,7 +198,7 @@ messages! {
         one(3, "traceState", String),
         one(4, "parentSpanId", Id(8)),
         one(5, "name", String),
-        one(6, "kind", Uint32),
+        one(6, "kind", Enumeration(SPAN_KINDS)),
         one(7, "startTimeUnixNano", Fixed64),
         one(8, "endTimeUnixNano", Fixed64),
         attributes(9),
@@ -184,7 +224,7 @@ messages! {
         dropped_attributes(5),
         one(6, "flags", Fixed32),
     ];
-    STATUS = "Status" Part [one(2, "message", String), one(3, "code", Uint32)];
+    STATUS = "Status" Part [one(2, "message", String), one(3, "code", Enumeration(STATUS_CODES))];
 
     /// The body of a request to `/v1/logs`.
     LOGS = "ExportLogsServiceRequest" Part [many(1, "resourceLogs", Kind::Message(&RESOURCE_LOGS))];
@@ -200,7 +240,7 @@ messages! {
     ];
     LOG_RECORD = "LogRecord" Record [
         one(1, "timeUnixNano", Fixed64),
-        one(2, "severityNumber", Uint32),
+        one(2, "severityNumber", Enumeration(SEVERITIES)),
         one(3, "severityText", String),
         one(5, "body", Kind::Message(&ANY_VALUE)),
         attributes(6),
@@ -238,16 +278,16 @@ messages! {
     GAUGE = "Gauge" Part [many(1, "dataPoints", Kind::Message(&NUMBER_POINT))];
     SUM = "Sum" Part [
         many(1, "dataPoints", Kind::Message(&NUMBER_POINT)),
-        one(2, "aggregationTemporality", Uint32),
+        one(2, "aggregationTemporality", Enumeration(TEMPORALITIES)),
         one(3, "isMonotonic", Bool),
     ];
     HISTOGRAM = "Histogram" Part [
         many(1, "dataPoints", Kind::Message(&HISTOGRAM_POINT)),
-        one(2, "aggregationTemporality", Uint32),
+        one(2, "aggregationTemporality", Enumeration(TEMPORALITIES)),
     ];
     EXPONENTIAL_HISTOGRAM = "ExponentialHistogram" Part [
         many(1, "dataPoints", Kind::Message(&EXPONENTIAL_POINT)),
-        one(2, "aggregationTemporality", Uint32),
+        one(2, "aggregationTemporality", Enumeration(TEMPORALITIES)),
     ];
     SUMMARY = "Summary" Part [many(1, "dataPoints", Kind::Message(&SUMMARY_POINT))];
     NUMBER_POINT = "NumberDataPoint" Record [

@@ -23,7 +23,13 @@ fn text(text: &str) -> any_value::Value {
 }
 
 fn span(id: u8) -> Span {
-    Span { trace_id: vec![0xab; 16], span_id: vec![id; 8], name: "work".into(), ..Span::default() }
+    Span {
+        trace_id: vec![0xab; 16],
+        span_id: vec![id; 8],
+        name: "work".into(),
+        start_time_unix_nano: 1,
+        ..Span::default()
+    }
 }
 
 fn request(spans: Vec<Span>) -> ExportTraceServiceRequest {
@@ -137,6 +143,9 @@ fn json_is_taken_as_senders_may_write_it() {
     let span = |more: Value| {
         let mut span = json!({"traceId": "AB".repeat(16), "spanId": "cd".repeat(8)});
         span.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        if span["start_time_unix_nano"].is_null() {
+            span.as_object_mut().unwrap().entry("startTimeUnixNano").or_insert("1".into());
+        }
         json!({"resourceSpans": [{"scopeSpans": [{"spans": [span]}]}]})
     };
     for (sent, expected) in [
@@ -144,6 +153,10 @@ fn json_is_taken_as_senders_may_write_it() {
         (
             json!({"start_time_unix_nano": 5, "endTimeUnixNano": "18446744073709551615"}),
             json!({"startTimeUnixNano": "5", "endTimeUnixNano": "18446744073709551615"}),
+        ),
+        (
+            json!({"startTimeUnixNano": 1.7e18, "endTimeUnixNano": "1.7e18", "kind": "SPAN_KIND_SERVER", "status": {"code": "STATUS_CODE_ERROR"}}),
+            json!({"startTimeUnixNano": "1700000000000000000", "endTimeUnixNano": "1700000000000000000", "kind": 2, "status": {"code": 2}}),
         ),
         (json!({"parentSpanId": "", "attributes": []}), json!({"attributes": []})),
         (json!({"parentSpanId": "0000000000000000"}), json!({})),
@@ -161,6 +174,10 @@ fn json_is_taken_as_senders_may_write_it() {
         let object = written.as_object_mut().unwrap();
         assert_eq!(object.shift_remove("traceId"), Some("ab".repeat(16).into()), "{sent}");
         assert_eq!(object.shift_remove("spanId"), Some("cd".repeat(8).into()), "{sent}");
+        let start = object.shift_remove("startTimeUnixNano");
+        assert_eq!(start, Some(expected.get("startTimeUnixNano").unwrap_or(&"1".into()).clone()), "{sent}");
+        let mut expected = expected;
+        expected.as_object_mut().unwrap().shift_remove("startTimeUnixNano");
         assert_eq!(written, expected, "{sent}");
     }
 }
@@ -171,9 +188,12 @@ fn json_that_is_no_otlp_is_refused_with_what_was_expected() {
     for (body, expected) in [
         ("[]".to_owned(), "expected an object, ExportTraceServiceRequest"),
         (r#"{"resourceSpans":{}}"#.into(), "expected a list, `resourceSpans` of ExportTraceServiceRequest"),
-        (span(r#"{"kind":"SPAN_KIND_SERVER"}"#), "expected an integer, `kind` of Span"),
+        (span(r#"{"kind":"SERVER"}"#), "expected an integer, or the name of a value, `kind` of Span"),
+        (span(r#"{"flags":"1"}"#), "expected an integer, `flags` of Span"),
+        (span(r#"{"startTimeUnixNano":1e30}"#), "expected 0 to 18446744073709551615"),
+        (span(r#"{"startTimeUnixNano":"1.5"}"#), "expected an integer, as a text or a number, `startTimeUnixNano`"),
         (span(r#"{"kind":-1}"#), "Span: `kind` is -1, expected 0 to 4294967295"),
-        (span(r#"{"kind":1.5}"#), "expected an integer, `kind` of Span"),
+        (span(r#"{"kind":1.5}"#), "expected an integer, or the name of a value, `kind` of Span"),
         (span(r#"{"name":5}"#), "expected a text, `name` of Span"),
         (span(r#"{"name":"a","name":"b"}"#), "Span: `name` is there twice"),
         (span(r#"{"traceId":"xy"}"#), "expected an id in hexadecimal digits, `traceId` of Span"),
@@ -193,14 +213,15 @@ fn json_that_is_no_otlp_is_refused_with_what_was_expected() {
 }
 
 #[test]
-fn spans_without_ids_are_rejected_alone() {
+fn spans_without_ids_or_a_start_are_rejected_alone() {
     type Change = fn(&mut Span);
     let without = |change: Change| {
         let mut span = whole_span();
         change(&mut span);
         span
     };
-    let bad: [(Change, &str); 5] = [
+    let bad: [(Change, &str); 6] = [
+        (|span| span.start_time_unix_nano = 0, "a span has no time of its start (`startTimeUnixNano`)"),
         (|span| span.trace_id.clear(), "a span has no trace id"),
         (|span| span.trace_id = vec![0; 16], "a span has no trace id"),
         (|span| span.span_id.clear(), "a span has no span id"),
@@ -247,7 +268,7 @@ fn values_are_nested_as_deep_as_readers_of_json_go_and_no_deeper() {
         let (open, close) = (r#"{"arrayValue":{"values":["#.repeat(depth), "]}}".repeat(depth));
         let value = format!(r#"{open}{{"stringValue":"end"}}{close}"#);
         format!(
-            r#"{{"resourceSpans":[{{"scopeSpans":[{{"spans":[{{"traceId":"{}","spanId":"{}","attributes":[{{"key":"a","value":{value}}}]}}]}}]}}]}}"#,
+            r#"{{"resourceSpans":[{{"scopeSpans":[{{"spans":[{{"traceId":"{}","spanId":"{}","startTimeUnixNano":"1","attributes":[{{"key":"a","value":{value}}}]}}]}}]}}]}}"#,
             "1".repeat(32),
             "2".repeat(16)
         )
@@ -287,6 +308,7 @@ fn fields_in_another_order_are_put_together() {
         id,
         attribute("b"),
         field(5, b"last"),
+        [&[7 << 3 | 1, 1][..], &[0; 7]].concat(),
         trace,
         status(3, &[2]),
         // A field that nobody knows.
@@ -296,7 +318,7 @@ fn fields_in_another_order_are_put_together() {
     let body = field(1, &field(2, &field(2, &span)));
     let decoded = protobuf::decode(&schema::TRACES, &body).unwrap();
     let expected = json!({
-        "traceId": "ab".repeat(16), "spanId": "01".repeat(8), "name": "last",
+        "traceId": "ab".repeat(16), "spanId": "01".repeat(8), "name": "last", "startTimeUnixNano": "1",
         "attributes": [{"key": "a"}, {"key": "b"}], "status": {"message": "why", "code": 2},
     });
     assert_eq!(line_of(&decoded)["resourceSpans"][0]["scopeSpans"][0]["spans"][0], expected);

@@ -1,7 +1,7 @@
 //! Spans in OTLP's JSON form: an object with `resourceSpans`, one per line or over several.
 //!
 //! What other writers do is taken as well where it cannot be mistaken: the names of the protobuf fields, enumerations by name, 64-bit
-//! integers as numbers, ids in base64. Instrumentation scope, flags and counts of what was dropped are stepped over, as the format of the
+//! integers as numbers (also such as `1.7e18`), ids in base64, and `instrumentationLibrarySpans` of writers before OTLP 0.15. Instrumentation scope, flags and counts of what was dropped are stepped over, as the format of the
 //! other span files has no place for them.
 
 use std::borrow::Cow;
@@ -40,6 +40,9 @@ struct ResourceSpans<'a> {
     resource: Option<&'a RawValue>,
     #[serde(borrow, default, rename = "scopeSpans", alias = "scope_spans")]
     scope_spans: Vec<ScopeSpans<'a>>,
+    /// The name of `scope_spans` before OTLP 0.15, under which a writer of that time may have them once more.
+    #[serde(borrow, default, rename = "instrumentationLibrarySpans", alias = "instrumentation_library_spans")]
+    library_spans: Vec<ScopeSpans<'a>>,
     #[serde(borrow, default, rename = "schemaUrl", alias = "schema_url")]
     schema_url: Option<&'a RawValue>,
 }
@@ -84,6 +87,8 @@ struct StatusHeader<'a> {
 #[serde(untagged)]
 enum Scalar<'a> {
     Number(u64),
+    /// Such as `1.7e18`.
+    Float(f64),
     #[serde(borrow)]
     Text(Text<'a>),
 }
@@ -93,12 +98,20 @@ impl Scalar<'_> {
     fn number(&self, names: &[&str]) -> Option<u64> {
         match self {
             Scalar::Number(number) => Some(*number),
+            Scalar::Float(number) => whole(*number),
             Scalar::Text(text) => {
                 let named = names.iter().position(|name| *name == text.0);
-                named.map(|at| at as u64).or_else(|| text.0.parse().ok())
+                let parsed = || text.0.parse().ok().or_else(|| whole(text.0.parse().ok()?));
+                named.map(|at| at as u64).or_else(parsed)
             }
         }
     }
+}
+
+/// Returns a number without a fraction as an integer.
+fn whole(number: f64) -> Option<u64> {
+    // The greatest integer is no float: the next one is the first that is too great.
+    (number.fract() == 0.0 && (0.0..u64::MAX as f64).contains(&number)).then_some(number as u64)
 }
 
 const KINDS: [&str; 6] = [
@@ -151,7 +164,8 @@ impl Traces<'_> {
             let stem = stem_in(group.resource);
             let resource = place(file, group.resource);
             let schema_url = place(file, group.schema_url);
-            for raw in group.scope_spans.into_iter().flat_map(|scope| scope.spans) {
+            let scopes = if group.scope_spans.is_empty() { group.library_spans } else { group.scope_spans };
+            for raw in scopes.into_iter().flat_map(|scope| scope.spans) {
                 let span = place(file, Some(raw));
                 let (resource, schema_url) = (resource.clone(), schema_url.clone());
                 let place = OtlpPlace { span, resource, schema_url, stem, has_local_parent: false };
@@ -203,6 +217,7 @@ impl Header<'_> {
             end_unix_nano: (end > 0).then_some(end),
             running_unix_nano: None,
             clock_shift_ns: 0,
+            written: None,
             status: match status {
                 Some(1) => Status::Ok,
                 Some(2) => Status::Error,

@@ -236,6 +236,52 @@ fn a_folder_is_read_with_its_rotated_files_and_without_others() {
 }
 
 #[test]
+fn files_in_a_form_that_is_not_read_are_reported_once() {
+    let folder = tempfile::tempdir().expect("a folder");
+    for name in
+        ["1.json.gz", "traces.jsonl.zst", "traces.zst", "traces.pb", "notes.tar.gz", "1.logs.jsonl.gz", "read.me"]
+    {
+        std::fs::write(folder.path().join(name), "x").expect("the file is written");
+    }
+    let mut tail = Tail::new(folder.path());
+    let (spans, notices) = tail.read().expect("the folder is read");
+    let names: Vec<_> = notices.iter().map(|notice| notice.path.file_name().expect("a name").to_owned()).collect();
+    assert_eq!(
+        (spans.len(), names),
+        (0, ["1.json.gz", "traces.jsonl.zst", "traces.pb", "traces.zst"].map(Into::into).to_vec())
+    );
+    assert_eq!(tail.read().expect("the folder is read").1, []);
+}
+
+#[test]
+fn otlp_is_read_as_older_and_other_writers_write_it() {
+    let span = |more: &str| {
+        format!(r#"{{"traceId":"0af7651916cd43dd8448eb211c80319c","spanId":"b7ad6b7169203331","name":"a",{more}}}"#)
+    };
+    let body = |key: &str, spans: &str| {
+        format!(r#"{{"resourceSpans":[{{"resource":{{}},"{key}":[{{"spans":[{spans}]}}]}}]}}"#)
+    };
+    let times = r#""startTimeUnixNano":"1700000000000000000","endTimeUnixNano":"1700000000000000512""#;
+    let floats = r#""startTimeUnixNano":1.7e18,"endTimeUnixNano":"1.700000000000000512e18","kind":"SPAN_KIND_SERVER""#;
+    for text in [
+        body("instrumentationLibrarySpans", &span(times)),
+        body("instrumentation_library_spans", &span(times)),
+        body("scopeSpans", &span(floats)),
+        body("scopeSpans", &span(times))
+            .replace("}]}]}", &format!(r#"}}],"instrumentationLibrarySpans":[{{"spans":[{}]}}]}}]}}"#, span(times))),
+    ] {
+        let loaded = loaded([("1.json", text.clone().into())]);
+        assert_eq!(problems(&loaded), [], "{text}");
+        let [span] = loaded.traces[0].spans.as_slice() else { panic!("{text}") };
+        assert_eq!((span.start_unix_nano, span.duration_ns()), (1_700_000_000_000_000_000, 512), "{text}");
+    }
+    for wrong in ["1.5", "-1", "1e30", "\"soon\""] {
+        let text = body("scopeSpans", &span(&format!(r#""startTimeUnixNano":{wrong}"#)));
+        assert_eq!(problems(&loaded([("1.json", text.into())])), [Problem::NotSpans(1)], "{wrong}");
+    }
+}
+
+#[test]
 fn a_missing_folder_is_named() {
     let folder = tempfile::tempdir().expect("a folder");
     let missing = folder.path().join("spans");
@@ -264,6 +310,10 @@ fn notices_are_sentences() {
         (Problem::NotSpans(2), "`1.json`: 2 records skipped that are not a span"),
         (Problem::Damaged(2), "`1.json`: 2 records skipped that are damaged"),
         (Problem::Unfinished, "`1.json`: the last record is cut off"),
+        (
+            Problem::OtherForm("a packed file", "unpack it"),
+            "`1.json` was passed over: expected spans in JSON, found a name of a packed file (hint: unpack it)",
+        ),
     ] {
         assert_eq!(Notice { path: "/tmp/spans/1.json".into(), problem }.to_string(), expected);
     }

@@ -587,7 +587,9 @@ fn failure(span: &Span, trace: &Trace, width: usize, colour: bool) -> String {
     let mut messages: Vec<String> = description.into_iter().filter(|_| !is_said_by_exception).collect();
     messages.extend(exceptions.iter().map(joined));
     if messages.is_empty() {
-        messages.push("no description".into());
+        // A killed program says nothing, but what killed it is known.
+        let kind = span.attributes().text("error.type").map(|kind| format!("error.type: {kind}"));
+        messages.push(kind.unwrap_or_else(|| "no description".into()));
     }
     for message in messages {
         let wrapped: Vec<String> =
@@ -641,6 +643,14 @@ fn remarks(trace: &Trace, tree: &Tree, path: Option<&CriticalPath>, is_folded: b
         remarks.push(
             "A parent that is not found has not ended yet, was not recorded, or is in another folder.".to_string(),
         );
+    }
+    let separated = trace.separated_count();
+    if separated > 0 {
+        let (has, its) = if separated == 1 { ("has", "its") } else { ("have", "their") };
+        remarks.push(format!(
+            "{} {has} an id of {its} own here: a span of another kind was written with the same one.",
+            Count(separated, "span")
+        ));
     }
     if trace.duplicates > 0 {
         remarks.push(format!("{} left out.", Count(trace.duplicates, "duplicate record")));
