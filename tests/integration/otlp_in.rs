@@ -157,6 +157,17 @@ fn commands_know_where_to_send_unless_they_say_otherwise() {
 }
 
 #[test]
+fn commands_of_attempts_that_are_not_sampled_are_told_to_record_nothing() {
+    let cluster = Cluster::builder().hook(HOOK).arg("--otlp=127.0.0.1:0").arg("--tracing-sampling-ratio=0").start();
+    let sampler = |options: &[&str]| {
+        let arguments = [&["submit", "command"], options, &["--", "sh", "-c", "echo $OTEL_TRACES_SAMPLER"]].concat();
+        cluster.tracer(&arguments).success().stdout_text().trim().to_owned()
+    };
+    assert_eq!(sampler(&[]), "always_off");
+    assert_eq!(sampler(&["--env", "OTEL_TRACES_SAMPLER=always_on"]), "always_on");
+}
+
+#[test]
 fn spans_of_one_id_and_two_kinds_are_both_shown_and_what_ends_later_has_its_end() {
     let cluster = receiving();
     let api = sender(&cluster);

@@ -70,9 +70,13 @@ fn told(answer: &Answer) -> Value {
 
 #[test]
 fn a_program_gets_requests_as_they_are_with_the_span_that_it_continues() {
-    for place in ["{socket}", "{port}"] {
-        let service = Service::python(&[], place, "health = \"/well\"");
+    let own_sampler = "\nenv = { OTEL_TRACES_SAMPLER = \"parentbased_always_off\" }";
+    for (place, env, sampler) in
+        [("{socket}", "", "parentbased_always_on"), ("{port}", own_sampler, "parentbased_always_off")]
+    {
+        let service = Service::python(&[], place, &format!("health = \"/well\"{env}"));
         let asked = told(&service.get("/cart?of=me"));
+        assert_eq!(asked["sampler"], sampler, "of what its environment says nothing, a request's trace decides");
         assert_eq!((&asked["method"], &asked["path"]), (&json!("GET"), &json!("/cart?of=me")));
         assert_eq!(asked["headers"]["host"], "shop");
         let parent = asked["headers"]["traceparent"].as_str().expect("there is a traceparent").to_owned();

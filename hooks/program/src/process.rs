@@ -10,6 +10,8 @@ use std::time::Duration;
 
 use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, getpid, kill_process, waitid};
 
+/// Variable that says which spans an OpenTelemetry SDK records.
+const SAMPLER: &str = "OTEL_TRACES_SAMPLER";
 /// Time between SIGTERM and SIGKILL.
 const GRACE: Duration = Duration::from_secs(5);
 /// Pause between two looks at whether it has ended.
@@ -80,8 +82,13 @@ impl Process {
     pub(crate) fn start(command: &[String]) -> Result<Process, String> {
         let (program, arguments) = command.split_first().ok_or("`command` is empty")?;
         let name = format!("`{program}`");
-        let started = Command::new(program).args(arguments).stdin(Stdio::null()).stderr(Stdio::piped()).spawn();
-        let mut child = started.map_err(|error| format!("{name} could not be started: {error}"))?;
+        let mut started = Command::new(program);
+        started.args(arguments).stdin(Stdio::null()).stderr(Stdio::piped());
+        if std::env::var_os(SAMPLER).is_none_or(|sampler| sampler.is_empty()) {
+            // The default of the specification; the SDKs of Deno and Next.js record what a request's context does not want if nothing is set.
+            started.env(SAMPLER, "parentbased_always_on");
+        }
+        let mut child = started.spawn().map_err(|error| format!("{name} could not be started: {error}"))?;
         let pid = Pid::from_child(&child);
         let shared = Arc::new(Shared::default());
         if let Some(errors) = child.stderr.take() {

@@ -60,6 +60,10 @@ impl Receiver {
             variables.push(("OTEL_EXPORTER_OTLP_PROTOCOL", b"http/protobuf".to_vec()));
             variables.push(("OTEL_BSP_SCHEDULE_DELAY", DELAY_MS.to_vec()));
             variables.push(("OTEL_BLRP_SCHEDULE_DELAY", DELAY_MS.to_vec()));
+            if of.is_not_sampled() {
+                // Few kinds of automatic instrumentation read `TRACEPARENT`: the others would begin traces of their own.
+                variables.push(("OTEL_TRACES_SAMPLER", b"always_off".to_vec()));
+            }
         }
         const MERGED: &str = "OTEL_EXPORTER_OTLP_HEADERS";
         variables.retain(|(name, _)| *name == MERGED || said(name).is_none());
@@ -78,6 +82,11 @@ fn trimmed(mut list: Vec<u8>) -> Vec<u8> {
 }
 
 impl CommandAttempt {
+    /// Returns whether the trace of the attempt is not recorded. Where no hook traces attempts, those of commands stand alone.
+    fn is_not_sampled(&self) -> bool {
+        self.context.is_some_and(|context| context.flags & FLAG_SAMPLED == 0)
+    }
+
     fn attributes(&self) -> String {
         let mut attributes = format!("{}={},{}={}", names::TASK_ID, self.task, names::ATTEMPT, self.attempt);
         if let Some(context) = self.context.filter(|context| context.flags & FLAG_SAMPLED != 0) {
@@ -92,8 +101,12 @@ mod tests {
     use super::*;
 
     fn variables(said: &[(&str, &str)]) -> Vec<String> {
+        variables_in("00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01", said)
+    }
+
+    fn variables_in(context: &str, said: &[(&str, &str)]) -> Vec<String> {
         let receiver = Receiver { url: "http://127.0.0.1:4318".into(), token: "0a".into() };
-        let context = TraceParent::parse("00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01").ok();
+        let context = TraceParent::parse(context).ok();
         let of = CommandAttempt { task: TaskId(7), attempt: 2, context };
         let value = |name: &str| said.iter().find(|(known, _)| *known == name).map(|(_, value)| value.as_bytes());
         let pair = |(name, value): (&str, Vec<u8>)| format!("{name}={}", String::from_utf8(value).unwrap());
@@ -116,6 +129,19 @@ mod tests {
         expected.push(format!("OTEL_RESOURCE_ATTRIBUTES={ATTRIBUTES}"));
         assert_eq!(variables(&[]), expected);
         assert_eq!(variables(&[("OTEL_EXPORTER_OTLP_ENDPOINT", "")]), expected, "empty is not set");
+    }
+
+    #[test]
+    fn a_command_whose_attempt_is_not_sampled_records_nothing_unless_it_says_otherwise() {
+        const NOT_SAMPLED: &str = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-02";
+        let sampler = |context: &str, said: &[(&str, &str)]| {
+            variables_in(context, said).into_iter().find(|pair| pair.starts_with("OTEL_TRACES_SAMPLER"))
+        };
+        assert_eq!(sampler(NOT_SAMPLED, &[]).as_deref(), Some("OTEL_TRACES_SAMPLER=always_off"));
+        assert_eq!(sampler("no context: nothing traces attempts", &[]), None);
+        for said in [("OTEL_TRACES_SAMPLER", "always_on"), ("OTEL_EXPORTER_OTLP_ENDPOINT", "http://collector:4318")] {
+            assert_eq!(sampler(NOT_SAMPLED, &[said]), None, "{said:?}");
+        }
     }
 
     #[test]
