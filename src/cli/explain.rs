@@ -1,32 +1,36 @@
 //! `tracer explain`.
 
+mod actor;
 mod deployment;
 
 use serde_json::{Value, json};
 
 use super::connect::unexpected_reply;
 use super::named::{self, NamedTask};
-use super::{CommandResult, FormatArgs, PlaceArgs, hints, report};
+use super::{CommandError, CommandResult, FormatArgs, PlaceArgs, hints, report};
 use crate::clock::utc;
 use crate::driver::{Driver, DriverError};
 use crate::exit;
 use crate::hook::builtin_names;
-use crate::protocol::{ClusterReport, Explanation, NodeReport, Query, Reason, Reply, SharedReport, TaskState};
+use crate::protocol::{
+    ActorState, ClusterReport, Explanation, NodeReport, Query, Reason, Reply, SharedReport, TaskState,
+};
 use crate::task::TaskId;
 use tracer_core::{ClusterTaskId, PlaceId};
 
-/// Say why a task waits, what it is doing, or why it ended as it did; of a deployment, why it has not the replicas that it should have
+/// Say why a task waits, what it is doing, or why it ended as it did; of an actor or a deployment, why it is as it is
 ///
 /// A task that waits has others before it, needs their results, lacks cpus or a resource, or finds no worker that is ready: the answer names them,
 /// with their processes.
 /// For a task that runs it is the worker and the tasks that it waits for in turn; for one that has ended, how and where.
+/// For an actor, named by its name, it is its worker, its calls, how often it was made again, or when and why it died.
 /// For a deployment it is what there is too little of for a further replica, which are starting, and why there is none.
 #[derive(clap::Args)]
 #[command(
     after_help = "Example:\n  tracer explain 7\n  tracer explain Model\n  tracer explain 7 --format json | jq '.reasons[].text'"
 )]
 pub(super) struct Args {
-    /// The task's id, or the name of an actor, for the task that creates it, or of a deployment
+    /// The task's id, or the name of an actor or of a deployment
     id: NamedTask,
     #[command(flatten)]
     place: PlaceArgs,
@@ -36,6 +40,21 @@ pub(super) struct Args {
 
 pub(super) fn run(args: &Args) -> CommandResult {
     let mut driver = Driver::connect(&args.place.temp_dir())?;
+    if let NamedTask::Actor(name) = &args.id
+        && let Some(actor) = actor::find(&mut driver, name)?
+    {
+        // What is not there yet, or again, waits as its creation does.
+        let mut creation = explanation(&mut driver, actor.id)?;
+        if matches!(actor.state, ActorState::Alive | ActorState::Dead) {
+            creation.iter_mut().for_each(|creation| creation.reasons.clear());
+        }
+        let reasons = creation.as_deref().map_or_else(Vec::new, texts);
+        let explained = actor::Explained::new(actor, creation.map(|creation| creation.task), reasons);
+        report::value(args.format.format, &crate::json::with_times(&explained.json()), |_| {
+            hints::with_place(&explained.text()).into_owned()
+        });
+        return Ok(exit::OK);
+    }
     let id = match args.id.id(&mut driver) {
         Ok(id) => id,
         Err(no_actor) => {
@@ -49,14 +68,18 @@ pub(super) fn run(args: &Args) -> CommandResult {
             };
         }
     };
-    let Reply::Explanation(explanation) = driver.query(&Query::Explain { id })? else { return Err(unexpected_reply()) };
-    let mut explanation = explanation.ok_or_else(|| named::no_task(id))?;
+    let mut explanation = explanation(&mut driver, id)?.ok_or_else(|| named::no_task(id))?;
     let module = module_of(&explanation);
     ask_engine(&mut driver, id, module, &mut explanation.reasons)?;
     report::value(args.format.format, &crate::json::with_times(&with_texts(&explanation)), |_| {
         hints::with_place(&render(&explanation)).into_owned()
     });
     Ok(exit::OK)
+}
+
+fn explanation(driver: &mut Driver, id: TaskId) -> Result<Option<Box<Explanation>>, CommandError> {
+    let Reply::Explanation(explanation) = driver.query(&Query::Explain { id })? else { return Err(unexpected_reply()) };
+    Ok(explanation)
 }
 
 /// Replaces or completes what the head knows of a task that is in a queue by what the engine says of it: the node that has it, or who would take it. An engine
@@ -140,16 +163,16 @@ fn of_modules(module: &str, cluster: &ClusterReport, queue: &str, place: PlaceId
 
 /// For programs, with each reason's sentence beside its parts.
 fn with_texts(explanation: &Explanation) -> Value {
-    let reasons: Vec<_> = explanation
-        .reasons
-        .iter()
-        .map(|reason| {
-            let mut value = json!(reason);
-            value["text"] = reason.to_string().into();
-            value
-        })
-        .collect();
-    json!({ "task": explanation.task, "reasons": reasons })
+    json!({ "task": explanation.task, "reasons": texts(explanation) })
+}
+
+fn texts(explanation: &Explanation) -> Vec<Value> {
+    let with_text = |reason: &Reason| {
+        let mut value = json!(reason);
+        value["text"] = reason.to_string().into();
+        value
+    };
+    explanation.reasons.iter().map(with_text).collect()
 }
 
 fn render(explanation: &Explanation) -> String {

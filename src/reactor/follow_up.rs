@@ -20,6 +20,11 @@ pub(crate) fn follow_up(state: &mut State, effects: &mut impl Effects, now: Now)
             FollowUp::Abandoned(task) => drop(cancel::on_cancel(state, effects, task, None, now)),
             FollowUp::JobGone(job) => end_actors(state, effects, job, now),
             FollowUp::ValueUnused(name) => effects.give_up_value(name),
+            FollowUp::ActorDied(actor) => {
+                if let Some(actor) = state.actors.get_mut(actor) {
+                    actor.died_unix_nano = Some(now.unix_nano);
+                }
+            }
             FollowUp::ActorReady(_) if state.stop.is_some() => {}
             FollowUp::ActorReady(actor) => {
                 if !place::serve(state, effects, actor, now) {

@@ -287,8 +287,18 @@ fn an_actor_whose_worker_is_killed_begins_again_and_every_span_is_there() {
     assert_eq!((&row["state"], &row["restarts"]), (&json!("alive"), &json!(1)));
     assert_eq!(lines(&cluster.file("begun")).len(), 2);
 
+    let alive = cluster.tracer(&["explain", "fragile"]).success().stdout_text();
+    assert!(alive.contains("it takes calls in worker") && alive.contains("made again 1 time of 1 at most"), "{alive}");
     kill(worker_of(&cluster, id), Signal::KILL);
     let row = wait_for_state(&cluster, id, "dead");
+    let dead = cluster.tracer(&["explain", "fragile", "--format", "json"]).success().json();
+    assert_eq!(
+        (&dead["actor"]["id"], &dead["actor"]["state"], &dead["task"]["id"]),
+        (&json!(id), &json!("dead"), &json!(id))
+    );
+    let why = dead["reasons"][0]["text"].as_str().expect("a text");
+    assert!(why.starts_with("it is dead since ") && why.contains("was killed by SIGKILL (signal 9)"), "{dead}");
+    assert!(dead["actor"]["died_time"].is_string(), "{dead}");
     assert!(row["reason"].as_str().unwrap().contains("was killed by SIGKILL (signal 9)"), "{row}");
     let late = call(&cluster, "fragile", "count", &[]).status(1);
     late.stderr_contains("is dead: its worker (pid").stderr_contains("was killed by SIGKILL (signal 9)");

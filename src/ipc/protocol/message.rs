@@ -819,6 +819,9 @@ pub struct ActorReport {
     pub state: ActorState,
     /// Reason why it is dead; none while it is not.
     pub reason: Option<String>,
+    /// Time at which it died, in nanoseconds since the Unix epoch; none while it is not dead, and for what died under an earlier head.
+    #[serde(default)]
+    pub died_unix_nano: Option<u64>,
     /// The job that has created it.
     pub job_id: JobId,
     /// True if it outlives that job.

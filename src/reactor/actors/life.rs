@@ -229,6 +229,7 @@ pub(crate) fn die(state: &mut State, effects: &mut impl Effects, id: TaskId, dea
         effects.journal_actor(id, actor.attempt(), actor.restarts(), Some(&death));
     }
     let calls = end_life(state, id, death);
+    state.follow_ups.push(FollowUp::ActorDied(id));
     for call in calls {
         let failure = waiting::line_up(state, call);
         let Some(task) = state.tasks.get_mut(call) else { continue };

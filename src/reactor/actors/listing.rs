@@ -57,6 +57,7 @@ pub(crate) fn report(state: &State, id: TaskId, actor: &Actor) -> ActorReport {
             Life::Dead(death) => Some(death.cause.clone()),
             Life::Pending | Life::Alive | Life::Restarting => None,
         },
+        died_unix_nano: actor.died_unix_nano,
         job_id: actor.job,
         is_detached: actor.is_detached,
         worker_id: worker.map(|(id, _)| id),

@@ -37,6 +37,8 @@ pub(crate) struct Actor {
     pub(crate) name: Box<str>,
     pub(crate) job: JobId,
     pub(crate) submitted_unix_nano: u64,
+    /// Time of its death under this head.
+    pub(crate) died_unix_nano: Option<u64>,
     pub(crate) is_detached: bool,
     pub(crate) max_restarts: u32,
     pub(crate) max_call_retries: u32,
@@ -101,6 +103,7 @@ impl Actor {
             name: options.name.into(),
             job,
             submitted_unix_nano,
+            died_unix_nano: None,
             is_detached: options.is_detached,
             max_restarts: options.max_restarts,
             max_call_retries: options.max_call_retries,

@@ -18,6 +18,8 @@ pub(crate) enum FollowUp {
     JobGone(JobId),
     /// Gives up the file of a value that nobody needs any more.
     ValueUnused(String),
+    /// Notes when an actor died.
+    ActorDied(TaskId),
     /// Leases calls to an actor that may be leased some.
     ActorReady(TaskId),
 }
