@@ -63,6 +63,7 @@ pub use read::{LoadError, Notice, Problem, Tail, load};
 pub use region::{Cell, HeatMap, Point, Region};
 pub use report::Report;
 pub use select::FindError;
+pub(crate) use select::LAST;
 pub use span::{Attributes, Kind, ParseIdError, Span, SpanEvent, SpanId, SpanLink, Status, TraceId};
 pub(crate) use stats::nearest_rank;
 pub use stats::{Stats, StatsRow};

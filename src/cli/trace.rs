@@ -4,10 +4,12 @@ mod check;
 mod diff;
 mod follow;
 
+use std::ffi::OsString;
 use std::fs::OpenOptions;
 use std::io::{self, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
+use std::sync::Once;
 use std::time::Duration;
 
 use clap::{Subcommand, ValueEnum};
@@ -150,7 +152,7 @@ enum TraceCommand {
     ///
     /// Exits with 1 if a bound is exceeded, or if there is no trace to check.
     #[command(
-        after_help = "Examples:\n  tracer trace check 'since:10m' --no-errors --max-duration 'count<100ms'\n  tracer trace stats --format json > stats.json\n  tracer trace check --baseline stats.json --tolerance 20%"
+        after_help = "Examples:\n  tracer trace check last --no-errors\n  tracer trace check 'since:10m' --no-errors --max-duration 'count<100ms'\n  tracer trace stats --format json > stats.json\n  tracer trace check --baseline stats.json --tolerance 20%"
     )]
     Check(check::Args),
     /// Show count, durations, errors and own time for each name of a span
@@ -252,17 +254,40 @@ impl SourceArgs {
     pub(super) fn folder_and_head(&self) -> (PathBuf, Option<HeadRecord>) {
         let said = self.spans_dirs().next().cloned();
         let head = self.head().ok();
-        let folder = said.or_else(|| head.as_ref().map(|head| head.spans_dir.clone()));
+        let of_head = head.as_ref().map(|head| head.spans_dir.clone());
+        let folder = match (said, of_head) {
+            // A variable of this shell says less of where spans are than the head that writes them.
+            (Some(said), Some(of_head)) if !said.exists() && of_head.exists() && is_by_variable(&said) => {
+                warn_of_folder(&said, &of_head);
+                Some(of_head)
+            }
+            (said, of_head) => said.or(of_head),
+        };
         let folder = folder.unwrap_or_else(|| config::DEFAULT_SPANS_DIR.into());
         let is_same = |other: &Path| other == folder || other.canonicalize().ok() == folder.canonicalize().ok();
         let head = head.filter(|head| is_same(&head.spans_dir));
         (folder, head)
     }
 
+    /// Returns the error for a folder that cannot be read, with where the spans of the head are, if these are elsewhere.
+    fn unreadable(&self, error: &LoadError) -> CommandError {
+        let of_head = self.head().ok().map(|head| head.spans_dir);
+        let hint = match (error, of_head) {
+            (LoadError::Missing { folder }, Some(of_head)) if *folder != of_head => {
+                format!("\n(hint: the head here writes its spans to `{0}`: --spans-dir {0})", of_head.display())
+            }
+            (LoadError::Missing { .. }, None) if self.spans_dirs().next().is_none() => {
+                "\n(hint: where a head runs, its folder is read; --spans-dir names another one)".to_owned()
+            }
+            _ => String::new(),
+        };
+        CommandError::new(exit::FAILED, format!("{error}{hint}"))
+    }
+
     /// Loads the span files.
     fn load(&self) -> Result<Loaded, CommandError> {
         let (folder, _) = self.folder_and_head();
-        let mut loaded = trace::load(&folder).map_err(|error| CommandError::new(exit::FAILED, error))?;
+        let mut loaded = trace::load(&folder).map_err(|error| self.unreadable(&error))?;
         warn_of(&loaded);
         self.add_further(&mut loaded)?;
         Ok(loaded)
@@ -304,13 +329,33 @@ impl SourceArgs {
         let look = Live::new(&head.session_dir).look(now_unix_nano(), |_| true);
         let mut loaded = match trace::load(&folder) {
             Err(LoadError::Missing { .. }) if !look.spans.is_empty() => Loaded::empty(&folder),
-            loaded => loaded.map_err(|error| CommandError::new(exit::FAILED, error))?,
+            loaded => loaded.map_err(|error| self.unreadable(&error))?,
         };
         warn_of(&loaded);
         loaded.add(look.spans.into_iter().map(|live| live.span));
         self.add_further(&mut loaded)?;
         Ok(loaded)
     }
+}
+
+/// Returns whether a folder was named by the variable, and not on the command line.
+fn is_by_variable(folder: &Path) -> bool {
+    let typed = |argument: OsString| argument.to_str().is_some_and(|text| text.starts_with("--spans-dir"));
+    std::env::var_os(config::SPANS_DIR_VARIABLE).is_some_and(|said| Path::new(&said) == folder)
+        && !std::env::args_os().any(typed)
+}
+
+/// Says once that the head's folder is read.
+fn warn_of_folder(said: &Path, of_head: &Path) {
+    static ONCE: Once = Once::new();
+    ONCE.call_once(|| {
+        let variable = config::SPANS_DIR_VARIABLE;
+        report::warning(&format!(
+            "there is no spans folder `{}`, which `{variable}` names: `{}` is read, where the head here writes its spans",
+            said.display(),
+            of_head.display()
+        ));
+    });
 }
 
 fn warn_of(loaded: &Loaded) {

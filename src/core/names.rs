@@ -167,3 +167,9 @@ pub const SERVER_ADDRESS: &str = "server.address";
 pub const SERVER_PORT: &str = "server.port";
 /// String: what the client says it is (`user_agent.original`).
 pub const USER_AGENT_ORIGINAL: &str = "user_agent.original";
+/// Returns what the span of a submission or of an attempt is of, from its name: the function, actor method or command.
+pub fn target_of(span_name: &str) -> &str {
+    let suffixes = [REMOTE_WORKER_SUFFIX, REMOTE_SUFFIX];
+    let stripped = suffixes.iter().find_map(|suffix| span_name.strip_suffix(suffix));
+    stripped.map_or(span_name, str::trim_end)
+}

@@ -5,7 +5,7 @@ use std::str::FromStr;
 use serde::Serialize;
 
 use super::stats::Stats;
-use super::{Span, SpanId, Status, Trace, TraceId};
+use super::{Row, Span, SpanId, Status, Trace, TraceId};
 use crate::config::parse_duration;
 use crate::pattern;
 
@@ -85,7 +85,7 @@ pub struct Offender {
     pub trace_id: Option<TraceId>,
     /// The span; none if the whole trace is meant.
     pub span_id: Option<SpanId>,
-    /// The name of the span, or of the trace's root.
+    /// The name of the span, or the title of the trace: what it does, and its root.
     pub name: String,
     /// The figure that exceeds the bound, in words.
     pub found: String,
@@ -171,7 +171,7 @@ impl Offender {
     }
 
     fn trace(trace: &Trace, found: String) -> Offender {
-        Offender { trace_id: Some(trace.id), span_id: None, name: trace.root().name.clone(), found }
+        Offender { trace_id: Some(trace.id), span_id: None, name: Row::new(trace).title(), found }
     }
 }
 

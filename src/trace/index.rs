@@ -846,6 +846,7 @@ impl Index {
         Row {
             trace_id: row.trace_id(),
             root: self.names.texts.get(row.root as usize).map(|name| name.to_string()).unwrap_or_default(),
+            does: None,
             start_unix_nano: row.start_unix_nano,
             end_unix_nano: row.end_unix_nano,
             duration_ns: row.end_unix_nano - row.start_unix_nano,

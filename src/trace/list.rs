@@ -2,7 +2,8 @@
 
 use serde::{Serialize, Serializer};
 
-use super::{Loaded, Query, Region, Trace, TraceId, time};
+use super::{Loaded, Query, Region, Span, Trace, TraceId, time};
+use crate::names;
 
 /// One row for each trace, the newest first. It serialises as an object, which says what it left out.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -53,6 +54,9 @@ pub struct Row {
     pub trace_id: TraceId,
     /// The name of the span that it began with.
     pub root: String,
+    /// The first thing that was submitted, and how many more, of a trace whose root is the job; none where the root says it itself, and of a trace with very
+    /// many spans.
+    pub does: Option<String>,
     /// Time at which its first span started.
     #[serde(rename = "start_time", serialize_with = "serialize_time")]
     pub start_unix_nano: u64,
@@ -77,12 +81,38 @@ impl Row {
         Row {
             trace_id: trace.id,
             root: trace.root().name.clone(),
+            does: trace.does(),
             start_unix_nano: trace.start_unix_nano(),
             end_unix_nano: trace.end_unix_nano(),
             duration_ns: trace.duration_ns(),
             spans: trace.spans.len(),
             errors: trace.error_count(),
         }
+    }
+}
+
+impl Row {
+    /// Returns a name by which people tell the trace from others: what it does, and its root.
+    pub fn title(&self) -> String {
+        match &self.does {
+            Some(does) => format!("{does}  {}", self.root),
+            None => self.root.clone(),
+        }
+    }
+}
+
+impl Trace {
+    /// Returns what a job does: its first submission, and how many more there are. None of a trace that begins with anything else.
+    pub fn does(&self) -> Option<String> {
+        let root = self.root();
+        if root.name != names::JOB_SPAN {
+            return None;
+        }
+        let below = |span: &&Span| span.parent_id == Some(root.span_id);
+        let mut below = self.spans.iter().filter(below).map(|span| names::target_of(&span.name));
+        let first = below.next()?;
+        let more = below.count();
+        Some(if more > 0 { format!("{first} and {more} more") } else { first.to_owned() })
     }
 }
 
@@ -129,6 +159,7 @@ mod tests {
                 "traces": [{
                     "trace_id": "00000000000000000000000000000002",
                     "root": "job",
+                    "does": null,
                     "start_time": "2026-11-05T12:00:00.000005Z",
                     "end_time": "2026-11-05T12:00:00.000040Z",
                     "duration_ns": 35_000,
@@ -139,6 +170,23 @@ mod tests {
                 "filtered_out": 0,
             })
         );
+    }
+
+    #[test]
+    fn traces_of_jobs_are_told_apart_by_what_they_do() {
+        let job = |trace: u128, targets: &[&str]| {
+            let mut spans = vec![span("tracer job", 1, None, (0, 9)).trace(trace)];
+            spans.extend(targets.iter().zip(2..).map(|(target, id)| span(target, id, 1, (id, 8)).trace(trace)));
+            spans.iter().map(|span| span.line()).collect::<String>()
+        };
+        let text = job(1, &["wordcount.count tracer.remote", "shop.charge tracer.remote"])
+            + &job(2, &["sh tracer.remote"])
+            + &job(3, &[]);
+        let loaded = loaded([("1.json", text.into())]);
+        let titles: Vec<_> = loaded.list(&Filter::default(), None).rows.iter().map(Row::title).collect();
+        assert_eq!(titles, ["tracer job", "sh  tracer job", "wordcount.count and 1 more  tracer job"]);
+        let error = loaded.find("0").unwrap_err().to_string();
+        assert!(error.contains("0002  sh  tracer job\n") && error.contains("count and 1 more  tracer job"), "{error}");
     }
 
     #[test]

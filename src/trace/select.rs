@@ -5,12 +5,12 @@ use std::collections::{HashMap, HashSet};
 use std::fmt;
 use std::path::PathBuf;
 
-use super::{Kind, Loaded, Span, Trace, TraceId};
+use super::{Kind, Loaded, Row, Span, Trace, TraceId};
 use crate::count::Count;
 use crate::{names, request_names, suggestion};
 
 /// The word for the trace of the last submission or request of a service.
-const LAST: &str = "last";
+pub(crate) const LAST: &str = "last";
 /// Limit on the candidates that an error names.
 const CANDIDATES_SHOWN: usize = 10;
 
@@ -41,7 +41,7 @@ pub enum FindError {
     Ambiguous {
         /// The text.
         text: String,
-        /// The traces, the newest first, each with the name of its root.
+        /// The traces, the newest first, each with its title.
         candidates: Vec<(TraceId, String)>,
     },
 }
@@ -148,7 +148,7 @@ impl Loaded {
                 self.traces.iter().find(|trace| Some(trace.id) == whole).ok_or_else(unknown)
             }
             several => {
-                let candidates = several.iter().map(|trace| (trace.id, trace.root().name.clone())).collect();
+                let candidates = several.iter().map(|trace| (trace.id, Row::new(trace).title())).collect();
                 Err(FindError::Ambiguous { text: text.into(), candidates })
             }
         }

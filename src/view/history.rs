@@ -72,13 +72,6 @@ pub(super) fn is_attempt(span: &Span) -> bool {
     span.kind == Kind::Consumer && span.name.ends_with(names::REMOTE_WORKER_SUFFIX)
 }
 
-/// Returns the name of the function that an attempt or a submission is of.
-pub(super) fn target_of(name: &str) -> &str {
-    let suffixes = [names::REMOTE_WORKER_SUFFIX, names::REMOTE_SUFFIX];
-    let stripped = suffixes.iter().find_map(|suffix| name.strip_suffix(suffix));
-    stripped.map_or(name, str::trim_end)
-}
-
 /// Returns an attribute that is a number.
 pub(super) fn number(attributes: &Attributes, key: &str) -> Option<u64> {
     attributes.get(key).and_then(Value::as_u64)
@@ -105,7 +98,7 @@ impl History {
         let mut take = |trace: &Trace| {
             if tasks.len() < most {
                 let attempts =
-                    trace.spans.iter().filter(|span| is_attempt(span) && wanted.is_named(target_of(&span.name)));
+                    trace.spans.iter().filter(|span| is_attempt(span) && wanted.is_named(names::target_of(&span.name)));
                 tasks.extend(of_trace(trace, attempts));
             }
         };
@@ -170,7 +163,7 @@ fn of_trace<'a>(trace: &'a Trace, attempts: impl Iterator<Item = &'a Span>) -> V
         let task_id = number(&attributes, names::TASK_ID);
         let found = Task {
             task_id,
-            target: target_of(&span.name).to_owned(),
+            target: names::target_of(&span.name).to_owned(),
             state: if span.is_running() {
                 "running".into()
             } else if span.status == Status::Error {

@@ -8,9 +8,10 @@ use std::path::PathBuf;
 use serde::Serialize;
 use serde_json::{Map, Value};
 
-use super::history::{error_of, is_attempt, number, target_of};
+use super::history::{error_of, is_attempt, number};
 use crate::log_entries::{self, OfTrace};
 use crate::names;
+use crate::names::target_of;
 use crate::trace::{Among, Attributes, Idle, Index, Kind, Query, Span, SpanId, Trace, TraceId, Tree, idle};
 
 /// The most entries of a trace's log that are listed.

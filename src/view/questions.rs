@@ -12,14 +12,13 @@ use serde::Serialize;
 use super::answers::{Answer, LAST_REVISION, json_answer, json_text, nothing_at};
 use super::cluster;
 use super::columns::Columns;
-use super::history::{History, Wanted, target_of};
+use super::history::{History, Wanted};
 use super::inside::{Attempts, Found, Links, Written};
 use super::source::Watched;
 use crate::http_api::body::Body;
 use crate::http_api::parameters;
 use crate::http_api::problem::{self, Problem};
 use crate::log_entries::{Page, PageRequest, Reader, Spans};
-use crate::names;
 use crate::trace::{
     self, DiffRow, Differences, FindError, HeatMap, Index, Listed, Live, LiveSpan, Older, Query, Reach, Region, Row,
     Sample, SpanId, Trace, align, rfc3339,
@@ -65,8 +64,6 @@ struct Traces {
 struct TraceRow {
     #[serde(flatten)]
     row: Row,
-    /// The first thing that was submitted, of a trace whose root is the job; none where the root says it itself.
-    does: Option<String>,
     running: usize,
 }
 
@@ -348,13 +345,12 @@ fn traces(watched: &Watched, among: trace::Among, limit: usize) -> Result<Next, 
     for live in watched.index.open() {
         *running.entry(live.span.trace_id).or_default() += 1;
     }
-    let row = |row: Row, trace: Option<Trace>| {
+    let row = |row: Row| {
         let running = running.get(&row.trace_id).copied().unwrap_or(0);
-        TraceRow { row, does: trace.as_ref().and_then(does), running }
+        TraceRow { row, running }
     };
     let mut traces = Vec::new();
-    let Listed { left_out, filtered_out, older } =
-        index.list_each(&among, limit, |found, trace| traces.push(row(found, trace)));
+    let Listed { left_out, filtered_out, older } = index.list_each(&among, limit, |found, _| traces.push(row(found)));
     let mut answer = Traces {
         revision: watched.revision,
         time: rfc3339(watched.now_unix_nano),
@@ -369,9 +365,7 @@ fn traces(watched: &Watched, among: trace::Among, limit: usize) -> Result<Next, 
         if let Some(older) = older {
             answer.reach.scanned = Some(older.scan(|index| {
                 let found = &mut answer.traces;
-                let listed = index.list_each(&among, limit, |row, trace| {
-                    found.push(TraceRow { row, does: trace.as_ref().and_then(does), running: 0 });
-                });
+                let listed = index.list_each(&among, limit, |row, _| found.push(TraceRow { row, running: 0 }));
                 found.sort_by_key(|found| Reverse((found.row.start_unix_nano, found.row.trace_id)));
                 answer.left_out += listed.left_out + found.len().saturating_sub(limit);
                 answer.filtered_out += listed.filtered_out;
@@ -400,18 +394,6 @@ fn differences(watched: &Watched, among: trace::Among, limit: usize) -> Result<N
         reach.scanned = older.map(|older| older.scan(|index| drop(index.sample(&among, &mut sample))));
         json_answer(&Answered { revision, reach, differences: sample.differences(limit) })
     }))
-}
-
-/// Returns what a job does: its first submission, and how many more there are.
-fn does(trace: &Trace) -> Option<String> {
-    if trace.root().name != names::JOB_SPAN {
-        return None;
-    }
-    let root = trace.root().span_id;
-    let mut below = trace.spans.iter().filter(|span| span.parent_id == Some(root)).map(|span| target_of(&span.name));
-    let first = below.next()?;
-    let more = below.count();
-    Some(if more > 0 { format!("{first} and {more} more") } else { first.to_owned() })
 }
 
 fn compare(watched: &Watched, sides: &[String; 2]) -> Result<Next, Problem> {

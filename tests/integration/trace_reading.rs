@@ -26,6 +26,33 @@ fn with_two_traces() -> Cluster {
 }
 
 #[test]
+fn a_trace_is_named_by_what_it_does_and_the_heads_folder_is_found() {
+    let cluster = Cluster::traced();
+    cluster.submit("wordcount:count", &["\"a b\""]).success();
+    cluster.tracer(&["submit", "command", "--", "true"]).success();
+    let list = cluster.tracer(&["trace", "list"]).success().stdout_text();
+    assert!(list.contains("wordcount.count  tracer job") && list.contains("true  tracer job"), "{list}");
+    let check = cluster.tracer(&["trace", "check", "last", "--max-spans", "1"]).status(1);
+    assert!(check.stdout_text().contains("true  tracer job"), "{}", check.stdout_text());
+    cluster.tracer(&["trace", "check", "last", "--no-errors"]).success();
+    let json = cluster.tracer(&["trace", "list", "--format", "json"]).success().json();
+    assert_eq!(json["traces"][1]["does"], "wordcount.count", "{json}");
+    // A shell whose variable names another folder.
+    let mut elsewhere = cluster.command(&["trace", "list"]);
+    elsewhere.env("TRACER_SPANS_DIR", cluster.file("nowhere"));
+    let found = cluster.run(elsewhere).success();
+    let said = found.stderr_text();
+    assert!(
+        said.contains("which `TRACER_SPANS_DIR` names") && said.contains(&cluster.spans_dir().display().to_string()),
+        "{said}"
+    );
+    assert!(found.stdout_text().contains("wordcount.count"), "{}", found.stdout_text());
+    let typed = cluster.file("nowhere").display().to_string();
+    let refused = cluster.tracer(&["trace", "list", "--spans-dir", &typed]).status(1).stderr_text();
+    assert!(refused.contains(&format!("--spans-dir {}", cluster.spans_dir().display())), "{refused}");
+}
+
+#[test]
 fn a_list_is_filtered_and_says_what_it_left_out() {
     let cluster = with_two_traces();
     let roots = |arguments: &[&str]| {

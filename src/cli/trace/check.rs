@@ -9,10 +9,11 @@ use crate::cli::{CommandError, CommandResult, path_parser, report};
 use crate::exit;
 use crate::json;
 use crate::trace::check::{Baseline, Bounds, MaxDuration};
+use crate::trace::{LAST, Query};
 
 #[derive(clap::Args)]
 pub(super) struct Args {
-    /// Only traces that this finds, as in `tracer trace list` [default: all]
+    /// Only traces that this finds, as in `tracer trace list`, or `last`: the trace of the last submission or request [default: all]
     query: Vec<String>,
     /// Fail if a span has the status ERROR
     #[arg(long)]
@@ -54,7 +55,9 @@ fn parse_percent(text: &str) -> Result<f64, String> {
 }
 
 pub(super) fn run(args: &Args) -> CommandResult {
-    let query = parse_query(&args.query)?;
+    // `"last"` in quotes is the text.
+    let is_last = args.query == [LAST];
+    let query = if is_last { Query::default() } else { parse_query(&args.query)? };
     let baseline = args.baseline.as_deref().map(|path| read_baseline(path, args.tolerance)).transpose()?;
     let bounds = Bounds {
         no_errors: args.no_errors,
@@ -69,7 +72,7 @@ pub(super) fn run(args: &Args) -> CommandResult {
         ));
     }
     let loaded = args.source.load()?;
-    let traces = found(&loaded, &query);
+    let traces = if is_last { vec![loaded.find(LAST)?] } else { found(&loaded, &query) };
     if traces.is_empty() {
         warn_of_doubtful_keys(&query);
     }

@@ -105,7 +105,7 @@ pub fn diff(diff: &Diff, width: usize, colour: bool) -> String {
     let title = |label: &str, row: &crate::trace::Row| {
         let errors = if row.errors == 0 { String::new() } else { format!(", {}", Count(row.errors, "error")) };
         let (duration, spans) = (Elapsed::from_nanos(row.duration_ns), Count(row.spans, "span"));
-        fit(&format!("{label} {}  {duration}, {spans}{errors}  {}", row.trace_id, clean(&row.root)), width) + "\n"
+        fit(&format!("{label} {}  {duration}, {spans}{errors}  {}", row.trace_id, clean(&row.title())), width) + "\n"
     };
     let mut text = title("before", &diff.before) + &title("after ", &diff.after);
     if diff.rows.is_empty() && diff.left_out == 0 {

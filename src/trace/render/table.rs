@@ -25,7 +25,7 @@ pub fn list(list: &List, now_unix_nano: u64, width: usize, colour: bool) -> Stri
             row.spans.to_string(),
             // A column of zeros hides the one figure that matters.
             if row.errors == 0 { "-".into() } else { row.errors.to_string() },
-            clean(&row.root),
+            clean(&row.title()),
         ]);
     }
     let columns: [usize; 5] = std::array::from_fn(|column| {
