@@ -212,7 +212,8 @@ impl Task {
             start_unix_nano: first.start_unix_nano,
             duration_ns: last.end_unix_nano.saturating_sub(first.start_unix_nano),
             cpu_time_ns: sum(first.cpu_time_ns, last.cpu_time_ns),
-            queued_ns: sum(first.queued_ns, last.queued_ns),
+            // Each attempt counts from the submission: what follows the first attempt's wait is in the duration.
+            queued_ns: first.queued_ns,
             peak_memory_bytes: first.peak_memory_bytes.max(last.peak_memory_bytes),
             ..last
         };
@@ -263,5 +264,40 @@ fn of_report(report: TaskReport, now_unix_nano: u64) -> Task {
         is_from_spans: false,
         start_unix_nano: start,
         end_unix_nano: end,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_task_that_was_tried_again_waited_for_its_first_attempt() {
+        let attempt = |attempt: u64, start: u64, queued: u64| Task {
+            task_id: Some(7),
+            target: "sh".into(),
+            state: "failed".into(),
+            attempt,
+            worker_id: None,
+            pid: None,
+            start_time: String::new(),
+            duration_ns: 10,
+            queued_ns: Some(queued),
+            cpu_time_ns: Some(1),
+            peak_memory_bytes: None,
+            error: None,
+            trace_id: None,
+            span_id: None,
+            is_from_spans: true,
+            start_unix_nano: start,
+            end_unix_nano: start + 10,
+        };
+        for attempts in [[1, 2, 3], [3, 2, 1], [2, 3, 1]] {
+            let mut all = attempts.map(|number| attempt(number, 100 * number, 100 * number - 50)).into_iter();
+            let mut task = all.next().unwrap();
+            all.for_each(|other| task.add(other));
+            assert_eq!((task.attempt, task.queued_ns, task.duration_ns), (3, Some(50), 210), "{attempts:?}");
+            assert_eq!(task.cpu_time_ns, Some(3));
+        }
     }
 }

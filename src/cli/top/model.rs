@@ -176,7 +176,8 @@ impl Model {
             pid: worker.pid.to_string(),
             state: worker.state.to_string(),
             runs: worker.replica.clone().unwrap_or_default(),
-            ended: worker.tasks_ended.to_string(),
+            // A replica answers requests, which are no tasks.
+            ended: if worker.replica.is_some() { String::new() } else { worker.tasks_ended.to_string() },
             ..WorkerRow::default()
         };
         let Some(task) = worker.task else { return row };

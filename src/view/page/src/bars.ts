@@ -1,7 +1,7 @@
 /** Bars on a canvas, for the rows that can be seen. */
 import type { Axis, Stretch } from "./axis";
 import { type Columns, CRITICAL, ERROR, MISSING, RUNNING, type Range } from "./layout";
-import { elapsed } from "./format";
+import { tick } from "./format";
 
 export const ROW = 22;
 const BAR = 12;
@@ -60,6 +60,8 @@ export interface Marks {
   gaps: Stretch[];
   /** For rows of attempts, how long they were queued. */
   queued: ReadonlyMap<number, number>;
+  /** For rows that stand for several, all of these. */
+  groups: ReadonlyMap<number, number[]>;
 }
 
 export function drawBars(
@@ -91,6 +93,20 @@ export function drawBars(
     const flags = columns.flags[row];
     const middle = at * ROW - scrollTop + ROW / 2;
     if (flags & MISSING) continue;
+    const members = marks.groups.get(row);
+    if (members) {
+      context.fillStyle = colour.bars[columns.process[row] % colour.bars.length];
+      let drawn = -1;
+      for (const member of members) {
+        const from = Math.max(x(columns.start[member]), drawn, -NARROWEST);
+        const to = Math.min(Math.max(x(columns.start[member] + columns.duration[member]), from + 1), width + NARROWEST);
+        // What would be beside or over what is there already is not drawn again.
+        if (to - drawn < 0.5 || from > width || to < 0) continue;
+        context.fillRect(from, middle - BAR / 2, to - from, BAR);
+        drawn = to;
+      }
+      continue;
+    }
     const start = columns.start[row];
     const [left, right] = [x(start), x(start + durationOf(columns, row, sinceFetched))];
     const queued = marks.queued.get(row);
@@ -142,11 +158,13 @@ export function drawScale(canvas: HTMLCanvasElement, axis: Axis, range: Range): 
   const scale = width / (range.to - range.from || 1);
   const folds = axis.segments.filter((segment) => segment.isFolded).map(({ at, until }) => [(at - range.from) * scale, (until - range.from) * scale]);
   let free = -1;
-  for (const time of axis.ticks(range, width / SCALE)) {
+  const times = axis.ticks(range, width / SCALE);
+  const step = times.reduce((least, time, at) => (at > 0 ? Math.min(least, time - times[at - 1]) : least), Infinity);
+  for (const time of times) {
     const at = Math.round((axis.at(time) - range.from) * scale);
     context.fillStyle = colour.line;
     context.fillRect(at, 0, 1, height);
-    const text = elapsed(time);
+    const text = tick(time, step);
     const end = at + context.measureText(text).width + 6;
     if (at < free || end > width || folds.some(([from, to]) => at < to && end > from)) continue;
     context.fillStyle = colour.text;

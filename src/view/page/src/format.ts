@@ -29,6 +29,19 @@ export function shown(text: string): string {
   return text.replace(UNSEEN, (c) => `\\u{${c.charCodeAt(0).toString(16)}}`);
 }
 
+/** A text of several lines, each as `shown` has it. */
+export function shownLines(text: string): string {
+  return text.split("\n").map(shown).join("\n");
+}
+
+/** A time on a scale with lines so far from each other: with as many digits as tell it from the next one. */
+export function tick(ns: number, step: number): string {
+  if (ns < 60e9 || step >= 1e9) return elapsed(ns);
+  const seconds = ns % 60e9 / 1e9;
+  const digits = Math.min(9, Math.ceil(9 - Math.log10(step)));
+  return `${Math.floor(ns / 60e9)} min ${seconds.toFixed(digits).padStart(digits + 3, "0")} s`;
+}
+
 /** The time of day of a text of RFC 3339, in this place, with milliseconds. */
 export function timeOfDay(text: string): string {
   const time = new Date(text);

@@ -8,6 +8,8 @@ export interface Column<T> {
   isNumber?: boolean;
   /** Takes the room that is left. */
   isWide?: boolean;
+  /** Stands below the wide one where the window is narrow. */
+  isMinor?: boolean;
 }
 
 interface Props<T> {
@@ -19,9 +21,11 @@ interface Props<T> {
   empty: ComponentChildren;
 }
 
-export function Grid<T>({ label, columns, rows, id, tone, empty }: Props<T>) {
+export function Grid<T>({ label, columns: all, rows, id, tone, empty }: Props<T>) {
   if (rows.length === 0) return <p class="empty">{empty}</p>;
-  const name = (column: Column<T>) => [column.isNumber && "number", column.isWide && "wide"].filter(Boolean).join(" ");
+  // A column of which nothing is to be said of any row is not there.
+  const columns = all.filter((column) => rows.some((row) => column.cell(row) !== ""));
+  const name = (column: Column<T>) => [column.isNumber && "number", column.isWide && "wide", column.isMinor && "minor"].filter(Boolean).join(" ");
   return (
     <div class="scrolled" tabIndex={0} role="region" aria-label={label}>
       <table>
@@ -40,6 +44,7 @@ export function Grid<T>({ label, columns, rows, id, tone, empty }: Props<T>) {
               {columns.map((column) => (
                 <td key={column.title} class={name(column)} title={column.hint?.(row) || undefined}>
                   {column.cell(row)}
+                  {column.isWide && <Minors columns={columns} row={row} />}
                 </td>
               ))}
             </tr>
@@ -47,5 +52,19 @@ export function Grid<T>({ label, columns, rows, id, tone, empty }: Props<T>) {
         </tbody>
       </table>
     </div>
+  );
+}
+
+/** What the minor columns have of a row, in a line. */
+function Minors<T>({ columns, row }: { columns: Column<T>[]; row: T }) {
+  const all = columns.filter((column) => column.isMinor).map((column) => [column.title, column.cell(row)] as const);
+  return (
+    <span class="minors">
+      {all.map(([title, cell]) => cell !== "" && cell !== null && (
+        <span key={title}>
+          {title} {cell}
+        </span>
+      ))}
+    </span>
   );
 }

@@ -39,6 +39,52 @@ export function hasChildren(columns: Columns, row: number): boolean {
   return row + 1 < columns.depth.length && columns.depth[row + 1] > columns.depth[row];
 }
 
+/** From so many siblings of one name and kind on, they take one row. */
+const GROUPED = 10;
+/** One with this part of the trace on the critical path keeps its row. */
+const PATH_PART = 10;
+
+/**
+ * Siblings that take one row: the first of each name and kind below a parent, with all of them. One keeps its row if what is in its subtree failed, runs, or
+ * was waited for considerably.
+ */
+export function equalSiblings(columns: Columns): Map<number, number[]> {
+  const total = columns.depth.length;
+  const parent: number[] = new Array(total);
+  const above: number[] = [];
+  const keeps: boolean[] = new Array(total);
+  for (let row = 0; row < total; row++) {
+    above.length = columns.depth[row];
+    parent[row] = above.at(-1) ?? -1;
+    above.push(row);
+    const flags = columns.flags[row];
+    const isLong = columns.duration[row] * PATH_PART >= columns.duration_ns;
+    keeps[row] = (flags & (ERROR | RUNNING | MISSING)) !== 0 || ((flags & CRITICAL) !== 0 && isLong);
+  }
+  for (let row = total - 1; row > 0; row--) if (keeps[row] && parent[row] >= 0) keeps[parent[row]] = true;
+  const found = new Map<string, number[]>();
+  for (let row = 0; row < total; row++) {
+    if (keeps[row] || parent[row] < 0) continue;
+    const key = `${parent[row]} ${columns.name[row]} ${columns.flags[row] >> 4}`;
+    const members = found.get(key);
+    if (members) members.push(row);
+    else found.set(key, [row]);
+  }
+  return new Map([...found.values()].filter((members) => members.length >= GROUPED).map((members) => [members[0], members]));
+}
+
+/** Durations of a group in words: how many, the median, the longest. */
+export function figuresOf(columns: Columns, members: number[]): { median: number; longest: number } {
+  const durations = members.map((row) => columns.duration[row]).sort((one, other) => one - other);
+  return { median: durations[Math.ceil(durations.length / 2) - 1], longest: durations.at(-1)! };
+}
+
+/** Those gaps that are folded unless it is said: of an eighth of the trace each, if they are a third of it together. */
+export function longGaps<T extends { duration: number }>(gaps: T[], time: number): T[] {
+  const long = gaps.filter((gap) => gap.duration >= time / 8);
+  return long.reduce((sum, gap) => sum + gap.duration, 0) >= time / 3 ? long : [];
+}
+
 export interface Rows {
   /** Indexes of the columns, in the order in which they are shown. */
   rows: number[];
@@ -50,14 +96,17 @@ export interface Rows {
  * The rows that are shown: those whose parents are not folded, and, where a text is looked for, those that have it in their names or are among the
  * spans that the server has found, with all that is above them.
  */
-export function visibleRows(columns: Columns, folded: ReadonlySet<string>, text: string, also?: ReadonlySet<string>): Rows {
+export function visibleRows(columns: Columns, folded: ReadonlySet<string>, text: string, also?: ReadonlySet<string>, groups: ReadonlyMap<number, number[]> = new Map()): Rows {
   const wanted = text.trim().toLowerCase();
   const total = columns.depth.length;
   if (wanted === "") {
     const rows: number[] = [];
+    const hidden = new Set([...groups.values()].flatMap((members) => members.slice(1)));
     for (let row = 0; row < total; ) {
-      rows.push(row);
-      row = folded.size > 0 && folded.has(columns.span_id[row]) ? subtreeEnd(columns, row) : row + 1;
+      const isHidden = hidden.has(row);
+      if (!isHidden) rows.push(row);
+      const isFolded = isHidden || groups.has(row) || (folded.size > 0 && folded.has(columns.span_id[row]));
+      row = isFolded ? subtreeEnd(columns, row) : row + 1;
     }
     return { rows, matches: [] };
   }

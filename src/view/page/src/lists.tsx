@@ -1,14 +1,14 @@
-/** Lists of the head: workers, actors, services. Without a head that writes to the folder there is none to ask. */
+/** Lists of the head: workers, actors. Without a head that writes to the folder there is none to ask. */
 import { useFetched } from "./fetched";
-import { bytes, count, elapsed, shown, timeOfDay } from "./format";
+import { elapsed, shown, shownLines, timeOfDay } from "./format";
 import { type Column, Grid } from "./grid";
 import { ProblemText } from "./problem";
-import { State, tone } from "./tasks";
+import { Asking, State, tone } from "./tasks";
 import { address } from "./url";
 
 const INTERVAL_MS = 1000;
 /** The answer where no head can be asked. */
-const UNAVAILABLE = 503;
+export const UNAVAILABLE = 503;
 
 interface Worker {
   id: number;
@@ -44,28 +44,9 @@ interface Actor {
   is_outdated: boolean;
 }
 
-interface Deployment {
-  name?: string;
-  deployment?: string;
-  state?: string;
-  [other: string]: unknown;
-}
+export type List<N extends string, T> = { revision?: number } & Record<N, T[]>;
 
-interface Replica {
-  [field: string]: unknown;
-}
-
-interface Service {
-  name: string;
-  state: string;
-  deployments: Deployment[];
-  replicas: Replica[];
-  [other: string]: unknown;
-}
-
-type List<N extends string, T> = { revision?: number } & Record<N, T[]>;
-
-function useList<N extends string, T>(name: N) {
+export function useList<N extends string, T>(name: N) {
   return useFetched<List<N, T>>(name, { every: INTERVAL_MS });
 }
 
@@ -84,16 +65,16 @@ const WORKERS: Column<Worker>[] = [
     cell: (worker) => (
       <>
         {worker.replica ? shown(worker.replica) : worker.task !== null ? `task ${worker.task}` : worker.actor !== null ? `actor ${worker.actor}` : ""}
-        {worker.hook_failure && <span class="why error">{shown(worker.hook_failure)}</span>}
+        {worker.hook_failure && <span class="why error">{shownLines(worker.hook_failure)}</span>}
       </>
     ),
   },
-  { title: "Leases", isNumber: true, cell: (worker) => worker.leases || "" },
-  { title: "Slots", isNumber: true, cell: (worker) => worker.cpus || "" },
-  { title: "Resources", cell: resources },
-  { title: "Ended", isNumber: true, cell: (worker) => worker.tasks_ended.toLocaleString("en") },
-  { title: "Up", isNumber: true, cell: (worker) => elapsed(worker.uptime_ns) },
-  { title: "Spans go to", cell: (worker) => shown(worker.tracing) },
+  { title: "Leases", isNumber: true, isMinor: true, cell: (worker) => worker.leases || "" },
+  { title: "Slots", isNumber: true, isMinor: true, cell: (worker) => worker.cpus || "" },
+  { title: "Resources", isMinor: true, cell: resources },
+  { title: "Ended", isNumber: true, isMinor: true, cell: (worker) => (worker.replica && worker.tasks_ended === 0 ? "" : worker.tasks_ended.toLocaleString("en")) },
+  { title: "Up", isNumber: true, isMinor: true, cell: (worker) => elapsed(worker.uptime_ns) },
+  { title: "Spans go to", isMinor: true, cell: (worker) => shown(worker.tracing.replace(/^spans to /, "")) },
 ];
 
 const ACTORS: Column<Actor>[] = [
@@ -107,16 +88,16 @@ const ACTORS: Column<Actor>[] = [
         {shown(`${actor.module}.${actor.type_name}`)}
         {actor.is_outdated && <span class="badge">older build</span>}
         {actor.is_detached && <span class="badge">detached</span>}
-        {actor.reason && <span class="why error">{shown(actor.reason)}</span>}
+        {actor.reason && <span class="why error">{shownLines(actor.reason)}</span>}
       </>
     ),
   },
   { title: "State", cell: (actor) => <State state={actor.state} /> },
-  { title: "Calls waiting", isNumber: true, cell: (actor) => actor.calls_waiting },
-  { title: "With it", isNumber: true, cell: (actor) => actor.calls_leased },
-  { title: "Restarts", isNumber: true, cell: (actor) => `${actor.restarts} of ${actor.max_restarts}` },
+  { title: "Calls waiting", isNumber: true, isMinor: true, cell: (actor) => actor.calls_waiting || "" },
+  { title: "With it", isNumber: true, isMinor: true, cell: (actor) => actor.calls_leased || "" },
+  { title: "Restarts", isNumber: true, isMinor: true, cell: (actor) => (actor.max_restarts > 0 ? `${actor.restarts} of ${actor.max_restarts}` : "") },
   { title: "Worker", isNumber: true, cell: (actor) => actor.worker_id ?? "", hint: (actor) => (actor.worker_pid === null ? "" : `pid ${actor.worker_pid}`) },
-  { title: "Created", cell: (actor) => timeOfDay(actor.created_time), hint: (actor) => actor.created_time },
+  { title: "Created", isMinor: true, cell: (actor) => timeOfDay(actor.created_time), hint: (actor) => actor.created_time },
 ];
 
 interface Shown<T> {
@@ -135,6 +116,7 @@ function ListView<N extends string, T>({ of, name }: { of: Shown<T>; name: N }) 
     <section class="list">
       <h1 class="unseen">{of.title}</h1>
       {problem.value?.status === UNAVAILABLE ? <NoHead what={of.title} /> : <ProblemText problem={problem.value} />}
+      {!found && !problem.value && <Asking />}
       {found && !problem.value && <Grid label={of.title} columns={of.columns} rows={found[name]} id={of.id} tone={of.tone} empty={of.empty} />}
     </section>
   );
@@ -159,54 +141,5 @@ export function Actors() {
       name="actors"
       of={{ title: "Actors", name: "actors", columns: ACTORS, id: (actor: Actor) => String(actor.id), tone: (actor) => tone(actor.state), empty: "There is no actor. `tracer submit actor` makes one." }}
     />
-  );
-}
-
-/** Fields that are shown first, in this order; the others follow. */
-const FIRST = ["name", "deployment", "state", "version", "address", "url", "pid"];
-
-function value(field: string, found: unknown): string {
-  if (found === null || found === undefined) return "";
-  if (typeof found === "number" && field.endsWith("_ns")) return elapsed(found);
-  if (typeof found === "number" && field.endsWith("_bytes")) return bytes(found);
-  return shown(typeof found === "string" ? found : JSON.stringify(found));
-}
-
-function columnsOf(rows: Record<string, unknown>[]): Column<Record<string, unknown>>[] {
-  const fields = [...new Set(rows.flatMap((row) => Object.keys(row).filter((field) => typeof row[field] !== "object" && !field.endsWith("_unix_ms"))))];
-  const rank = (field: string) => (FIRST.includes(field) ? FIRST.indexOf(field) : FIRST.length);
-  fields.sort((one, other) => rank(one) - rank(other));
-  return fields.map((field) => ({
-    title: field.replace(/_ns$|_bytes$/, "").replaceAll("_", " "),
-    isNumber: rows.some((row) => typeof row[field] === "number"),
-    isWide: field === "name",
-    cell: (row) => (field === "state" ? <State state={String(row[field])} /> : value(field, row[field])),
-  }));
-}
-
-export function Services() {
-  const { value, problem } = useList<"services", Service>("services");
-  const found = value.value;
-  const table = (label: string, rows: Record<string, unknown>[]) =>
-    rows.length > 0 && <Grid label={label} columns={columnsOf(rows)} rows={rows} id={(row) => JSON.stringify([row.name, row.deployment, row.replica, row.id, row.pid])} tone={(row) => tone(String(row.state))} empty="" />;
-  return (
-    <section class="list">
-      <h1 class="unseen">Services</h1>
-      {problem.value?.status === UNAVAILABLE ? <NoHead what="Services" /> : <ProblemText problem={problem.value} />}
-      {found && !problem.value && found.services.length === 0 && (
-        <p class="empty">
-          Nothing is served. <code>tracer serve run</code> serves a function, a router or a program.
-        </p>
-      )}
-      {!problem.value && found?.services.map((service) => (
-        <section key={service.name} class="service">
-          <h2>
-            {shown(service.name)} <State state={String(service.state)} /> <span class="quiet">{count(service.replicas?.length ?? 0, "replica")}</span>
-          </h2>
-          {table(`Deployments of ${service.name}`, service.deployments ?? [])}
-          {table(`Replicas of ${service.name}`, service.replicas ?? [])}
-        </section>
-      ))}
-    </section>
   );
 }

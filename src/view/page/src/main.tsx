@@ -4,10 +4,12 @@ import { useEffect } from "preact/hooks";
 import { access, enter, follow, isLive, refusal } from "./api";
 import { Compare } from "./compare";
 import { Help, toggleHelp, useKeys } from "./keys";
-import { Actors, Services, Workers } from "./lists";
+import { useFetched } from "./fetched";
+import { Actors, UNAVAILABLE, Workers } from "./lists";
 import { Logs } from "./logs";
 import { Metrics } from "./metrics";
 import { Now } from "./now";
+import { Services } from "./services";
 import { Tasks } from "./tasks";
 import { TraceView } from "./trace";
 import { Traces } from "./traces";
@@ -74,15 +76,33 @@ function Page() {
         <button class="plain" onClick={toggleHelp} aria-label="Keys" title="Keys ( ? )">
           ?
         </button>
-        <span class={isLive.value ? "live" : "live off"} role="status">
-          {isLive.value ? "live" : "not connected"}
-        </span>
+        <Live />
       </header>
       <main>
         <View />
       </main>
       <Help />
     </>
+  );
+}
+
+const HEAD_INTERVAL_MS = 5000;
+
+/** Says whether what is shown follows what happens: the server tells of changes, and a head runs in which something can happen. */
+function Live() {
+  const { problem } = useFetched("status", { every: HEAD_INTERVAL_MS });
+  if (!isLive.value) {
+    return (
+      <span class="live off" role="status">
+        not connected
+      </span>
+    );
+  }
+  const isAlone = problem.value?.status === UNAVAILABLE;
+  return (
+    <span class={isAlone ? "live alone" : "live"} role="status" title={isAlone ? "No head writes to this folder now: only new files would be shown" : undefined}>
+      {isAlone ? "no head" : "live"}
+    </span>
   );
 }
 

@@ -1,45 +1,19 @@
 /** Metrics: a small chart for each, and from a value the trace that it was measured in. */
-import { signal } from "@preact/signals";
+import { useSignal } from "@preact/signals";
 import { useEffect, useRef } from "preact/hooks";
 import { useFetched } from "./fetched";
 import { bytes, count, elapsed, figure, labels, shown } from "./format";
 import { useKeys } from "./keys";
+import { KEPT, type Report, history, take } from "./measured";
 import { ProblemText } from "./problem";
-import { type Exemplar, type Metric, type Series, filled, followed, keyOf, quantile } from "./series";
+import { type Exemplar, type Metric, type Series, SECTIONS, filled, isZero, keyOf, quantile, sectionOf } from "./series";
 import { Spark } from "./spark";
-import { leaveOnEscape } from "./tasks";
+import { Asking, leaveOnEscape } from "./tasks";
 import { address, place, refine } from "./url";
 
-interface Report {
-  revision?: number;
-  metrics: Metric[];
-}
-
 const INTERVAL_MS = 2000;
-/** Values of a series that are kept while the page is open. */
-const KEPT = 90;
 /** Series of a metric that are shown. */
 const MOST = 6;
-
-/** Values over time, by series; they are followed from when the view is opened. */
-const history = signal<ReadonlyMap<string, number[]>>(new Map());
-let last: { at: number; series: Map<string, Series> } = { at: 0, series: new Map() };
-
-function follow(report: Report, at: number): void {
-  const seconds = (at - last.at) / 1000;
-  const [series, values] = [new Map<string, Series>(), new Map<string, number[]>()];
-  for (const metric of report.metrics) {
-    for (const each of metric.series) {
-      const key = keyOf(metric, each);
-      const value = followed(metric, each, last.series.get(key), seconds);
-      const before = history.value.get(key) ?? [];
-      values.set(key, value === undefined ? before : [...before, value].slice(-KEPT));
-      series.set(key, each);
-    }
-  }
-  last = { at, series };
-  history.value = values;
-}
 
 export function Metrics() {
   const text = place.value.parameters.get("text") ?? "";
@@ -47,7 +21,7 @@ export function Metrics() {
   const finder = useRef<HTMLInputElement>(null);
   const report = value.value;
   useEffect(() => {
-    if (report) follow(report, at.value);
+    if (report) take(report, at.value);
   }, [report]);
   useKeys([{ keys: ["/"], meaning: "find in names", action: () => finder.current!.focus() }]);
   const wanted = text.trim().toLowerCase();
@@ -68,11 +42,10 @@ export function Metrics() {
         <ProblemText problem={problem.value} />
       )}
       {report && metrics.length === 0 && <p class="empty">{wanted ? "No metric is found." : "Nothing was measured yet."}</p>}
-      <div class="cards">
-        {metrics.map((metric) => (
-          <Card key={`${metric.scope} ${metric.name}`} metric={metric} />
-        ))}
-      </div>
+      {!report && !problem.value && <Asking />}
+      {SECTIONS.map((section) => (
+        <Section key={section} title={section} metrics={metrics.filter((metric) => sectionOf(metric) === section)} />
+      ))}
     </section>
   );
 }
@@ -85,9 +58,36 @@ function withUnit(value: number, unit: string): string {
   return `${figure(value)}${unit && !unit.startsWith("{") && unit !== "1" ? ` ${unit}` : ""}`;
 }
 
+/** Metrics of one kind of things: those that say something as cards, the names of the others in a line. */
+function Section({ title, metrics }: { title: string; metrics: Metric[] }) {
+  const zero = metrics.filter((metric) => metric.series.every((series) => isZero(metric, series)));
+  const others = metrics.filter((metric) => !zero.includes(metric));
+  const showsAll = useSignal(false);
+  if (metrics.length === 0) return null;
+  return (
+    <section class="of-metrics" aria-label={title}>
+      <h2>{title}</h2>
+      <div class="cards">
+        {(showsAll.value ? metrics : others).map((metric) => (
+          <Card key={`${metric.scope} ${metric.name}`} metric={metric} />
+        ))}
+      </div>
+      {zero.length > 0 && (
+        <button class="link" aria-expanded={showsAll.value} onClick={() => (showsAll.value = !showsAll.value)}>
+          {showsAll.value ? "Fold what is zero" : `Zero: ${zero.map((metric) => shown(metric.name)).join(", ")}`}
+        </button>
+      )}
+    </section>
+  );
+}
+
 function Card({ metric }: { metric: Metric }) {
-  const series = metric.series.slice(0, MOST);
-  const more = metric.series.length - series.length + metric.left_out;
+  // Of a metric that is not zero, the series that are go without a line.
+  const told = metric.series.filter((series) => !isZero(metric, series));
+  const weight = (series: Series) => Math.abs(series.count ?? series.value ?? 0);
+  const all = (told.length > 0 ? told : [...metric.series]).sort((one, other) => weight(other) - weight(one));
+  const series = all.slice(0, MOST);
+  const more = all.length - series.length + metric.left_out;
   return (
     <article class="card">
       <h2>{shown(metric.name)}</h2>
@@ -96,6 +96,7 @@ function Card({ metric }: { metric: Metric }) {
         <SeriesView key={keyOf(metric, each)} metric={metric} series={each} />
       ))}
       {more > 0 && <p class="quiet">and {count(more, "further series", "further series")}</p>}
+      {all.length < metric.series.length && <p class="quiet" title={metric.series.filter((series) => !all.includes(series)).map((series) => labels(series.attributes)).join("\n")}>{count(metric.series.length - all.length, "other")} zero</p>}
     </article>
   );
 }
@@ -114,7 +115,7 @@ function SeriesView({ metric, series }: { metric: Metric; series: Series }) {
         </span>
         <strong>
           {metric.kind === "histogram" && buckets ? <Quantiles buckets={buckets} unit={metric.unit} /> : withUnit(series.value ?? 0, metric.unit)}
-          {metric.kind !== "gauge" && rate !== undefined && <i> {figure(rate)} /s</i>}
+          {metric.kind !== "gauge" && rate !== undefined && rate > 0 && <i> {figure(rate)} /s</i>}
         </strong>
         {series.exemplar && <Example exemplar={series.exemplar} unit={metric.unit} />}
       </div>

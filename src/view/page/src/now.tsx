@@ -3,7 +3,7 @@ import { signal } from "@preact/signals";
 import { useEffect } from "preact/hooks";
 import { useClock } from "./clock";
 import { useFetched } from "./fetched";
-import { count, elapsed, figure, parts, shown } from "./format";
+import { count, elapsed, figure, parts, shown, shownLines } from "./format";
 import { type Rate, type Totals, rateBetween, span, tickAges, position } from "./rates";
 import { ProblemText } from "./problem";
 import { Spark } from "./spark";
@@ -195,7 +195,7 @@ function TrackRow({ track, since, longest }: { track: Track; since: number; long
         <span class="quiet">
           pid {track.pid}
           {worker_id !== null && ` · ${state}`}
-          {track.tasks_ended !== null && ` · ${track.tasks_ended.toLocaleString("en")} ended`}
+          {track.tasks_ended !== null && track.tasks_ended > 0 && ` · ${track.tasks_ended.toLocaleString("en")} ended`}
         </span>
         {bars.length === 0 && track.runs && <span>{shown(track.runs)}</span>}
       </div>
@@ -255,7 +255,7 @@ function Queue({ summary, since }: { summary: Summary; since: number }) {
                   <meter min={0} max={most} value={row.tasks} aria-label={`${row.tasks} of ${most}`} />
                 </td>
                 <td class="number">{elapsed(row.oldest_ns + since)}</td>
-                <td class="wide">{row.reason ? shown(row.reason) : ""}</td>
+                <td class="wide">{row.reason ? shownLines(row.reason) : ""}</td>
               </tr>
             ))}
           </tbody>

@@ -32,6 +32,24 @@ export interface Metric {
   left_out: number;
 }
 
+/** Kinds of things that metrics are of, in the order in which they are shown. */
+export const SECTIONS = ["Services", "Tasks", "Measured by modules and programs", "Workers and processes", "Spans, logs, OTLP"];
+
+/** The kind of things that a metric is of. */
+export function sectionOf({ name, scope }: Metric): string {
+  const begins = (...starts: string[]) => starts.some((start) => name === start || name.startsWith(`${start}.`));
+  if (scope !== null && scope !== "tracer") return SECTIONS[2];
+  if (begins("tracer.serve", "http", "rpc")) return SECTIONS[0];
+  if (begins("tracer.task", "tracer.tasks", "tracer.slots", "tracer.resources")) return SECTIONS[1];
+  if (begins("tracer.workers", "tracer.uptime", "tracer.journal", "tracer.connections", "process")) return SECTIONS[3];
+  return SECTIONS[4];
+}
+
+/** True if a series says that nothing was or is. */
+export function isZero(metric: Metric, series: Series): boolean {
+  return (metric.kind === "histogram" ? series.count : series.value) === 0;
+}
+
 /** A name of a series among all. */
 export function keyOf(metric: Metric, series: Series): string {
   return JSON.stringify([metric.scope, metric.name, series.attributes]);

@@ -3,7 +3,7 @@ import { signal, useSignal } from "@preact/signals";
 import { useRef } from "preact/hooks";
 import { cancel, mayCancel } from "./api";
 import { useFetched } from "./fetched";
-import { bytes, count, elapsed, shown, timeOfDay } from "./format";
+import { bytes, count, elapsed, shown, shownLines, timeOfDay } from "./format";
 import { useKeys } from "./keys";
 import { ProblemText } from "./problem";
 import { type Column, Grid } from "./grid";
@@ -48,7 +48,7 @@ const refusal = signal("");
 /** How a state is coloured. */
 export function tone(state: string): string {
   if (["failed", "cancelled", "dead", "lost"].includes(state)) return "error";
-  if (["running", "busy", "alive", "healthy"].includes(state)) return "running";
+  if (["running", "busy", "alive", "serving"].includes(state)) return "running";
   return "";
 }
 
@@ -61,12 +61,12 @@ const COLUMNS: Column<Task>[] = [
   { title: "Task", isNumber: true, cell: (task) => task.task_id ?? "" },
   { title: "Function", isWide: true, cell: (task) => <Function task={task} /> },
   { title: "State", cell: (task) => <State state={task.state} /> },
-  { title: "Attempt", isNumber: true, cell: (task) => (task.attempt > 0 ? task.attempt : "") },
+  { title: "Attempt", isNumber: true, isMinor: true, cell: (task) => (task.attempt > 1 ? task.attempt : "") },
   { title: "Queued", isNumber: true, cell: (task) => (task.queued_ns === null ? "" : elapsed(task.queued_ns)) },
   { title: "Duration", isNumber: true, cell: (task) => (task.attempt > 0 ? elapsed(task.duration_ns) : "") },
-  { title: "CPU", isNumber: true, cell: (task) => (task.cpu_time_ns === null ? "" : elapsed(task.cpu_time_ns)) },
-  { title: "Memory", isNumber: true, cell: (task) => (task.peak_memory_bytes === null ? "" : bytes(task.peak_memory_bytes)) },
-  { title: "Worker", isNumber: true, cell: (task) => task.worker_id ?? "", hint: (task) => (task.pid === null ? "" : `pid ${task.pid}`) },
+  { title: "CPU", isNumber: true, isMinor: true, cell: (task) => (task.cpu_time_ns === null ? "" : elapsed(task.cpu_time_ns)) },
+  { title: "Memory", isNumber: true, isMinor: true, cell: (task) => (task.peak_memory_bytes === null ? "" : bytes(task.peak_memory_bytes)) },
+  { title: "Worker", isNumber: true, isMinor: true, cell: (task) => task.worker_id ?? "", hint: (task) => (task.pid === null ? "" : `pid ${task.pid}`) },
 ];
 
 function Function({ task }: { task: Task }) {
@@ -79,7 +79,7 @@ function Function({ task }: { task: Task }) {
           cancel
         </button>
       )}
-      {task.error && <span class="why error">{shown(task.error)}</span>}
+      {task.error && <span class="why error">{shownLines(task.error)}</span>}
     </>
   );
 }
@@ -123,6 +123,7 @@ export function Tasks() {
           {shown(refusal.value)}
         </p>
       )}
+      {!found && !problem.value && <Asking />}
       {found && (
         <Grid
           label="Tasks"
@@ -138,6 +139,15 @@ export function Tasks() {
       )}
       {found && found.traces_left_out > 0 && <p class="quiet">{count(found.traces_left_out, "older trace")} {found.traces_left_out === 1 ? "was" : "were"} not looked at for tasks.</p>}
     </section>
+  );
+}
+
+/** While the first answer is on its way. */
+export function Asking() {
+  return (
+    <p class="empty" role="status">
+      Asking…
+    </p>
   );
 }
 

@@ -59,7 +59,9 @@ function Tree({ columns, at }: { columns: Columns; at: number }) {
   const find = parameters.get("find") ?? "";
   const selected = parameters.get("span") ?? "";
   const panel = PANELS.find((panel) => panel === parameters.get("panel"));
-  const foldsGaps = parameters.get("gaps") === "folded";
+  const equals = useMemo(() => layout.equalSiblings(columns), [columns]);
+  const opened = useSignal<ReadonlySet<string>>(new Set());
+  const foldsEquals = parameters.get("equal") !== "shown";
   const shape = SHAPES.find((shape) => shape === parameters.get("as")) ?? "tree";
   const take = (next: string) => refine({ as: next === "tree" ? undefined : next });
   const attempts = useFetched<Attempts>(`traces/${columns.trace_id}/attempts`).value.value;
@@ -73,11 +75,24 @@ function Tree({ columns, at }: { columns: Columns; at: number }) {
     const numbers = new Map((attempts?.attempts ?? []).filter(({ attempt }) => attempt > 1).map(({ span_id, attempt }) => [span_id, attempt]));
     return { gaps, queued, numbers };
   }, [attempts, columns]);
-  const axis = useMemo(() => new Axis(time, foldsGaps ? marks.gaps : []), [time, foldsGaps, marks]);
+  const gaps = parameters.get("gaps");
+  const foldedGaps = gaps === "folded" ? marks.gaps : gaps === "shown" ? [] : layout.longGaps(marks.gaps, time);
+  const foldsGaps = foldedGaps.length > 0;
+  const axis = useMemo(() => new Axis(time, foldedGaps), [time, gaps, marks]);
   const total = axis.total;
   const range: Range = { from: number("from") ?? 0, to: Math.min(number("to") ?? total, total) };
   const found = useFound(columns.trace_id, find);
-  const { rows, matches } = useMemo(() => layout.visibleRows(columns, folded.value, find, found.ids), [columns, folded.value, find, found.ids]);
+  // A span that is selected is to be seen, and so are its siblings.
+  const within = useMemo(() => {
+    const [row, all] = [rowOf.get(selected), new Set<number>()];
+    if (row !== undefined) for (const [first, members] of equals) if (members.some((member) => member !== first && member <= row && row < layout.subtreeEnd(columns, member)) || (first < row && row < layout.subtreeEnd(columns, first))) all.add(first);
+    return all;
+  }, [columns, selected]);
+  const groups = useMemo(
+    () => (foldsEquals && find.trim() === "" ? new Map([...equals].filter(([first]) => !opened.value.has(columns.span_id[first]) && !within.has(first))) : new Map<number, number[]>()),
+    [equals, foldsEquals, find.trim() === "", opened.value, within],
+  );
+  const { rows, matches } = useMemo(() => layout.visibleRows(columns, folded.value, find, found.ids, groups), [columns, folded.value, find, found.ids, groups]);
   const position = useMemo(() => rows.findIndex((row) => columns.span_id[row] === selected), [rows, selected]);
 
   const scroller = useRef<HTMLDivElement>(null);
@@ -111,7 +126,21 @@ function Tree({ columns, at }: { columns: Columns; at: number }) {
     const all = shown.from <= 0 && shown.to >= total;
     refine({ from: all ? undefined : String(Math.round(shown.from)), to: all ? undefined : String(Math.round(shown.to)) });
   };
+  const openGroup = (row: number, isOpen: boolean) => {
+    const next = new Set(opened.value);
+    if (isOpen) next.add(columns.span_id[row]);
+    else next.delete(columns.span_id[row]);
+    opened.value = next;
+  };
   const fold = (row: number, isFolded: boolean) => {
+    if (groups.has(row)) return openGroup(row, !isFolded);
+    // What is folded already, or has nothing below it, is one of its siblings again.
+    const isLeaf = folded.value.has(columns.span_id[row]) || !layout.hasChildren(columns, row);
+    const of = isFolded && isLeaf ? [...equals].find(([, members]) => members.includes(row)) : undefined;
+    if (of && opened.value.has(columns.span_id[of[0]])) {
+      if (of[0] !== row) refine({ span: columns.span_id[of[0]] });
+      return openGroup(of[0], false);
+    }
     const next = new Set(folded.value);
     if (isFolded) next.add(columns.span_id[row]);
     else next.delete(columns.span_id[row]);
@@ -123,7 +152,11 @@ function Tree({ columns, at }: { columns: Columns; at: number }) {
     select(next ?? matches[step === 1 ? 0 : matches.length - 1]);
   };
   const flagged = (flag: number) => select(layout.nextWith(columns, rows, position, flag, 1));
-  const foldGaps = () => refine({ gaps: foldsGaps ? undefined : "folded", from: undefined, to: undefined });
+  const foldGaps = () => refine({ gaps: foldsGaps ? "shown" : "folded", from: undefined, to: undefined });
+  const foldEquals = () => {
+    opened.value = new Set();
+    refine({ equal: foldsEquals ? "shown" : undefined });
+  };
   const open = (wanted: string) => refine({ panel: panel === wanted ? undefined : wanted });
 
   const middle = (range.from + range.to) / 2;
@@ -137,6 +170,7 @@ function Tree({ columns, at }: { columns: Columns; at: number }) {
     { keys: ["a", "d"], meaning: "earlier, later", action: (key) => show(layout.pan(range, total, key === "a" ? -0.25 : 0.25)) },
     { keys: ["0"], meaning: "all of the time", action: () => show({ from: 0, to: total }) },
     { keys: ["g"], meaning: "fold times in which nothing runs", action: foldGaps },
+    { keys: ["m"], meaning: "fold equal spans", action: foldEquals },
     { keys: ["/"], meaning: "find in names, attributes, events", action: () => finder.current!.focus() },
     { keys: ["n", "N"], meaning: "next and previous that is found", action: (key) => match(key === "n" ? 1 : -1) },
     { keys: ["e"], meaning: "next error", action: () => flagged(ERROR) },
@@ -154,7 +188,7 @@ function Tree({ columns, at }: { columns: Columns; at: number }) {
   const scheme = useScheme();
   useLayoutEffect(() => {
     const frame = requestAnimationFrame(() => {
-      if (bars.current) drawBars(bars.current, columns, rows, top.value, axis, range, sinceFetched, marks);
+      if (bars.current) drawBars(bars.current, columns, rows, top.value, axis, range, sinceFetched, { ...marks, groups });
       if (scale.current) drawScale(scale.current, axis, range);
     });
     return () => cancelAnimationFrame(frame);
@@ -226,6 +260,11 @@ function Tree({ columns, at }: { columns: Columns; at: number }) {
             fold {count(marks.gaps.length, "gap")}
           </button>
         )}
+        {equals.size > 0 && (
+          <button aria-pressed={foldsEquals} title="Show many spans of one name below one parent as one row ( m )" onClick={foldEquals}>
+            fold equal spans
+          </button>
+        )}
         <button aria-pressed={panel === "waits"} title="Why nothing ran ( i )" onClick={() => open("waits")}>
           waits
         </button>
@@ -283,6 +322,7 @@ function Tree({ columns, at }: { columns: Columns; at: number }) {
                     position={first + index}
                     isSelected={columns.span_id[row] === selected}
                     isFolded={folded.value.has(columns.span_id[row])}
+                    group={groups.get(row)}
                     attempt={marks.numbers.get(columns.span_id[row])}
                     duration={durationOf(columns, row, sinceFetched)}
                     onSelect={() => select(first + index)}
@@ -334,6 +374,8 @@ interface LineProps {
   position: number;
   isSelected: boolean;
   isFolded: boolean;
+  /** All for which it stands, if it stands for several. */
+  group: number[] | undefined;
   /** Its number, from the second attempt on. */
   attempt: number | undefined;
   duration: number;
@@ -341,10 +383,12 @@ interface LineProps {
   onFold: (isFolded: boolean) => void;
 }
 
-function Line({ columns, row, position, isSelected, isFolded, attempt, duration, onSelect, onFold }: LineProps) {
+function Line({ columns, row, position, isSelected, isFolded, group, attempt, duration, onSelect, onFold }: LineProps) {
   const flags = columns.flags[row];
   const depth = columns.depth[row];
-  const isParent = layout.hasChildren(columns, row);
+  const isParent = group !== undefined || layout.hasChildren(columns, row);
+  if (group) isFolded = true;
+  const figures = group && layout.figuresOf(columns, group);
   const process = columns.processes[columns.process[row]];
   const states = [flags & ERROR && "error", flags & RUNNING && "running", flags & MISSING && "missing", isSelected && "selected"];
   const title = process ? `${layout.kind(flags)}, pid ${process.pid ?? "unknown"} ${shown(process.service)}` : "its parent was not found";
@@ -377,11 +421,13 @@ function Line({ columns, row, position, isSelected, isFolded, attempt, duration,
         </span>
         {flags & ERROR ? <span class="unseen">failed: </span> : null}
         {attempt !== undefined && <b class="badge">attempt {attempt}</b>}
+        {group && <b>{group.length.toLocaleString("en")} × </b>}
         {name}
         {suffix && <i> {suffix}</i>}
+        {figures && <i> median {elapsed(figures.median)}, longest</i>}
       </span>
       <span class="number" role="gridcell">
-        {flags & MISSING ? "" : elapsed(duration)}
+        {flags & MISSING ? "" : elapsed(figures?.longest ?? duration)}
       </span>
     </div>
   );

@@ -103,7 +103,7 @@ export function Traces() {
           {!query && !region && list.filtered_out === 0 && (
             <>
               {" "}
-              <code>tracer submit task</code> makes one, and it is here while it runs.
+              <code>tracer start --head</code> starts a head that traces; then <code>tracer submit command -- echo hello</code> makes one, and it is here while it runs.
             </>
           )}
         </p>

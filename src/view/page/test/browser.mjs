@@ -141,7 +141,7 @@ await run(["--disable-gpu"], async (browser) => {
   const waits = await page.locator(".waits li").count();
   if (waits > 0) {
     await page.keyboard.press("g");
-    await page.waitForFunction(() => location.hash.includes("gaps=folded"));
+    await page.waitForFunction(() => /gaps=(folded|shown)/.test(location.hash));
     await page.keyboard.press("g");
   }
   await page.keyboard.press("Escape");

@@ -1,7 +1,7 @@
 import assert from "node:assert/strict";
 import test from "node:test";
-import { elapsed, shown } from "../src/format";
-import { type Columns, ERROR, nextWith, pan, subtreeEnd, ticks, visibleRows, zoom } from "../src/layout";
+import { elapsed, shown, shownLines, tick } from "../src/format";
+import { type Columns, ERROR, equalSiblings, figuresOf, longGaps, nextWith, pan, subtreeEnd, ticks, visibleRows, zoom } from "../src/layout";
 
 /** A trace from names that are indented by their depth. */
 function trace(...lines: string[]): Columns {
@@ -106,4 +106,37 @@ test("durations have three digits, and hidden characters are seen", () => {
   const durations = [0, 999, 1500, 711_000, 1_250_000_000, 125_000_000_000, 7_500_000_000_000];
   assert.deepEqual(durations.map(elapsed), ["0 ns", "999 ns", "1.50 µs", "711 µs", "1.25 s", "2 min 05 s", "2 h 05 min"]);
   assert.equal(shown("a\u202eb\u0000\n<b>"), "a\\u{202e}b\\u{0}\\u{a}<b>");
+});
+
+test("many siblings of one name take one row, unless one of them matters", () => {
+  const lines = ["job", ...Array.from({ length: 12 }, () => [" read", "  wait"]).flat(), " read!", " write"];
+  const many = trace(...lines.map((line) => line.replace("!", "")));
+  many.name = lines.map((line) => (line.trim().startsWith("read") ? 1 : line.trim() === "wait" ? 2 : 0));
+  many.flags = lines.map((line) => (line.endsWith("!") ? ERROR : 0));
+  const groups = equalSiblings(many);
+  assert.deepEqual([...groups.keys()], [1]);
+  assert.equal(groups.get(1)!.length, 12);
+  const rows = visibleRows(many, new Set(), "", undefined, groups).rows;
+  assert.deepEqual(rows, [0, 1, 25, 26], "the group, the one that failed, the other");
+  // What is looked for is shown.
+  assert.equal(visibleRows(many, new Set(), "wait", undefined, new Map()).matches.length, 12);
+  many.flags[4] = ERROR;
+  assert.equal(equalSiblings(many).get(1)!.length, 11, "one has an error below it");
+  assert.deepEqual([...equalSiblings(trace("job", ...Array.from({ length: 9 }, () => " read"))).keys()], []);
+  many.duration = many.depth.map((_, row) => row);
+  assert.deepEqual(figuresOf(many, groups.get(1)!), { median: 11, longest: 23 });
+});
+
+test("gaps are folded where nothing happens for most of the time", () => {
+  const gaps = [{ duration: 10 }, { duration: 300 }, { duration: 200 }];
+  assert.deepEqual(longGaps(gaps, 1000), gaps.slice(1));
+  assert.deepEqual(longGaps(gaps, 2000), []);
+});
+
+test("times on a scale are told apart, and lines of a text stay lines", () => {
+  const at = 9 * 60e9 + 56e9;
+  assert.deepEqual([0, 200e6, 400e6].map((more) => tick(at + more, 200e6)), ["9 min 56.0 s", "9 min 56.2 s", "9 min 56.4 s"]);
+  assert.equal(tick(at + 1_500, 500), "9 min 56.0000015 s");
+  assert.deepEqual([tick(at, 10e9), tick(1.25e9, 1e3)], ["9 min 56 s", "1.25 s"]);
+  assert.equal(shownLines("one\ntwo\u202e"), "one\ntwo\\u{202e}");
 });

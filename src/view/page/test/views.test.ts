@@ -5,7 +5,7 @@ import { bytes, labels, parts } from "../src/format";
 import { groups } from "../src/groups";
 import { Pace } from "../src/pace";
 import { lines } from "../src/paths";
-import { type Metric, type Series, filled, followed, quantile } from "../src/series";
+import { type Metric, SECTIONS, type Series, filled, followed, isZero, quantile, sectionOf } from "../src/series";
 import { position, rateBetween, span, tickAges } from "../src/rates";
 
 test("an axis without folds is the time itself", () => {
@@ -113,4 +113,15 @@ test("attributes are named by the last part of their keys where that tells them 
   assert.equal(labels({ "http.route": "/", "http.request.method": "GET" }), "route /, method GET");
   assert.equal(labels({ "a.name": 1, "b.name": true, "tracer.worker.id": "\u202e" }), "a.name 1, b.name true, id \\u{202e}");
   assert.equal(labels({}), "");
+});
+
+test("metrics have their place, and what is zero is known", () => {
+  const of = (name: string, scope: string | null = null) => sectionOf({ name, scope, unit: "", kind: "gauge", description: "", series: [], left_out: 0 });
+  assert.deepEqual(
+    [of("http.server.request.duration"), of("tracer.tasks"), of("tracer.task.ended"), of("tracer.otlp.items"), of("process.cpu.time"), of("shop.orders", "shop"), of("tracer.serve.batch.size", "tracer")],
+    [SECTIONS[0], SECTIONS[1], SECTIONS[1], SECTIONS[4], SECTIONS[3], SECTIONS[2], SECTIONS[0]],
+  );
+  const series = { attributes: {}, value: 0, count: 3, sum: 1, buckets: [], exemplar: null };
+  const metric = { name: "a", scope: null, unit: "", description: "", series: [series], left_out: 0 };
+  assert.deepEqual([isZero({ ...metric, kind: "gauge" }, series), isZero({ ...metric, kind: "histogram" }, series)], [true, false]);
 });
