@@ -249,7 +249,8 @@ impl Connection {
         Ok(look(&mut shared.exchange))
     }
 
-    /// Asks the head something, and waits for the answer; none when `deadline` came first. Fails when the head does not answer in time.
+    /// Asks the head something, and waits for the answer; none when `deadline` came first. Fails when the head does not answer in time, or has been
+    /// stopped by a signal.
     pub fn query(&self, query: &Query, deadline: Option<Instant>) -> Result<Option<Reply>, DriverError> {
         let number = {
             let mut shared = self.lock();
@@ -257,12 +258,11 @@ impl Connection {
             shared.send(&self.stream, self.may_have_rings)?;
             shared.exchange.ask(query)
         };
-        // A stop is answered when it is done.
-        let is_patient = matches!(query, Query::Stop { .. });
-        let (mut patience, mut received) = (Patience::new(), 0);
+        let mut patience = if query.waits_for_an_event() { Patience::without_limit() } else { Patience::new() };
+        let mut received = 0;
         loop {
-            let next_check = (!is_patient).then(|| Instant::now() + patience.interval());
-            let until = next_check.into_iter().chain(deadline).min();
+            let next_check = Instant::now() + patience.interval();
+            let until = Some(deadline.map_or(next_check, |deadline| deadline.min(next_check)));
             let mut look = |exchange: &mut Exchange| {
                 let reply = exchange.take_reply(number);
                 if std::mem::replace(&mut received, exchange.received()) != exchange.received() {

@@ -43,6 +43,7 @@ mod hostile_queues;
 mod http_api;
 mod http_client;
 mod hygiene;
+mod idleness;
 mod invariants;
 mod journal;
 mod json;

@@ -103,22 +103,31 @@ fn answer_limit() -> Duration {
 /// A wait for an answer of the head, which ends when the head takes too long or was stopped by a signal.
 pub(super) struct Patience {
     since: Instant,
+    /// None where the answer comes when something happens.
+    limit: Option<Duration>,
     looks_stopped: u32,
 }
 
 impl Patience {
+    /// Begins a wait for an answer that the head has at once.
     pub(super) fn new() -> Patience {
-        Patience { since: Instant::now(), looks_stopped: 0 }
+        Patience { since: Instant::now(), limit: Some(answer_limit()), looks_stopped: 0 }
+    }
+
+    /// Begins a wait for an answer that comes when something happens: only a head that was stopped ends it.
+    pub(super) fn without_limit() -> Patience {
+        Patience { limit: None, ..Patience::new() }
     }
 
     /// Starts the time anew, because the head has sent something.
     pub(super) fn renew(&mut self) {
-        *self = Patience::new();
+        *self = Patience { limit: self.limit, ..Patience::new() };
     }
 
     /// Returns the time to wait until the next [`check`](Self::check).
     pub(super) fn interval(&self) -> Duration {
-        answer_limit().saturating_sub(self.since.elapsed()).min(ANSWER_LOOKS)
+        let left = self.limit.map(|limit| limit.saturating_sub(self.since.elapsed()));
+        left.map_or(ANSWER_LOOKS, |left| left.min(ANSWER_LOOKS))
     }
 
     /// Fails when the head does not answer in time, or will not answer.
@@ -129,7 +138,7 @@ impl Patience {
         let waited = self.since.elapsed();
         // Twice, because a debugger stops a process for moments only.
         let is_stopped = self.looks_stopped >= 2;
-        if is_stopped || waited >= answer_limit() {
+        if is_stopped || self.limit.is_some_and(|limit| waited >= limit) {
             return Err(DriverError::NoAnswer { head_pid, is_stopped, waited });
         }
         Ok(())

@@ -317,6 +317,13 @@ pub enum StopMode {
     Drain,
 }
 
+impl Query {
+    /// Returns whether the answer comes when something has happened, however long that takes.
+    pub fn waits_for_an_event(&self) -> bool {
+        matches!(self, Query::Stop { .. } | Query::Service(ServiceQuery::Follow { .. }))
+    }
+}
+
 /// The answer to a [`Query`].
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub enum Reply {
