@@ -41,6 +41,7 @@ use tracer_engine::process::OwnNode;
 
 use crate::driver::DriverError;
 use crate::exit;
+use crate::static_tls;
 use crate::suggestion::shell_word;
 use crate::task::WorkerId;
 
@@ -328,6 +329,17 @@ struct FormatArgs {
 /// Result of a subcommand: the exit code, or an error to print and its exit code.
 type CommandResult = Result<u8, CommandError>;
 
+impl Command {
+    /// Returns whether this process may load several modules.
+    fn loads_modules(&self) -> bool {
+        match self {
+            Command::Hooks(_) | Command::Modules(_) | Command::Serve(_) => true,
+            Command::List(args) => args.loads_modules(),
+            _ => false,
+        }
+    }
+}
+
 /// An error as `--format json` writes it.
 #[derive(serde::Serialize)]
 struct ErrorReport {
@@ -411,6 +423,7 @@ impl From<std::io::Error> for CommandError {
 
 /// Runs the command line of this process.
 pub fn main() -> ExitCode {
+    let has_room = restore_tunables();
     forget_empty_variables();
     crate::hook::log_to_standard_error();
     let arguments: Vec<_> = std::env::args_os().collect();
@@ -422,6 +435,9 @@ pub fn main() -> ExitCode {
             return ExitCode::from(report::failure(format, &CommandError::new(exit::USAGE, mistake)));
         }
     };
+    if !has_room && cli.command.loads_modules() {
+        execute_with_room(&arguments);
+    }
     let result = match cli.command {
         Command::Start(args) => start::run(args),
         Command::Stop(args) => stop::run(&args),
@@ -468,6 +484,36 @@ pub fn main() -> ExitCode {
             .map_err(|error| CommandError::new(exit::FAILED, error)),
     };
     ExitCode::from(result.unwrap_or_else(|failure| report::failure(format, &failure)))
+}
+
+/// Puts back what the tunables were before this process was executed with room for libraries, and returns whether it was.
+fn restore_tunables() -> bool {
+    let Some(before) = std::env::var_os(static_tls::BEFORE_VARIABLE) else { return false };
+    // SAFETY: this process has one thread yet.
+    unsafe {
+        std::env::remove_var(static_tls::BEFORE_VARIABLE);
+        if before.is_empty() {
+            std::env::remove_var(static_tls::TUNABLES_VARIABLE);
+        } else {
+            std::env::set_var(static_tls::TUNABLES_VARIABLE, before);
+        }
+    }
+    true
+}
+
+/// Executes this command once more, in this process, with room for libraries. Where that cannot be done it goes on without.
+fn execute_with_room(arguments: &[std::ffi::OsString]) {
+    use std::os::unix::process::CommandExt;
+    let Ok(program) = std::env::current_exe() else { return };
+    let mut command = std::process::Command::new(program);
+    command.args(arguments.iter().skip(1));
+    static_tls::reserve(&mut command);
+    if command.get_envs().len() > 0 {
+        if let Some(name) = arguments.first() {
+            command.arg0(name);
+        }
+        let _ = command.exec();
+    }
 }
 
 /// Removes variables that are set to nothing, which count as not set; the parser would take them for values.

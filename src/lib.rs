@@ -96,10 +96,10 @@
 //!
 //! | these alone | files |
 //! |---|---|
-//! | start processes | `head/process.rs` (workers, the HTTP API, the agent), `head/guard.rs` (the head itself, and for it the processes of services), `worker/command/` (commands), `client/cluster/embedded.rs` (a program's own head), `cli/start.rs` (a head in the background, hooks and engines that are tried out), `cli/engine.rs` (a server of NATS, which is asked for its version), `cli/report.rs` (the pager), `hooks/program/` (programs that are deployments) |
+//! | start processes | `head/process.rs` (workers, the HTTP API, the agent), `head/guard.rs` (the head itself, and for it the processes of services), `worker/command/` (commands), `client/cluster/embedded.rs` (a program's own head), `cli/start.rs` (a head in the background, hooks and engines that are tried out), `cli/engine.rs` (a server of NATS, which is asked for its version), `cli/report.rs` (the pager), `cli.rs` (itself anew, with room for libraries), `hooks/program/` (programs that are deployments) |
 //! | signal processes | `head/process.rs`, `head/guard.rs`, `head/io.rs`, `worker/command.rs`, `client/cluster/embedded.rs`, `cli/start.rs`, `ipc/fault.rs` (itself, in tests), `parent.rs` (itself and its group, without a head), `hooks/program/` (its program, and itself after it) |
 //! | print | `cli/report.rs`, `cli/live_line.rs`, `cli/submit/map/progress.rs`, `cli/start.rs`; to a log of their own process: `host/hook/log.rs`, `worker.rs`, `worker/`, `http_api.rs`, `http_api/link.rs`, `http_api/metrics/export.rs`, `http_api/metrics/received.rs`, `serving/proxy.rs`, `serving/proxy/`, `ipc/fork.rs`; of hooks, which have no log but standard error: `hooks/otlp/` (once, that spans do not arrive), `hooks/sdk/src/panics.rs` and `hooks/sdk/src/host.rs` (without a host); `hooks/program/` (the log of its replica) |
-//! | change the environment of their own process | while it has one thread: `cli.rs` (removes empty variables of tracer, which count as not set), `client/driver/session_environment.rs` (a driver takes over the session's: exporters of a hook read it by themselves, where no ABI reaches) |
+//! | change the environment of their own process | while it has one thread: `cli.rs` (removes empty variables of tracer, which count as not set, and what tracer set for the loading of libraries), `client/driver/session_environment.rs` (a driver takes over the session's: exporters of a hook read it by themselves, where no ABI reaches) |
 //! | open shared libraries | `host/hook/module.rs` |
 //! | write span files | `host/hook/logs.rs`, `host/hook/own.rs`, `head/recovery.rs`, `http_api/otlp.rs`, `hooks/local_tmp_tracing/`, `hooks/span_file/` |
 //! | run on tokio | `engine/nats.rs`, `engine/nats/`, `engine/process.rs`, `http_api.rs`, `http_api/`, `view/`, `serving/proxy.rs`, `serving/proxy/`, `hooks/otlp_grpc/`, `hooks/sdk/src/blocking.rs` (a task's own runtime), `hooks/sdk/src/serve/` (a replica's loop), `hooks/program/` |
@@ -178,6 +178,6 @@ pub use tracer_reactor::scheduler;
 use {
     tracer_client::connection,
     tracer_core::{causes, escape, grpc, pattern, request_names},
-    tracer_host::{attempt_span, module_store, recorded_arguments, runtime_spans},
+    tracer_host::{attempt_span, module_store, recorded_arguments, runtime_spans, static_tls},
     tracer_ipc::{channel, fault, fork, identity, spin},
 };

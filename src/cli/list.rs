@@ -26,6 +26,13 @@ pub(super) struct Args {
     kind: ListedKind,
 }
 
+impl Args {
+    /// Returns whether it loads modules to list what is in them.
+    pub(super) fn loads_modules(&self) -> bool {
+        matches!(self.kind, ListedKind::Modules { .. } | ListedKind::Hooks { .. })
+    }
+}
+
 #[derive(Subcommand)]
 enum ListedKind {
     /// List tasks, newest first

@@ -31,6 +31,7 @@ use crate::propagation::Propagators;
 use crate::protocol::{FurtherHook, HookChoice, OnPartition, TracingSettings};
 use crate::session::{Session, SessionError, find_head};
 use crate::spin::is_readable;
+use crate::static_tls;
 use tracer_core::LogSettings;
 use tracer_core::clock::now_unix_nano;
 use tracer_core::queue::QueueBound;
@@ -480,7 +481,9 @@ fn try_hook(import_string: &str, hook: &HookChoice, settings: &HeadSettings) -> 
         HookContract::Exporter => "exporter",
     };
     let module_path = std::env::join_paths(&settings.module_path).unwrap_or_default();
-    let mut child = Command::new(std::env::current_exe()?)
+    let mut check = Command::new(std::env::current_exe()?);
+    static_tls::reserve(&mut check);
+    let mut child = check
         .args(["hooks", "check", "--no-head", "--format", "json", "--hook-timeout", &format!("{}ms", hook.timeout_ms)])
         .args(["--as", contract, "--", import_string])
         .env(config::MODULE_PATH_VARIABLE, module_path)

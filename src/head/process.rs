@@ -21,6 +21,7 @@ use super::reactor::WorkerExit;
 use crate::environment::SERVICE_VARIABLE;
 use crate::protocol::TracingSettings;
 use crate::spool::{ClaimRing, SLOT_COUNT, Story};
+use crate::static_tls;
 use crate::task::WorkerId;
 use tracer_ipc::background::as_usual;
 
@@ -94,6 +95,7 @@ impl WorkerProcess {
         program.arg("worker").arg(command.session_dir).arg(command.worker.to_string());
         program.arg(std::process::id().to_string());
         give_environment(&mut program, command.temp_dir, command.tracing);
+        static_tls::reserve(&mut program);
         program.process_group(0).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
         WorkerProcess::of(&mut program, claims)
     }
@@ -228,6 +230,7 @@ impl ServiceCommand<'_> {
         give_environment(&mut program, self.temp_dir, self.tracing);
         program.env(SERVICE_VARIABLE, self.service);
         program.envs(self.env);
+        static_tls::reserve(&mut program);
         if let Some(folder) = self.cwd {
             program.current_dir(folder);
         }
@@ -268,6 +271,7 @@ impl FrontProcess {
         program.arg("http").arg(command.session_dir).arg(std::process::id().to_string());
         program.arg(command.log_limit.to_string());
         give_environment(&mut program, command.temp_dir, command.tracing);
+        static_tls::reserve(&mut program);
         program.stdin(Stdio::from(command.listener.try_clone_to_owned()?));
         FrontProcess::start(&mut program, log)
     }

@@ -11,9 +11,11 @@
 //! | [`hook`] | modules and their search path, hooks, the recorder, delivery of spans to additional hooks |
 //! | [`module_store`] | private copies of libraries, by content: what was built last is what runs |
 //! | [`attempt_span`], [`runtime_spans`], [`recorded_arguments`] | the spans that tracer itself makes, and their attributes |
+//! | [`static_tls`] | room for the thread-local variables of libraries, in processes that load them |
 
 pub mod attempt_span;
 pub mod hook;
 pub mod module_store;
 pub mod recorded_arguments;
 pub mod runtime_spans;
+pub mod static_tls;

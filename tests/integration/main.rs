@@ -13,6 +13,7 @@ macro_rules! differs {
 }
 
 mod actors;
+mod allocators;
 mod attempts;
 mod backends;
 mod batching;

@@ -137,6 +137,12 @@ impl fmt::Display for ModuleError {
             }
             ModuleError::Unloadable { path, reason } => {
                 write!(f, "`{}` cannot be loaded as a shared library: {reason}", path.display())?;
+                if reason.contains("static TLS block") {
+                    return f.write_str(
+                        "\n(hint: its allocator wants thread-local variables that fit into this process no more; build it without, as with the feature \
+                         `disable_initial_exec_tls` of tikv-jemallocator, or set GLIBC_TUNABLES=glibc.rtld.optional_static_tls=65536 where this process is started)",
+                    );
+                }
                 f.write_str("\n(hint: a module is a cdylib for this system; check it with `file` and `ldd`)")
             }
             ModuleError::NoEntry { path } => {
