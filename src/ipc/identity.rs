@@ -72,12 +72,24 @@ impl BirthWindow {
     }
 }
 
-/// Now, in the kernel's ticks since the boot.
-fn ticks_now() -> u64 {
-    // Not by rustix, whose own ways to both end a process that runs under valgrind, as a worker does when errors in tasks are looked for.
+/// Returns whether a process was started within the last so much time, to a tick.
+pub fn is_younger_than(pid: u32, age: Duration) -> bool {
+    let ticks = u64::try_from(age.as_nanos() * u128::from(ticks_per_second()) / 1_000_000_000).unwrap_or(u64::MAX);
+    let first = ticks_now().saturating_sub(ticks.saturating_add(1));
+    state_and_start(pid).is_some_and(|(_, start)| start >= first)
+}
+
+/// Returns the kernel's ticks in a second.
+fn ticks_per_second() -> u64 {
+    // Not by rustix, whose own ways to this and to the clock end a process that runs under valgrind, as a worker does when errors in tasks are looked for.
     static PER_SECOND: OnceLock<u64> = OnceLock::new();
     // SAFETY: it takes nothing but a number, and only tells.
-    let per_second = *PER_SECOND.get_or_init(|| unsafe { libc::sysconf(libc::_SC_CLK_TCK) }.try_into().unwrap_or(100));
+    *PER_SECOND.get_or_init(|| unsafe { libc::sysconf(libc::_SC_CLK_TCK) }.try_into().unwrap_or(100))
+}
+
+/// Now, in the kernel's ticks since the boot.
+fn ticks_now() -> u64 {
+    let per_second = ticks_per_second();
     let mut now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
     // SAFETY: a clock that every Linux has, and a place for the answer.
     unsafe { libc::clock_gettime(libc::CLOCK_BOOTTIME, &mut now) };

@@ -385,6 +385,13 @@ impl Attempts {
         let ended = Instant::now();
         let run_ns = began.until(ended);
         let outcome = self.settle(lease, envelope, outcome);
+        let was_ended =
+            |failure: &Failure| matches!(failure, Failure::TimedOut { .. } | Failure::Cancelled | Failure::Superseded);
+        if let (Outcome::Failed(failure), None, false) = (&outcome, &command, is_beside)
+            && was_ended(failure)
+        {
+            command::end_children_of_function(&envelope.spec.target(), Duration::from_nanos(run_ns));
+        }
         fault::point("function_returned");
         let link = span.as_ref().filter(|span| span.is_recording()).map(|span| {
             let TraceParent { trace_id, span_id, flags } = span.context().parent;

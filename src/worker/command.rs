@@ -10,6 +10,7 @@ mod spawn;
 pub(super) use exporting::{CommandAttempt, Receiver};
 pub(super) use spawn::Inherited;
 
+use std::collections::BTreeSet;
 use std::ffi::OsStr;
 use std::io;
 use std::os::unix::ffi::OsStrExt;
@@ -17,8 +18,9 @@ use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
 use std::process::ExitStatus;
 use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
 
-use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process_group, waitid};
+use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process, kill_process_group, waitid};
 
 use super::usage::Usage;
 use crate::children;
@@ -28,7 +30,7 @@ use crate::identity::{self, BirthWindow};
 use crate::propagation::Carrier;
 use crate::spool::Spool;
 use crate::standard_input;
-use crate::task::{CommandSpec, Failure, Outcome};
+use crate::task::{CommandSpec, Failure, Outcome, StopReason};
 
 /// Result of a command.
 pub(super) struct CommandRun {
@@ -49,7 +51,7 @@ pub(super) struct Surroundings<'a> {
     pub(super) of: CommandAttempt,
 }
 
-/// Runs a command to its end. One that is to end before gets its signals from the head.
+/// Runs a command to its end. One that is to end before gets its signals from the head; then all that it has started ends with it.
 pub(super) fn run(spec: &CommandSpec<'_>, around: &Surroundings<'_>, spool: &'static Spool) -> CommandRun {
     let program = OsStr::from_bytes(spec.program);
     let name = program.to_string_lossy().into_owned();
@@ -84,6 +86,15 @@ pub(super) fn run(spec: &CommandSpec<'_>, around: &Surroundings<'_>, spool: &'st
     let _ = kill_process_group(pid, Signal::KILL);
     let (status, usage) = reap(pid);
     spool.clear_command_group();
+    let stop = spool.stop_reason(around.of.task.0, around.of.attempt);
+    // One that has succeeded in time has not been ended by a cancellation.
+    let is_ended = stop.is_some_and(|why| {
+        matches!(why, StopReason::RunTimeout | StopReason::IdleTimeout)
+            || !matches!(status, Ok(status) if status.success())
+    });
+    if is_ended {
+        end_children(&name, |pid| !before.contains(&pid));
+    }
     let leaked = Leaked::look(&before);
     leaked.say(&name);
     let outcome = match status {
@@ -119,6 +130,41 @@ fn wait_for_end(pid: Pid) {
     let options = WaitIdOptions::EXITED | WaitIdOptions::NOWAIT;
     // Without it, reaping waits for the end.
     while let Err(rustix::io::Errno::INTR) = waitid(WaitId::Pid(pid), options) {}
+}
+
+/// Time in which processes that were killed end. One that the kernel holds longer is left.
+const KILL_LIMIT: Duration = Duration::from_secs(1);
+
+/// Kills the children of an attempt that was ended, and what becomes a child by that, until there is none: all that it has started, in sessions of its own
+/// too.
+fn end_children(name: &str, is_of_it: impl Fn(Pid) -> bool) {
+    let deadline = Instant::now() + KILL_LIMIT;
+    let mut killed = BTreeSet::new();
+    loop {
+        let mut left = children::of_this_process();
+        left.retain(|&pid| is_of_it(pid) && !children::reap(pid));
+        if left.is_empty() || Instant::now() >= deadline {
+            break;
+        }
+        for pid in left {
+            // A child's number is its own until it is reaped, which nobody else does.
+            if kill_process(pid, Signal::KILL).is_ok() {
+                killed.insert(pid.as_raw_nonzero());
+            }
+        }
+        std::thread::park_timeout(Duration::from_millis(1));
+    }
+    if let Some(first) = killed.first() {
+        let count = Count(killed.len(), "process");
+        eprintln!("tracer: `{name}` had left {count} behind (pid {first}), ended with it");
+    }
+}
+
+/// Ends what a function has started that was ended after so long. What commands have left before it stays.
+pub(super) fn end_children_of_function(name: &str, ran: Duration) {
+    let left = LEFT_BEFORE.lock().unwrap_or_else(PoisonError::into_inner).clone();
+    let is_young = |pid: Pid| identity::is_younger_than(pid.as_raw_nonzero().get().unsigned_abs(), ran);
+    end_children(name, |pid| !left.contains(&pid) && is_young(pid));
 }
 
 /// Processes that a command has left behind: those that left its group, and became children of the worker when their parents ended. They run

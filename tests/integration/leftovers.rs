@@ -73,6 +73,39 @@ fn a_daemon_that_a_task_leaves_ends_with_the_head_however_that_ends() {
     }
 }
 
+#[test]
+fn what_is_cancelled_or_runs_too_long_ends_with_all_that_it_has_started() {
+    let cluster = Cluster::untraced();
+    // Two generations in sessions of their own, which ignore that they are asked to end.
+    let script = "setsid sh -c 'trap \"\" TERM HUP; setsid sleep 1000 & echo $! > inner; echo $$ > outer; wait' & \
+                  echo $$ > own; while :; do sleep 1; done";
+    let submit = |flags: &[&str]| {
+        let names = ["own", "outer", "inner"];
+        names.iter().for_each(|name| drop(fs::remove_file(cluster.file(name))));
+        let all = [&["submit", "command"], flags, &["--", "sh", "-c", script]].concat();
+        let submission = cluster.tracer_in_background(&all);
+        (submission, names.map(|name| pid_in(&cluster.file(name))))
+    };
+    let workers = cluster.worker_pids();
+    let (submission, pids) = submit(&[]);
+    cluster.tracer(&["cancel", "1"]).success();
+    submission.wait().status(1);
+    assert_eq!(pids.map(is_alive), [false; 3], "what is cancelled has ended when it is said to have");
+    let (submission, pids) = submit(&["--timeout", "2s"]);
+    submission.wait().status(124);
+    assert_eq!(pids.map(is_alive), [false; 3]);
+    // A function that is asked to end, and does.
+    let files = ["started", "cleaned"].map(|file| json!(cluster.file(file)).to_string());
+    let submission = cluster
+        .submit_in_background("misbehaving_tasks:leaves_a_process_and_listens", &files.each_ref().map(String::as_str));
+    let left = pid_in(&cluster.file("started"));
+    cluster.tracer(&["cancel", "3"]).success();
+    submission.wait().status(1);
+    cluster.wait_for_file(&cluster.file("cleaned"));
+    assert!(!is_alive(left));
+    assert_eq!(cluster.worker_pids(), workers, "nothing of it needed the end of a worker");
+}
+
 /// A process that left its group, its session and its parents, as daemons do.
 const DAEMON: &str =
     "(setsid sh -c 'echo $$ > daemon; exec sleep 1000' &) ; while [ ! -s daemon ]; do sleep 0.01; done";
