@@ -50,7 +50,10 @@ pub(super) fn run(args: &Args) -> CommandResult {
     let id = args.id.id(&mut driver)?;
     let mut code = exit::OK;
     if args.wait {
-        let waited = wait::wait(&mut driver, &[id], false, args.timeout, |_, _| ())?;
+        let place = args.place.temp_dir();
+        let line_of = (args.format.format == Format::Text).then_some(&place);
+        let awaited = wait::Awaited { ids: &[id], any: false, timeout: args.timeout, line_of };
+        let waited = wait::wait(&mut driver, &awaited, |_, _| ())?;
         if waited.end != End::Ended {
             waited.say_end(args.timeout);
             code = waited.exit_code();

@@ -1,4 +1,4 @@
-//! A line at the end of a terminal that says what a single task is at, while its submitter waits for it.
+//! A line at the end of a terminal that says what a task is at, or how many of several have ended, while somebody waits for them.
 //!
 //! It is on standard error, comes after a second, and is gone at the end. [`report`](super::report) writes everything else above it: it takes the line away first,
 //! and the line comes back with the next tick. While the cursor stands behind a part of a line that a command has written, nothing is shown,
@@ -6,9 +6,9 @@
 
 use std::io::{self, IsTerminal, Write};
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::mpsc::{self, RecvTimeoutError, Sender};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use crate::count::Elapsed;
@@ -98,15 +98,29 @@ pub(super) struct LiveLine {
 impl LiveLine {
     /// Begins for a task that was submitted to the head of this place. None if there can be no thread for it.
     pub(super) fn start(temp_dir: &Path, id: TaskId, target: &str) -> Option<LiveLine> {
+        let mut asker = Asker { temp_dir: temp_dir.to_owned(), id, driver: None };
+        let target = target.to_owned();
+        LiveLine::begin(move |elapsed| text(id, &target, elapsed, asker.ask().as_ref()))
+    }
+
+    /// Begins for several tasks, of which `ended` counts those that have ended.
+    pub(super) fn of_several(all: usize, ended: Arc<AtomicUsize>) -> Option<LiveLine> {
+        LiveLine::begin(move |elapsed| {
+            let elapsed = Elapsed(Duration::from_secs(elapsed.as_secs()));
+            format!("{} of {all} tasks have ended, {elapsed}", ended.load(Ordering::Relaxed))
+        })
+    }
+
+    /// Begins with a text of the time since then.
+    fn begin(mut text: impl FnMut(Duration) -> String + Send + 'static) -> Option<LiveLine> {
         let (stop, stopped) = mpsc::channel();
-        let (since, temp_dir, target) = (Instant::now(), temp_dir.to_owned(), target.to_owned());
+        let since = Instant::now();
         IS_ON.store(true, Ordering::Relaxed);
         let draw_until_stopped = move || {
-            let mut asker = Asker { temp_dir, id, driver: None };
             let mut wait = DELAY;
             while let Err(RecvTimeoutError::Timeout) = stopped.recv_timeout(wait) {
                 wait = TICK;
-                let text = text(id, &target, since.elapsed(), asker.ask().as_ref());
+                let text = text(since.elapsed());
                 // The last column stays free, since a terminal may go on to the next line behind it.
                 Screen::lock().draw(&render::one_line(&text, width().saturating_sub(1)));
             }

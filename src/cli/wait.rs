@@ -2,8 +2,9 @@
 
 use std::io::Read;
 use std::os::unix::net::UnixStream;
+use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -12,6 +13,7 @@ use signal_hook::flag;
 use signal_hook::low_level::pipe;
 
 use super::connect::unexpected_reply;
+use super::live_line::{self, LiveLine};
 use super::named::{self, NamedTask};
 use super::submit::exit_code;
 use super::{CommandError, CommandResult, Format, FormatArgs, PlaceArgs, report};
@@ -56,7 +58,9 @@ pub(super) fn run(args: &Args) -> CommandResult {
     ids.sort_unstable();
     ids.dedup();
     let is_text = args.format.format == Format::Text;
-    let waited = wait(&mut driver, &ids, args.any, args.timeout, |id, outcome| {
+    let place = args.place.temp_dir();
+    let awaited = Awaited { ids: &ids, any: args.any, timeout: args.timeout, line_of: is_text.then_some(&place) };
+    let waited = wait(&mut driver, &awaited, |id, outcome| {
         if is_text {
             report::talk(&describe(id, outcome));
         }
@@ -160,14 +164,23 @@ fn list(ids: &[TaskId]) -> String {
     text.join(", ")
 }
 
+/// Tasks that are waited for.
+pub(super) struct Awaited<'a> {
+    pub(super) ids: &'a [TaskId],
+    /// True to wait for one of them.
+    pub(super) any: bool,
+    pub(super) timeout: Option<Duration>,
+    /// The place of the head, if a terminal shows what they are at.
+    pub(super) line_of: Option<&'a PathBuf>,
+}
+
 /// Waits until all tasks have ended, or one of them, and tells of each as it ends.
 pub(super) fn wait(
     driver: &mut Driver,
-    ids: &[TaskId],
-    any: bool,
-    timeout: Option<Duration>,
+    awaited: &Awaited<'_>,
     mut on_ended: impl FnMut(TaskId, &Outcome),
 ) -> Result<Waited, CommandError> {
+    let Awaited { ids, any, timeout, line_of } = *awaited;
     let deadline = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
     let (mut signals, signal_tx) = UnixStream::pair()?;
     let was_interrupted = Arc::new(AtomicBool::new(false));
@@ -180,15 +193,24 @@ pub(super) fn wait(
     let mut waited = Waited { ended: Vec::new(), open: ids.to_vec(), end: End::Ended };
     // Watched before it is asked for: so none is forgotten in between.
     ids.iter().try_for_each(|&id| driver.watch(id))?;
+    let mut target = String::new();
     for &id in ids {
         let Reply::Task(task) = driver.query(&Query::Task { id })? else { return Err(unexpected_reply()) };
         take_ended(driver, &mut waited, &mut on_ended, |other| other == id);
         if task.is_none() && waited.open.contains(&id) {
             return Err(named::no_task(id));
         }
+        target = task.map(|task| task.target).unwrap_or_default();
     }
+    let ended = Arc::new(AtomicUsize::new(waited.ended.len()));
+    let _line = match (line_of.filter(|_| live_line::is_possible()), ids) {
+        (None, _) => None,
+        (Some(place), &[id]) => LiveLine::start(place, id, &target),
+        (Some(_), _) => LiveLine::of_several(ids.len(), Arc::clone(&ended)),
+    };
     loop {
         take_ended(driver, &mut waited, &mut on_ended, |_| true);
+        ended.store(waited.ended.len(), Relaxed);
         if waited.open.is_empty() || (any && !waited.ended.is_empty()) {
             return Ok(waited);
         }

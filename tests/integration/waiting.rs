@@ -1,11 +1,12 @@
 //! Waiting for tasks that were submitted before, and choosing those that are listed.
 
 use std::fs;
+use std::sync::Mutex;
 
 use rustix::process::Signal;
 use serde_json::{Value, json};
 
-use crate::support::{Cluster, wait_until};
+use crate::support::{Cluster, in_a_terminal, wait_until};
 
 /// Submits a task that waits for a file of the folder and returns its number.
 #[track_caller]
@@ -158,4 +159,23 @@ fn tasks_are_listed_by_state_name_module_and_time_and_the_limit_counts_what_is_l
     let wrong = cluster.tracer(&["list", "tasks", "--since", "yesterday"]).status(2);
     wrong.stderr_contains("expected a duration before now, such as `30s`");
     fs::write(cluster.file("a"), "").unwrap();
+}
+
+#[test]
+fn a_terminal_shows_what_is_waited_for() {
+    let cluster = Cluster::builder().workers(2).start();
+    let ids = ["a", "b"].map(|file| submit_waiting(&cluster, file, &[]).to_string());
+    let (mut several, seen_of_several) = in_a_terminal(&cluster, &["wait", &ids[0], &ids[1]]);
+    let (mut one, seen_of_one) = in_a_terminal(&cluster, &["get", &ids[0], "--wait"]);
+    let shows = |screen: &Mutex<String>, text: &str| {
+        wait_until(text, || screen.lock().expect("no reader panics").contains(text).then_some(()));
+    };
+    shows(&seen_of_several, "0 of 2 tasks have ended, ");
+    shows(&seen_of_one, &format!("task {} (nested_tasks.after) running ", ids[0]));
+    fs::write(cluster.file("a"), "").unwrap();
+    shows(&seen_of_several, "1 of 2 tasks have ended, ");
+    fs::write(cluster.file("b"), "").unwrap();
+    for child in [&mut several, &mut one] {
+        assert!(wait_until("it ends", || child.try_wait().expect("it is ours")).success());
+    }
 }
