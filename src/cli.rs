@@ -34,6 +34,7 @@ mod wait;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 use clap::{Args as _, Parser, Subcommand, ValueEnum};
 
@@ -330,6 +331,17 @@ struct FormatArgs {
 type CommandResult = Result<u8, CommandError>;
 
 impl Command {
+    /// Returns whether the exit code says how something has ended, which a closed output does not change.
+    fn is_about_an_end(&self) -> bool {
+        match self {
+            Command::Submit(_) | Command::Wait(_) | Command::Get(_) | Command::Cancel(_) => true,
+            Command::Start(_) | Command::Stop(_) | Command::Serve(_) => true,
+            Command::Doctor(_) | Command::Hooks(_) | Command::Engine(_) => true,
+            Command::Trace(args) => args.is_check(),
+            _ => false,
+        }
+    }
+
     /// Returns whether this process may load several modules.
     fn loads_modules(&self) -> bool {
         match self {
@@ -435,6 +447,9 @@ pub fn main() -> ExitCode {
             return ExitCode::from(report::failure(format, &CommandError::new(exit::USAGE, mistake)));
         }
     };
+    if cli.command.is_about_an_end() {
+        report::outlive_outputs();
+    }
     if !has_room && cli.command.loads_modules() {
         execute_with_room(&arguments);
     }
@@ -486,6 +501,25 @@ pub fn main() -> ExitCode {
     ExitCode::from(result.unwrap_or_else(|failure| report::failure(format, &failure)))
 }
 
+/// True if this process was started without a standard output.
+static HAD_NO_STDOUT: AtomicBool = AtomicBool::new(false);
+
+/// Returns whether this process was started without a standard output. The library of Rust then opens `/dev/null` in its place, before `main`.
+fn had_no_stdout() -> bool {
+    HAD_NO_STDOUT.load(Relaxed)
+}
+
+/// Looks for the standard output. It runs before the library of Rust has done anything.
+extern "C" fn look_for_stdout() {
+    // SAFETY: it only asks the kernel about a number.
+    HAD_NO_STDOUT.store(unsafe { libc::fcntl(libc::STDOUT_FILENO, libc::F_GETFD) } < 0, Relaxed);
+}
+
+// SAFETY: the loader calls what is in this section once, with one thread, before `main`.
+#[used]
+#[unsafe(link_section = ".init_array")]
+static LOOK_FOR_STDOUT: extern "C" fn() = look_for_stdout;
+
 /// Puts back what the tunables were before this process was executed with room for libraries, and returns whether it was.
 fn restore_tunables() -> bool {
     let Some(before) = std::env::var_os(static_tls::BEFORE_VARIABLE) else { return false };
@@ -508,7 +542,8 @@ fn execute_with_room(arguments: &[std::ffi::OsString]) {
     let mut command = std::process::Command::new(program);
     command.args(arguments.iter().skip(1));
     static_tls::reserve(&mut command);
-    if command.get_envs().len() > 0 {
+    // Without a standard output it would seem to have one: that of the first life.
+    if command.get_envs().len() > 0 && !had_no_stdout() {
         if let Some(name) = arguments.first() {
             command.arg0(name);
         }

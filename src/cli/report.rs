@@ -1,7 +1,8 @@
 //! The only place that writes to standard output and standard error.
 //!
-//! Data goes to standard output, talk to standard error. A closed pipe is not an error: whoever closed it has seen enough. Data that
-//! cannot be written for another reason, such as a full disk, is one, and ends the process.
+//! Data goes to standard output, talk to standard error. A closed pipe is not an error: whoever closed it has seen enough, and a command that only shows
+//! something ends. One whose exit code says how something has ended [goes on](outlive_outputs). Data that cannot be written for another reason, such as a full disk, is an error,
+//! and ends the process.
 //!
 //! Text of others is escaped here, so that it steers no terminal: names and cells as one line, messages line by line, JSON with `\u` escapes. What a
 //! command writes to its standard output goes through as it is.
@@ -13,6 +14,7 @@ use std::error::Error;
 use std::fs::File;
 use std::io::{self, IsTerminal, Write};
 use std::process::{Command, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use comfy_table::{Table, presets};
@@ -23,6 +25,11 @@ use crate::causes::with_causes;
 use crate::count::Count;
 use crate::protocol::TaskReport;
 use crate::{escape, json};
+
+/// True if this process goes on when an output is closed, because its exit code says how something has ended.
+static OUTLIVES_OUTPUTS: AtomicBool = AtomicBool::new(false);
+/// True once nobody reads standard output.
+static IS_CLOSED: AtomicBool = AtomicBool::new(false);
 
 /// The original standard output, once [`reserve_stdout`] was called.
 static DATA: OnceLock<File> = OnceLock::new();
@@ -36,8 +43,16 @@ pub(super) fn reserve_stdout() -> io::Result<()> {
     Ok(())
 }
 
+/// Has this process go on when whoever reads an output has closed it: what is written then is thrown away, and the exit code is what it would be.
+pub(super) fn outlive_outputs() {
+    OUTLIVES_OUTPUTS.store(true, Ordering::Relaxed);
+}
+
 /// Runs `write` with where data goes.
 fn with_data_output(write: impl FnOnce(&mut dyn Write) -> io::Result<()>) {
+    if IS_CLOSED.load(Ordering::Relaxed) {
+        return;
+    }
     let written = live_line::above(|| match DATA.get() {
         Some(mut data) => write(&mut data),
         None => {
@@ -45,7 +60,10 @@ fn with_data_output(write: impl FnOnce(&mut dyn Write) -> io::Result<()>) {
             write(&mut out).and_then(|()| out.flush())
         }
     });
-    end_quietly_if_closed(&written);
+    let written = if super::had_no_stdout() { Err(rustix::io::Errno::BADF.into()) } else { written };
+    if end_if_closed(&written) {
+        return IS_CLOSED.store(true, Ordering::Relaxed);
+    }
     if let Err(reason) = written {
         error(&io::Error::other(format!("standard output cannot be written to: {reason}")));
         std::process::exit(crate::exit::FAILED.into());
@@ -119,7 +137,7 @@ pub(super) fn talk(text: &str) {
 }
 
 fn write_talk(text: &str) {
-    end_quietly_if_closed(&live_line::above(|| io::stderr().lock().write_all(line(text).as_bytes())));
+    end_if_closed(&live_line::above(|| io::stderr().lock().write_all(line(text).as_bytes())));
 }
 
 /// Returns the text with its line feed, to be written at once: commands that run beside each other often share an output.
@@ -137,6 +155,8 @@ pub(super) fn error(error: &dyn Error) {
 
 /// Says why a command failed: as an object on standard output for programs, else on standard error. Returns the exit code.
 pub(super) fn failure(format: Format, failure: &CommandError) -> u8 {
+    // Whoever does not read why hears that it failed.
+    outlive_outputs();
     match format {
         Format::Text => error(failure.error.as_ref()),
         Format::Json => value(format, &failure.report(), |_| String::new()),
@@ -299,17 +319,24 @@ pub(super) fn fields(fields: &[(&str, String)]) -> String {
         .collect()
 }
 
-fn end_quietly_if_closed(written: &io::Result<()>) {
-    if let Err(error) = written
-        && error.kind() == io::ErrorKind::BrokenPipe
-    {
+/// Ends this process if the output is closed, unless it [outlives](outlive_outputs) that. Returns whether it is closed.
+fn end_if_closed(written: &io::Result<()>) -> bool {
+    let is_closed = written.as_ref().is_err_and(|error| error.kind() == io::ErrorKind::BrokenPipe);
+    if is_closed && !OUTLIVES_OUTPUTS.load(Ordering::Relaxed) {
         std::process::exit(crate::exit::OK.into());
     }
+    is_closed
 }
 
 /// Writes a command's standard output as it is.
 pub(super) fn raw(bytes: &[u8]) {
+    let was_closed = IS_CLOSED.load(Ordering::Relaxed);
     with_data_output(|out| out.write_all(bytes));
+    if !was_closed && IS_CLOSED.load(Ordering::Relaxed) {
+        talk(
+            "note: nobody reads standard output any more; what else is written to it is thrown away (Ctrl-C cancels what runs)",
+        );
+    }
     live_line::note_output(bytes);
 }
 
@@ -319,7 +346,8 @@ pub(super) fn task_lines(prefix: &str, lines: &[u8]) {
     if io::stderr().is_terminal() {
         let text: String =
             lines.split_inclusive(|&byte| byte == b'\n').map(|line| escape::output_line(prefix, line)).collect();
-        return end_quietly_if_closed(&live_line::above(|| io::stderr().lock().write_all(text.as_bytes())));
+        end_if_closed(&live_line::above(|| io::stderr().lock().write_all(text.as_bytes())));
+        return;
     }
     let mut text = Vec::with_capacity(lines.len() + 2 * prefix.len());
     for line in lines.split_inclusive(|&byte| byte == b'\n') {
@@ -329,7 +357,7 @@ pub(super) fn task_lines(prefix: &str, lines: &[u8]) {
     if !text.ends_with(b"\n") {
         text.push(b'\n');
     }
-    end_quietly_if_closed(&live_line::above(|| io::stderr().lock().write_all(&text)));
+    end_if_closed(&live_line::above(|| io::stderr().lock().write_all(&text)));
 }
 /// Returns the further options of a task as `priority 5`; none for none.
 pub(super) fn options(task: &TaskReport) -> Option<String> {

@@ -40,6 +40,13 @@ pub(super) struct Args {
     command: TraceCommand,
 }
 
+impl Args {
+    /// Returns whether traces are checked, which the exit code tells of.
+    pub(super) fn is_check(&self) -> bool {
+        matches!(self.command, TraceCommand::Check(_))
+    }
+}
+
 #[derive(Subcommand)]
 enum TraceCommand {
     /// List traces, the newest first
