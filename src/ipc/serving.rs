@@ -273,7 +273,7 @@ impl Deployment {
 
     /// Returns the command of a deployment that is a program, and the path that answers for its health.
     pub fn program(&self) -> Option<(Vec<&str>, Option<&str>)> {
-        let [command, _, health, _] = self.arguments.as_slice() else { return None };
+        let [command, _, health, _, ..] = self.arguments.as_slice() else { return None };
         let command = command.as_array().filter(|_| self.import_path == PROGRAM)?;
         Some((command.iter().filter_map(|word| word.as_str()).collect(), health.as_str()))
     }
@@ -282,7 +282,8 @@ impl Deployment {
     pub fn run_program(&mut self, command: Vec<String>, address: &str, health: Option<String>) {
         let limit = u64::try_from(self.start_timeout.as_millis()).unwrap_or(u64::MAX);
         self.import_path = PROGRAM.into();
-        self.arguments = vec![command.into(), address.into(), health.into(), limit.into()];
+        // The variables of a replica's program are its own.
+        self.arguments = vec![command.into(), address.into(), health.into(), limit.into(), serde_json::Value::Null];
     }
 
     /// Returns the number of requests that one replica has at a time: what the file says counts more than what the author says.

@@ -127,7 +127,10 @@ fn serve_traced(
 ) -> Result<(), String> {
     let deployment = &begin.deployment;
     let arguments = match deployment.program() {
-        Some(_) => program::arguments(deployment, &program::socket(session_dir, begin.worker))?,
+        Some(_) => {
+            let variables = program::exporting(session_dir, &begin.service, begin.worker);
+            program::arguments(deployment, &program::socket(session_dir, begin.worker), variables)?
+        }
         None => deployment.arguments.clone(),
     };
     let arguments = value::to_bytes(&arguments).map_err(|error| format!("its arguments: {error}"))?;

@@ -11,6 +11,7 @@
 mod connections;
 mod process;
 
+use std::collections::BTreeMap;
 use std::future::{Future, poll_fn};
 use std::pin::pin;
 use std::time::{Duration, Instant};
@@ -48,15 +49,17 @@ pub struct Program {
 
 #[deployment]
 impl Program {
-    /// Starts the program, and waits until it answers: `address` is the path of its socket or a port; `health` a path that answers 2xx.
+    /// Starts the program, and waits until it answers: `address` is the path of its socket or a port; `health` a path that answers 2xx; `variables` are set in its
+    /// environment, which is that of the replica otherwise.
     pub async fn new(
         command: Vec<String>,
         address: String,
         health: Option<String>,
         start_timeout_ms: u64,
+        variables: Option<BTreeMap<String, String>>,
     ) -> Result<Program, String> {
         let health = health.map(|path| path.parse().map_err(|error| format!("health: `{path}`: {error}")));
-        let process = Process::start(&command)?;
+        let process = Process::start(&command, &variables.unwrap_or_default())?;
         let connections = Connections::to(Address::of(&address));
         let program = Program { connections, health: health.transpose()?, process };
         let limit = Duration::from_millis(start_timeout_ms);

@@ -1,7 +1,7 @@
 //! The program's process: in the group of its replica, so that whoever ends the group ends it too.
 
-use std::collections::VecDeque;
-use std::io::{BufRead, BufReader, Read, Write};
+use std::collections::{BTreeMap, VecDeque};
+use std::io::{self, BufRead, BufReader, Read, Write};
 use std::os::unix::process::ExitStatusExt;
 use std::process::{Child, ChildStderr, Command, ExitStatus, Stdio};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -18,6 +18,9 @@ const GRACE: Duration = Duration::from_secs(5);
 const LOOK: Duration = Duration::from_millis(5);
 /// Lines of its errors that a refusal shows.
 const LINES: usize = 10;
+/// The next step where a program is in no folder of `PATH`.
+const MISSING: &str = "\n(hint: a program is looked for in the PATH that the head was started with; a service file gives its path, or `env = { PATH = \"…\" }`, and `tracer serve run` \
+                       passes the PATH of its shell on)";
 /// Bytes of a line that are passed on at once.
 const LINE_LIMIT: u64 = 64 << 10;
 /// Time in which the last lines of a program that has ended are read.
@@ -79,16 +82,21 @@ impl Shared {
 
 impl Process {
     /// Starts a program. Its output is that of the replica.
-    pub(crate) fn start(command: &[String]) -> Result<Process, String> {
+    pub(crate) fn start(command: &[String], variables: &BTreeMap<String, String>) -> Result<Process, String> {
         let (program, arguments) = command.split_first().ok_or("`command` is empty")?;
         let name = format!("`{program}`");
         let mut started = Command::new(program);
-        started.args(arguments).stdin(Stdio::null()).stderr(Stdio::piped());
-        if std::env::var_os(SAMPLER).is_none_or(|sampler| sampler.is_empty()) {
+        started.args(arguments).envs(variables).stdin(Stdio::null()).stderr(Stdio::piped());
+        let is_set = |sampler: &std::ffi::OsStr| !sampler.is_empty();
+        if !variables.contains_key(SAMPLER) && !std::env::var_os(SAMPLER).as_deref().is_some_and(is_set) {
             // The default of the specification; the SDKs of Deno and Next.js record what a request's context does not want if nothing is set.
             started.env(SAMPLER, "parentbased_always_on");
         }
-        let mut child = started.spawn().map_err(|error| format!("{name} could not be started: {error}"))?;
+        let mut child = started.spawn().map_err(|error| {
+            let is_missing = error.kind() == io::ErrorKind::NotFound && !program.contains('/');
+            let hint = if is_missing { MISSING } else { "" };
+            format!("{name} could not be started: {error}{hint}")
+        })?;
         let pid = Pid::from_child(&child);
         let shared = Arc::new(Shared::default());
         if let Some(errors) = child.stderr.take() {

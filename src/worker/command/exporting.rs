@@ -1,4 +1,5 @@
-//! The `OTEL_*` variables that a command gets where the head receives OTLP, so that what it traces arrives there with its task and attempt.
+//! The `OTEL_*` variables that a program gets where the head receives OTLP, so that what it traces arrives there: a command's with its task and attempt, that of a
+//! deployment with its service.
 //!
 //! The command's own environment comes first. A command that has an endpoint of its own gets neither ours nor the token, which is nobody
 //! else's business; one that has headers or attributes of its own keeps them, and ours stand behind them.
@@ -35,10 +36,11 @@ impl Receiver {
         http_api::place::receiver(session_dir).map(|(url, token)| Receiver { url, token })
     }
 
-    /// Returns the variables for an attempt; `said` is what its environment says without them.
-    pub(super) fn variables<'a>(
+    /// Returns the variables for a program that is an attempt of a command, or serves a deployment: with these attributes of its resource. `said` is what its environment
+    /// says without them.
+    pub(in crate::worker) fn variables<'a>(
         &self,
-        of: &CommandAttempt,
+        attributes: &str,
         said: impl Fn(&str) -> Option<&'a [u8]>,
     ) -> Vec<(&'static str, Vec<u8>)> {
         // An empty variable counts as not set, as the specification has it.
@@ -67,7 +69,7 @@ impl Receiver {
         }
         const MERGED: &str = "OTEL_EXPORTER_OTLP_HEADERS";
         variables.retain(|(name, _)| *name == MERGED || said(name).is_none());
-        let attributes = trimmed(behind("OTEL_RESOURCE_ATTRIBUTES", &of.attributes()));
+        let attributes = trimmed(behind("OTEL_RESOURCE_ATTRIBUTES", attributes));
         variables.push(("OTEL_RESOURCE_ATTRIBUTES", attributes));
         variables
     }
@@ -87,7 +89,7 @@ impl CommandAttempt {
         self.context.is_some_and(|context| context.flags & FLAG_SAMPLED == 0)
     }
 
-    fn attributes(&self) -> String {
+    pub(super) fn attributes(&self) -> String {
         let mut attributes = format!("{}={},{}={}", names::TASK_ID, self.task, names::ATTEMPT, self.attempt);
         if let Some(context) = self.context.filter(|context| context.flags & FLAG_SAMPLED != 0) {
             attributes.push_str(&format!(",{}={context}", names::TRACEPARENT));
@@ -110,7 +112,7 @@ mod tests {
         let of = CommandAttempt { task: TaskId(7), attempt: 2, context };
         let value = |name: &str| said.iter().find(|(known, _)| *known == name).map(|(_, value)| value.as_bytes());
         let pair = |(name, value): (&str, Vec<u8>)| format!("{name}={}", String::from_utf8(value).unwrap());
-        receiver.variables(&of, value).into_iter().map(pair).collect()
+        receiver.variables(&of.attributes(), value).into_iter().map(pair).collect()
     }
 
     const ATTRIBUTES: &str = "tracer.task_id=7,tracer.attempt=2,\

@@ -1,12 +1,16 @@
 //! Places where a program listens: a Unix socket in the session's folder, or a port of loopback.
 
+use std::collections::BTreeMap;
+use std::ffi::OsStr;
 use std::net::{Ipv4Addr, TcpListener};
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 use serde_json::Value;
 use tracer_ipc::serving::{Deployment, PORT, SOCKET};
 
 use crate::task::WorkerId;
+use crate::worker::command::Receiver;
 
 /// The most bytes in the path of a Unix socket (`sun_path`, without the zero).
 const PATH_LIMIT: usize = 107;
@@ -17,8 +21,12 @@ pub(super) fn socket(session_dir: &Path, worker: WorkerId) -> PathBuf {
 }
 
 /// Returns the arguments of a program's deployment with the place in them where this replica's program listens.
-pub(super) fn arguments(deployment: &Deployment, socket: &Path) -> Result<Vec<Value>, String> {
-    let [command, address, rest @ ..] = deployment.arguments.as_slice() else {
+pub(super) fn arguments(
+    deployment: &Deployment,
+    socket: &Path,
+    variables: BTreeMap<&'static str, String>,
+) -> Result<Vec<Value>, String> {
+    let [command, address, health, limit, ..] = deployment.arguments.as_slice() else {
         return Err("a program has a command and an address".into());
     };
     let (placeholder, place) = match address.as_str() {
@@ -31,7 +39,27 @@ pub(super) fn arguments(deployment: &Deployment, socket: &Path) -> Result<Vec<Va
             *text = text.replace(placeholder, &place);
         }
     }
-    Ok([command, place.into()].into_iter().chain(rest.iter().cloned()).collect())
+    let variables = variables.into_iter().map(|(name, value)| (name.to_owned(), value.into())).collect();
+    Ok(vec![command, place.into(), health.clone(), limit.clone(), Value::Object(variables)])
+}
+
+/// Returns the variables with which a replica's program exports what it traces, where the head receives OTLP. They are the program's alone: the replica's own spans
+/// go where its hook exports them.
+pub(super) fn exporting(session_dir: &Path, service: &str, worker: WorkerId) -> BTreeMap<&'static str, String> {
+    let Some(receiver) = Receiver::of(session_dir) else { return BTreeMap::new() };
+    let environment: BTreeMap<_, _> = std::env::vars_os().collect();
+    let said = |name: &str| environment.get(OsStr::new(name)).map(|value| value.as_bytes());
+    let set = receiver.variables(&format!("service.instance.id={service}-{worker}"), said);
+    let mut variables: BTreeMap<_, _> =
+        set.into_iter().map(|(name, value)| (name, String::from_utf8_lossy(&value).into_owned())).collect();
+    let is_named = said("OTEL_SERVICE_NAME").is_some_and(|name| !name.is_empty())
+        || variables
+            .get("OTEL_RESOURCE_ATTRIBUTES")
+            .is_some_and(|list| list.split(',').any(|attribute| attribute.trim_start().starts_with("service.name=")));
+    if !is_named {
+        variables.insert("OTEL_SERVICE_NAME", service.to_owned());
+    }
+    variables
 }
 
 fn path(socket: &Path) -> Result<String, String> {
@@ -64,17 +92,22 @@ mod tests {
 
     #[test]
     fn the_place_stands_wherever_the_command_names_it() {
-        let found = arguments(&program(&["a", "unix:{socket}", "{socket}"], SOCKET), Path::new("/s/1.sock")).unwrap();
+        let found =
+            arguments(&program(&["a", "unix:{socket}", "{socket}"], SOCKET), Path::new("/s/1.sock"), BTreeMap::new())
+                .unwrap();
         assert_eq!(found[..2], [serde_json::json!(["a", "unix:/s/1.sock", "/s/1.sock"]), "/s/1.sock".into()]);
-        let found = arguments(&program(&["a", "--port={port}"], PORT), Path::new("/s")).unwrap();
+        let found =
+            arguments(&program(&["a", "--port={port}"], PORT), Path::new("/s"), BTreeMap::from([("A", "b".into())]))
+                .unwrap();
         let port: u16 = found[1].as_str().unwrap().parse().unwrap();
         assert_eq!(found[0][1], format!("--port={port}"));
+        assert_eq!(found.last(), Some(&serde_json::json!({ "A": "b" })));
     }
 
     #[test]
     fn a_path_that_is_too_long_is_told_with_the_way_out() {
         let long = "/a".repeat(60);
-        let error = arguments(&program(&["a", "{socket}"], SOCKET), Path::new(&long)).unwrap_err();
+        let error = arguments(&program(&["a", "{socket}"], SOCKET), Path::new(&long), BTreeMap::new()).unwrap_err();
         assert!(error.contains("at most 107 bytes") && error.contains("`{port}`"), "{error}");
     }
 }
