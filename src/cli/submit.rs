@@ -31,6 +31,7 @@ use crate::task::{
     sort_resources,
 };
 use crate::value::{self, JsonText};
+use tracer_client::search_path;
 use tracer_core::ClusterTaskId;
 use tracer_core::count::Count;
 use tracer_core::hex::hex;
@@ -96,12 +97,14 @@ Example:
     /// this command's; 124 if it runs into --timeout, 126 or 127 if it cannot be started, 128+n if signal n killed it. It runs in
     /// this folder, with TRACEPARENT, TRACESTATE and BAGGAGE of its own span.
     ///
-    /// Its standard input is empty unless --stdin is given, so that a loop around it keeps its own. Its environment is that of the head, as it was
-    /// when the head was started, unless --inherit-env or --env is given.
+    /// Its standard input is empty unless --stdin is given, so that a loop around it keeps its own. It is looked for in the PATH of this command. Its
+    /// environment is that of the head, as it was when the head was started, with PATH and an active virtual environment from here, unless --inherit-env or --env
+    /// is given. A command of a queue has those of the node that runs it.
     #[command(after_help = "\
 Example:
   tracer submit command --env LEVEL=3 -- python3 train.py --epochs 10
-  sort -u names | tracer submit command --stdin -- wc -l")]
+  sort -u names | tracer submit command --stdin -- wc -l
+  ls *.csv | tracer submit command --map - --keep-order -- wc -l {}")]
     Command {
         /// The program and its arguments
         #[arg(value_name = "PROGRAM", required = true, trailing_var_arg = true, allow_hyphen_values = true)]
@@ -122,6 +125,8 @@ Example:
         /// The folder it runs in [default: this one]
         #[arg(long, value_name = "DIR")]
         cwd: Option<PathBuf>,
+        #[command(flatten)]
+        map: map::CommandMapArgs,
         #[command(flatten)]
         common: CommonArgs<OfCommand>,
     },
@@ -187,18 +192,16 @@ pub(super) fn run(args: Args) -> CommandResult {
             let (module, function) = split_target(&target)?;
             let arguments = encode_arguments(&arguments)?;
             let module = absolute(module);
-            if let Some(input) = map.input() {
+            if let Some(mapping) = map.mapping() {
                 let spec = TaskSpec::Function(FunctionSpec::of_task(&module, function, &[]));
                 let common = common.checked()?;
                 let template = map::Template {
-                    module: &module,
-                    function,
-                    arguments,
+                    body: map::Body::Function { module: &module, function, arguments },
                     request: SubmitRequest::new(spec, &common.options),
                     temp_dir: &common.place.temp_dir(),
                     format: common.format.format,
                 };
-                return map::run(&template, &map, input);
+                return map::run(&template, &mapping);
             }
             let arguments = value::array(&arguments);
             let spec = TaskSpec::Function(FunctionSpec::of_task(&module, function, &arguments));
@@ -206,8 +209,16 @@ pub(super) fn run(args: Args) -> CommandResult {
         }
         SubmittedKind::Actor(args) => actor::create(args),
         SubmittedKind::Call(args) => actor::call(args),
-        SubmittedKind::Command { command, stdin, env, inherit_env, cwd, common } => {
-            let environment = environment(&env, inherit_env)?;
+        SubmittedKind::Command { command, stdin, env, inherit_env, cwd, map, common } => {
+            let mut common = common.checked()?;
+            let mut environment = environment(&env, inherit_env)?;
+            // One of a queue runs on any machine.
+            if !inherit_env && common.options.queue.is_empty() {
+                let head = crate::session::find_head(&common.place.temp_dir());
+                for (name, value) in head.map(|head| search_path::differing(head.pid)).unwrap_or_default() {
+                    environment.entry(name.into()).or_insert(value);
+                }
+            }
             let variables = environment.iter().map(|(name, value)| (name.as_bytes(), value.as_bytes())).collect();
             let here = std::env::current_dir()?;
             let directory = cwd.map_or_else(|| here.clone(), |cwd| here.join(cwd));
@@ -229,9 +240,18 @@ pub(super) fn run(args: Args) -> CommandResult {
                 input: b"",
                 directory: directory.as_os_str().as_bytes(),
             };
-            let mut common = common.checked()?;
             if stdin {
                 common.options.crash_limit = 0;
+            }
+            if let Some(mapping) = map.mapping() {
+                let request = SubmitRequest::new(TaskSpec::Command(spec.clone()), &common.options);
+                let template = map::Template {
+                    body: map::Body::Command(spec),
+                    request: SubmitRequest { wants_output: true, ..request },
+                    temp_dir: &common.place.temp_dir(),
+                    format: common.format.format,
+                };
+                return map::run(&template, &mapping);
             }
             submit(TaskSpec::Command(spec), stdin, &common)
         }
@@ -262,7 +282,7 @@ fn encode_arguments(arguments: &[String]) -> Result<Vec<Vec<u8>>, CommandError> 
 }
 
 /// Returns the variables that a command gets from here, each once.
-fn environment(set: &[OsString], inherits: bool) -> Result<BTreeMap<OsString, OsString>, CommandError> {
+pub(super) fn environment(set: &[OsString], inherits: bool) -> Result<BTreeMap<OsString, OsString>, CommandError> {
     let mut variables = BTreeMap::new();
     if inherits {
         // Those of a trace are the command's own.
@@ -319,8 +339,10 @@ fn submit(spec: TaskSpec<'_>, hands_input_over: bool, common: &Common) -> Comman
     let interrupts = if common.no_wait { None } else { Some(Interrupts::watch(common.place.temp_dir())?) };
     let request = SubmitRequest::new(spec.clone(), &common.options);
     let submitted = driver.submit(&SubmitRequest { wants_output: !common.no_wait, ..request });
+    let mut accepted = None;
     let outcome = submitted.and_then(|task| {
         let id = driver.accepted(&task)?;
+        accepted = Some(id);
         let Some(interrupts) = interrupts else { return Ok((id, None)) };
         interrupts.accepted(id);
         let line = shows_line.then(|| LiveLine::start(&common.place.temp_dir(), id, &target)).flatten();
@@ -330,7 +352,16 @@ fn submit(spec: TaskSpec<'_>, hands_input_over: bool, common: &Common) -> Comman
         Ok((id, Some((finished, interrupts.were_any()))))
     });
     end_job(job, &driver, &outcome);
-    let (id, ended) = outcome?;
+    let (id, ended) = outcome.map_err(|error| match (accepted, error) {
+        (Some(id), DriverError::Disconnected(_)) => CommandError::new(
+            exit::FAILED,
+            format!(
+                "the connection to the head broke while task {id} had not ended\n(hint: the task is accepted, and a head that has died goes on with it when it is started again: \
+                 see `tracer status`, then `tracer get {id} --wait`)"
+            ),
+        ),
+        (_, error) => error.into(),
+    })?;
     // What is printed of it any node understands.
     let place = driver.welcome().place_id.filter(|_| !common.options.queue.is_empty());
     let cluster_task_id = place.map(|place| ClusterTaskId { place, task: id }.to_string());

@@ -16,10 +16,10 @@ mod remote;
 mod task;
 
 use std::borrow::Cow;
-use std::ffi::OsStr;
+use std::ffi::{OsStr, OsString};
 use std::fmt;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 use self::embedded::{END_LIMIT, Embedded};
@@ -78,6 +78,8 @@ struct Inner {
     /// Default parent of submissions.
     parent: Carrier,
     is_parent_remote: bool,
+    /// Variables by which programs of this process are found, once a command was submitted.
+    search_path: OnceLock<Vec<(&'static str, OsString)>>,
     /// Target of the last submission: there is one text however often the same is submitted.
     last_target: Mutex<Arc<str>>,
     session_dir: PathBuf,

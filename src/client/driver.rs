@@ -437,6 +437,12 @@ impl Driver {
         }
     }
 
+    /// Returns what all tasks have written since this was asked last, if their submissions [wanted that](SubmitRequest::wants_output). What a task has written
+    /// is there before its end.
+    pub fn take_outputs(&mut self) -> impl Iterator<Item = TaskOutput> + use<> {
+        std::mem::take(&mut *self.outputs.lock()).into_iter()
+    }
+
     /// Waits until some task has ended that nobody has waited for yet. Of several, the one that was submitted first is told first.
     ///
     /// It is for drivers that take results as they come. With no task left to wait for, it waits for ever.

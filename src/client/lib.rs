@@ -13,6 +13,7 @@
 //! | [`driver`] | its blocking face, for one thread |
 //! | [`router`] | chooses a replica of a deployment for each request, or has it wait its turn: for the proxy, and for replicas that call others |
 //! | [`calls`] | calls of deployments by code that is no proxy: admission, lanes, spans |
+//! | [`search_path`] | the variables by which a caller finds its programs, for commands |
 //! | [`cluster`] | what programs use: [`init`], [`Cluster`], [`TaskHandle`], shared between threads and executors |
 
 pub mod calls;
@@ -21,6 +22,7 @@ pub mod connection;
 pub mod driver;
 mod error;
 pub mod router;
+pub mod search_path;
 mod tracing;
 
 pub use cluster::{

@@ -189,11 +189,7 @@ fn halt_now_cancels_the_others() {
     running.wait_for_stderr("line 2 failed");
     cluster.wait_for_file(&cluster.file("first-started"));
     pipe.write_all(b"nonsense\n").expect("it reads");
-    running
-        .wait()
-        .status(1)
-        .stderr_contains("line 1 (task 1) failed: ")
-        .stderr_contains("3 tasks: 0 succeeded, 2 failed, 1 cancelled");
+    running.wait().status(1).stderr_contains("3 tasks: 0 succeeded, 2 failed, 1 cancelled");
     assert_eq!(cluster.task(1)["failure"]["reason"], "cancelled");
 }
 
@@ -204,13 +200,40 @@ fn ctrl_c_cancels_all_of_them() {
     let running = cluster.submit_in_background("misbehaving_tasks:waits", &["--map", "lines"]);
     cluster.wait_for_file(&cluster.file("first-started"));
     running.signal(Signal::INT);
-    running
+    let run = running
         .wait()
         .status(130)
         .stdout("")
         .stderr_contains("cancelling 2 tasks (Ctrl-C again leaves them)\n")
         .stderr_contains("2 tasks: 0 succeeded, 0 failed, 2 cancelled");
+    assert!(!run.stderr_text().contains("line "), "one line has the count: {}", run.describe());
     cluster.spans().assert_whole(&[]);
+}
+
+#[test]
+fn what_is_wrong_with_every_line_stops_it_and_equal_failures_are_counted() {
+    let cluster = Cluster::untraced();
+    write_lines(&cluster, &vec!["\"x\""; 3000]);
+    let map = |target: &str, flags: &[&str]| {
+        cluster.submit(target, &[&["--map", "lines", "--max-in-flight", "50"], flags].concat()).status(1).stdout("")
+    };
+    for (target, message) in [
+        ("wordcount:cuont", "Did you mean `count`?"),
+        ("wordcoun:count", "Did you mean `wordcount`?"),
+        ("misbehaving_tasks:listens", "argument 2 (`cleaned`) of `listens` is missing"),
+        ("demo:my_function", "but got 1"),
+    ] {
+        let known = cluster.tasks().len();
+        let run = map(target, &[]).stderr_contains(message).stderr_contains("stopping, because each line would fail");
+        // Once, and once with a count.
+        assert!(run.stderr_text().matches(message).count() <= 2, "{}", run.describe());
+        assert!(cluster.tasks().len() - known <= 50, "{target}");
+    }
+    // Where the user wants to go on, each failure counts and one is shown.
+    let run = map("misbehaving_tasks:returns_error", &[]).stderr_contains("3000 tasks: 0 succeeded, 3000 failed");
+    assert_eq!(run.stderr_text().lines().count(), 3, "{}", run.describe());
+    run.stderr_contains("2999 further lines failed as line ");
+    map("wordcount:cuont", &["--halt", "never"]).stderr_contains("3000 tasks: 0 succeeded, 3000 failed");
 }
 
 #[test]

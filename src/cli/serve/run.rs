@@ -1,6 +1,7 @@
 //! `tracer serve run` and `build`.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
+use std::ffi::OsString;
 use std::io::Read;
 use std::net::SocketAddr;
 use std::num::ParseIntError;
@@ -13,7 +14,7 @@ use std::time::Duration;
 use signal_hook::consts::{SIGINT, SIGTERM};
 
 use super::super::start::OwnHead;
-use super::super::{CommandError, CommandResult, PlaceArgs, report};
+use super::super::{CommandError, CommandResult, PlaceArgs, report, submit};
 use super::console::Console;
 use super::reload::Watched;
 use super::tail::{TailLine, Tails};
@@ -28,6 +29,8 @@ use crate::serving::service_file::{
     program_name,
 };
 use crate::session::SessionError;
+use tracer_client::search_path;
+use tracer_ipc::serving::Deployment;
 
 /// Interval between two reads of new output.
 const INTERVAL: Duration = Duration::from_millis(100);
@@ -66,6 +69,12 @@ pub(super) struct ServiceOfArgs {
     /// Number of its processes
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = parse_replicas)]
     num_replicas: u32,
+    /// Set a variable in the environment of its processes, or with NAME alone take its value from here; may be repeated
+    #[arg(long, value_name = "NAME[=VALUE]")]
+    env: Vec<OsString>,
+    /// Give its processes the whole environment of this command on top of the head's, but for variables of tracer
+    #[arg(long)]
+    inherit_env: bool,
     /// The name of the service, and of a program's deployment [default: that of the deployment, or of the program's file]
     #[arg(long, value_name = "NAME", value_parser = |text: &str| check_name(text).map(|()| text.to_owned()))]
     name: Option<String>,
@@ -111,7 +120,45 @@ impl ServiceOfArgs {
             self.num_replicas,
         );
         // What is not fit for it was refused with its flag.
-        parse(&text, Path::new("/")).map_err(|error| CommandError::new(exit::USAGE, error.to_string()))
+        let service = parse(&text, Path::new("/"));
+        let mut service = service.map_err(|error| CommandError::new(exit::USAGE, error.to_string()))?;
+        let environment = self.environment()?;
+        deployments(&mut service).for_each(|deployment| deployment.env.extend(environment.clone()));
+        Ok(service)
+    }
+
+    /// Returns the variables that are set here. A service file holds text.
+    fn environment(&self) -> Result<BTreeMap<String, String>, CommandError> {
+        let set = submit::environment(&self.env, false)?;
+        if let Some((name, _)) = set.iter().find(|(name, value)| name.to_str().is_none() || value.to_str().is_none()) {
+            let text = format!("`--env` got `{}`, which is not UTF-8 with its value", name.display());
+            return Err(CommandError::new(exit::USAGE, text));
+        }
+        let inherited = if self.inherit_env { submit::environment(&[], true)? } else { BTreeMap::new() };
+        let pairs = inherited.into_iter().chain(set);
+        let pairs = pairs.filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)));
+        Ok(pairs.filter(|(name, _)| !self.inherit_env || self.names(name) || !name.starts_with("TRACER_")).collect())
+    }
+
+    /// Returns whether `--env` sets this variable.
+    fn names(&self, variable: &str) -> bool {
+        self.env.iter().any(|set| set.to_str().and_then(|set| set.split('=').next()) == Some(variable))
+    }
+}
+
+fn deployments(service: &mut Service) -> impl Iterator<Item = &mut Deployment> {
+    service.applications.iter_mut().flat_map(|application| &mut application.deployments)
+}
+
+/// Has the programs of a service looked for where those of this command are.
+fn give_search_path(service: &mut Service, head_pid: u32) {
+    let found_here = search_path::differing(head_pid);
+    for deployment in deployments(service).filter(|deployment| deployment.program().is_some()) {
+        for (name, value) in &found_here {
+            if let Some(value) = value.to_str() {
+                deployment.env.entry((*name).to_owned()).or_insert_with(|| value.to_owned());
+            }
+        }
     }
 }
 
@@ -125,6 +172,7 @@ pub(super) fn run(args: &Args) -> CommandResult {
     let place = args.place.temp_dir();
     let signals = signals()?;
     let (mut driver, own) = connect(&place)?;
+    give_search_path(&mut service, driver.welcome().head_pid);
     let served = serve(&mut driver, &mut service, args, signals);
     drop(driver);
     if let Some(own) = own {

@@ -1,10 +1,13 @@
-//! `tracer submit task --map`: one task for each line of a file or of standard input, so many at a time.
+//! `tracer submit task --map` and `tracer submit command --map`: one task for each line of a file or of standard input, so many at a time.
 //!
 //! One thread waits for three things at once: the head, the input and Ctrl-C. So a slow input holds no result back, and a full
 //! window holds the input back.
 
 mod lines;
+mod output;
+mod placeholders;
 mod progress;
+mod repeated;
 
 use std::collections::{BTreeMap, HashMap};
 use std::fs::File;
@@ -21,19 +24,21 @@ use signal_hook::flag;
 use signal_hook::low_level::pipe;
 
 use self::lines::{Line, Lines};
+use self::output::Outputs;
 use self::progress::Progress;
+use self::repeated::Repeated;
 use super::super::{CommandError, CommandResult, Format, report};
 use super::{close_job, start_tracing};
 use crate::count::{Count, Elapsed};
-use crate::driver::{Driver, DriverError, SubmitRequest};
+use crate::driver::{Driver, DriverError, SubmitRequest, Ticket};
 use crate::exit;
 use crate::names;
-use crate::protocol::{CancelWhich, Finished, Query};
-use crate::task::{Failure, FunctionSpec, Outcome, TaskId, TaskSpec};
+use crate::protocol::{CancelWhich, Finished, Query, Stream};
+use crate::task::{CommandSpec, Failure, FunctionSpec, Outcome, TaskId, TaskSpec};
 use crate::value::{self, JsonText};
 use tracer_core::hex::hex;
 
-/// Flags of `--map`.
+/// Flags of `--map` of functions.
 #[derive(clap::Args)]
 pub(super) struct MapArgs {
     /// Submit a task for each line of FILE, or of standard input for `-`
@@ -46,6 +51,27 @@ pub(super) struct MapArgs {
     /// Take each line as one text, not as JSON
     #[arg(long, requires = "map", help_heading = "Many tasks")]
     map_text: bool,
+    #[command(flatten)]
+    many: ManyArgs,
+}
+
+/// Flags of `--map` of programs.
+#[derive(clap::Args)]
+pub(super) struct CommandMapArgs {
+    /// Run the program once for each line of FILE, or of standard input for `-`
+    ///
+    /// In the program and its arguments, `{}` is the line, and `{1}`, `{2}` and so on are its fields, between spaces or tabs. Without any, the line
+    /// is the last argument. Empty lines are skipped. What a program writes to its standard output is printed when it has ended, or by whole lines from 1 MiB on;
+    /// its standard error at once, line by line. Exits with 1 if any failed.
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["no_wait", "stdin"], help_heading = "Many tasks")]
+    map: Option<PathBuf>,
+    #[command(flatten)]
+    many: ManyArgs,
+}
+
+/// Flags of both.
+#[derive(clap::Args)]
+pub(super) struct ManyArgs {
     /// Maximum number of tasks that are submitted and not yet printed
     #[arg(long, value_name = "N", default_value_t = 2000, requires = "map", help_heading = "Many tasks",
           value_parser = clap::builder::RangedU64ValueParser::<usize>::new().range(1..))]
@@ -54,15 +80,29 @@ pub(super) struct MapArgs {
     #[arg(long, requires = "map", help_heading = "Many tasks")]
     keep_order: bool,
     /// Stop because tasks fail: `never`, `soon` (submit no more, wait for the others) or `now` (cancel the others too), with
-    /// `,fail=N` after N failures
-    #[arg(long, value_name = "WHEN", default_value = "never", requires = "map", help_heading = "Many tasks")]
-    halt: Halt,
+    /// `,fail=N` after N failures [default: `now`, once a task has failed for a reason that is the same for each line]
+    #[arg(long, value_name = "WHEN", requires = "map", help_heading = "Many tasks")]
+    halt: Option<Halt>,
+}
+
+/// Input and manner of a mapping.
+pub(super) struct Mapping<'a> {
+    input: &'a Path,
+    takes_text: bool,
+    many: &'a ManyArgs,
+}
+
+impl CommandMapArgs {
+    /// Returns what is mapped, if anything is.
+    pub(super) fn mapping(&self) -> Option<Mapping<'_>> {
+        self.map.as_deref().map(|input| Mapping { input, takes_text: true, many: &self.many })
+    }
 }
 
 impl MapArgs {
-    /// Returns where the lines come from, if they are asked for.
-    pub(super) fn input(&self) -> Option<&Path> {
-        self.map.as_deref()
+    /// Returns what is mapped, if anything is.
+    pub(super) fn mapping(&self) -> Option<Mapping<'_>> {
+        self.map.as_deref().map(|input| Mapping { input, takes_text: self.map_text, many: &self.many })
     }
 }
 
@@ -97,20 +137,34 @@ impl FromStr for Halt {
 
 /// Parts that all tasks have in common.
 pub(super) struct Template<'a> {
-    pub(super) module: &'a str,
-    pub(super) function: &'a str,
-    /// MessagePack values, before those of a line.
-    pub(super) arguments: Vec<Vec<u8>>,
+    pub(super) body: Body<'a>,
     /// All but the task itself.
     pub(super) request: SubmitRequest<'a>,
     pub(super) temp_dir: &'a Path,
     pub(super) format: Format,
 }
 
-/// Submits a task for each line of `input`, and prints what becomes of them.
-pub(super) fn run(template: &Template<'_>, args: &MapArgs, input: &Path) -> CommandResult {
+/// A task, but for what a line adds.
+pub(super) enum Body<'a> {
+    Function {
+        module: &'a str,
+        function: &'a str,
+        /// MessagePack values, before those of a line.
+        arguments: Vec<Vec<u8>>,
+    },
+    Command(CommandSpec<'a>),
+}
+
+impl Body<'_> {
+    fn is_command(&self) -> bool {
+        matches!(self, Body::Command(_))
+    }
+}
+
+/// Submits a task for each line, and prints what becomes of them.
+pub(super) fn run(template: &Template<'_>, mapping: &Mapping<'_>) -> CommandResult {
     report::reserve_stdout()?;
-    let (input, total) = open(input)?;
+    let (input, total) = open(mapping.input)?;
     let (signals, signal_tx) = UnixStream::pair()?;
     let was_interrupted = Arc::new(AtomicBool::new(false));
     for signal in [SIGINT, SIGTERM] {
@@ -126,7 +180,10 @@ pub(super) fn run(template: &Template<'_>, args: &MapArgs, input: &Path) -> Comm
     let trace_id = job.as_ref().filter(|job| job.is_recording()).map(|job| hex(&job.context().parent.trace_id));
     let mut map = Map {
         template,
-        args,
+        takes_text: mapping.takes_text,
+        args: mapping.many,
+        outputs: Outputs::of(&template.request.spec.short_name(), mapping.many.keep_order),
+        repeated: Repeated::default(),
         input: Some(input),
         signals,
         lines: Lines::default(),
@@ -145,6 +202,7 @@ pub(super) fn run(template: &Template<'_>, args: &MapArgs, input: &Path) -> Comm
     let ended = map.run_to_end(&mut driver);
     let counts = map.counts;
     map.progress.finish();
+    map.repeated.lines().for_each(|line| report::talk(&line));
     let failure = match (&ended, map.first_failure) {
         (Err(error), _) => Some(("submission".to_owned(), error.to_string())),
         (Ok(()), Some(error_type)) => Some((error_type, counts.to_string())),
@@ -218,7 +276,12 @@ enum Stopped {
 /// The mapping while it goes on.
 struct Map<'a> {
     template: &'a Template<'a>,
-    args: &'a MapArgs,
+    takes_text: bool,
+    args: &'a ManyArgs,
+    /// Output of commands that was not printed yet.
+    outputs: Outputs,
+    /// Messages of failures that were printed.
+    repeated: Repeated,
     /// None once it is at its end.
     input: Option<File>,
     signals: UnixStream,
@@ -256,6 +319,8 @@ struct LineOrigin {
 struct FinishedLine {
     place: LineOrigin,
     outcome: Result<Outcome, String>,
+    /// The rest of its standard output.
+    output: Vec<u8>,
 }
 
 /// A line of the answer.
@@ -280,8 +345,10 @@ impl Map<'_> {
             self.submit_what_fits(driver)?;
             let window = self.window.len();
             while let Some(finished) = driver.try_next_finished()? {
+                self.take_outputs(driver);
                 self.on_finished(driver, finished);
             }
+            self.take_outputs(driver);
             self.write_out();
             if let Some(Stopped::Now { cancelled }) = self.stopped
                 && cancelled < self.submissions
@@ -310,37 +377,70 @@ impl Map<'_> {
         while self.stopped.is_none() && self.in_flight() < self.args.max_in_flight {
             let Some(line) = self.lines.next(self.input.is_none()) else { break };
             let number = line.number();
-            let arguments = match &line {
-                Line::Whole { text, .. } if self.args.map_text => text_argument(text).map(Some),
-                Line::Whole { text, .. } => json_arguments(text),
+            let place = LineOrigin { line: number, order: self.submissions, task: None };
+            let text = match &line {
+                Line::Whole { text, .. } => Ok(text.as_slice()),
                 Line::TooLong { limit, .. } => Err(format!("it has more than {limit} bytes")),
             };
-            let place = LineOrigin { line: number, order: self.submissions, task: None };
-            let arguments = match arguments {
+            let submitted = match text.and_then(|text| self.submit_line(driver, text)) {
                 Ok(None) => continue,
-                Ok(Some(arguments)) => arguments,
+                Ok(Some(submitted)) => submitted,
                 Err(reason) => {
                     self.submissions += 1;
-                    self.on_ended(FinishedLine { place, outcome: Err(reason) });
+                    self.on_ended(FinishedLine { place, outcome: Err(reason), output: Vec::new() });
                     continue;
                 }
             };
             self.submissions += 1;
-            let all: Vec<Vec<u8>> = self.template.arguments.iter().cloned().chain(arguments).collect();
-            let all = value::array(&all);
-            let Template { module, function, request, .. } = self.template;
-            let spec = TaskSpec::Function(FunctionSpec::of_task(module, function, &all));
-            match driver.submit(&SubmitRequest { spec, ..request.clone() }) {
+            match submitted {
                 Ok(task) => {
                     self.window.insert(task.tag(), place);
                 }
                 Err(error @ DriverError::TooLarge { .. }) => {
-                    self.on_ended(FinishedLine { place, outcome: Err(error.to_string()) });
+                    self.on_ended(FinishedLine { place, outcome: Err(error.to_string()), output: Vec::new() });
                 }
                 Err(error) => return Err(error),
             }
         }
         driver.send()
+    }
+
+    /// Submits the task of a line; none if the line is empty. Fails with why it cannot become one.
+    fn submit_line(&self, driver: &mut Driver, line: &[u8]) -> Result<Option<Result<Ticket, DriverError>>, String> {
+        let Template { body, request, .. } = self.template;
+        match body {
+            Body::Function { module, function, arguments } => {
+                let of_line = if self.takes_text { text_argument(line).map(Some) } else { json_arguments(line) };
+                let Some(of_line) = of_line? else { return Ok(None) };
+                let all = value::array(&arguments.iter().cloned().chain(of_line).collect::<Vec<_>>());
+                let spec = TaskSpec::Function(FunctionSpec::of_task(module, function, &all));
+                Ok(Some(driver.submit(&SubmitRequest { spec, ..request.clone() })))
+            }
+            Body::Command(_) if line.trim_ascii().is_empty() => Ok(None),
+            Body::Command(command) => {
+                let words = std::iter::once(&command.program).chain(&command.arguments).copied();
+                let words = placeholders::fill(words, line)?;
+                let (program, arguments) = words.split_first().expect("there is a program");
+                let arguments = arguments.iter().map(Vec::as_slice).collect();
+                let spec = TaskSpec::Command(CommandSpec { program, arguments, ..command.clone() });
+                Ok(Some(driver.submit(&SubmitRequest { spec, ..request.clone() })))
+            }
+        }
+    }
+
+    /// Takes in what commands have written. What is for standard error is written at once.
+    fn take_outputs(&mut self, driver: &mut Driver) {
+        for mut output in driver.take_outputs() {
+            if self.template.format == Format::Json {
+                // Standard output is for the answer.
+                output.stream = Stream::Stderr;
+            }
+            let lines = self.outputs.add(output);
+            self.out.extend_from_slice(&lines.stdout);
+            if !lines.stderr.is_empty() {
+                self.progress.suspend(|| report::task_lines(&lines.prefix, &lines.stderr));
+            }
+        }
     }
 
     fn on_finished(&mut self, driver: &Driver, finished: Finished) {
@@ -353,7 +453,11 @@ impl Map<'_> {
                     .map_err(|error| error.to_string()),
                 outcome => Ok(outcome),
             };
-            self.on_ended(FinishedLine { place, outcome });
+            let rest = self.outputs.end(finished.task);
+            if !rest.stderr.is_empty() {
+                self.progress.suspend(|| report::task_lines(&rest.prefix, &rest.stderr));
+            }
+            self.on_ended(FinishedLine { place, outcome, output: rest.stdout });
         }
     }
 
@@ -371,7 +475,7 @@ impl Map<'_> {
                     _ => self.counts.failed += 1,
                 }
                 self.first_failure.get_or_insert_with(|| error_type.to_string());
-                self.halt_if_wanted();
+                self.halt_if_wanted(&ended.outcome);
             }
         }
         if !self.args.keep_order {
@@ -384,14 +488,33 @@ impl Map<'_> {
         }
     }
 
-    fn halt_if_wanted(&mut self) {
+    fn halt_if_wanted(&mut self, outcome: &Result<Outcome, String>) {
+        let unsuccessful = self.counts.unsuccessful();
         let stop = match self.args.halt {
-            Halt::Soon(failures) if self.counts.unsuccessful() >= failures => Stopped::Soon,
-            Halt::Now(failures) if self.counts.unsuccessful() >= failures => Stopped::Now { cancelled: 0 },
+            Some(Halt::Soon(failures)) if unsuccessful >= failures => Stopped::Soon,
+            Some(Halt::Now(failures)) if unsuccessful >= failures => Stopped::Now { cancelled: 0 },
+            None if matches!(outcome, Ok(Outcome::Failed(failure)) if self.is_of_each_line(failure)) => {
+                Stopped::Now { cancelled: 0 }
+            }
             _ => return,
         };
         if self.stopped.is_none() {
             self.stopped = Some(stop);
+            if self.args.halt.is_none() {
+                let hint = "(hint: `--halt never` goes on)";
+                let text = format!("stopping, because each line would fail for the same reason\n{hint}");
+                self.progress.suspend(|| report::talk(&text));
+            }
+        }
+    }
+
+    /// Returns whether each line will fail for the same reason. What depends on arguments may be of this line alone, if others have succeeded.
+    fn is_of_each_line(&self, failure: &Failure) -> bool {
+        match failure {
+            Failure::Module { .. } => true,
+            Failure::NotStarted { .. } => self.counts.succeeded == 0,
+            Failure::Arguments { message } => self.counts.succeeded == 0 && is_about_their_number(message),
+            _ => false,
         }
     }
 
@@ -421,13 +544,19 @@ impl Map<'_> {
             self.out.extend_from_slice(report::object_line(&value).as_bytes());
             return;
         }
+        self.out.extend_from_slice(&ended.output);
         match result {
+            // A command has no result but its output.
+            Ok(_) if self.template.body.is_command() => {}
             Ok(result) => {
                 if let Some(loss) = result.loss() {
                     self.progress.suspend(|| report::warning(&format!("line {line}: {loss}")));
                 }
                 self.out.extend_from_slice(report::json_line(&result).as_bytes());
             }
+            // The last line counts them.
+            Err(_) if self.stopped.is_some() && is_cancelled(&ended.outcome) => {}
+            Err(message) if self.repeated.was_printed(line, &message) => {}
             Err(message) => {
                 let task = ended.place.task.map(|id| format!(" (task {id})")).unwrap_or_default();
                 // Results of lines before it come before it on a terminal.
@@ -476,7 +605,8 @@ impl Map<'_> {
                         .suspend(|| report::warning(&format!("the input cannot be read any further: {error}")));
                     let place = LineOrigin { line: self.lines.taken() + 1, order: self.submissions, task: None };
                     self.submissions += 1;
-                    self.on_ended(FinishedLine { place, outcome: Err(format!("the line cannot be read: {error}")) });
+                    let outcome = Err(format!("the line cannot be read: {error}"));
+                    self.on_ended(FinishedLine { place, outcome, output: Vec::new() });
                 }
             }
         }
@@ -495,13 +625,21 @@ impl Map<'_> {
     /// Cancels all that was submitted and has not ended.
     fn cancel_window(&mut self, driver: &mut Driver) -> Result<(), DriverError> {
         self.stopped = Some(Stopped::Now { cancelled: self.submissions });
-        let tags: Vec<u64> = self.window.keys().copied().collect();
-        for tag in tags {
-            let id = driver.accepted_tag(tag)?;
-            driver.query(&Query::Cancel { which: CancelWhich::Ids(vec![id]), grace_ms: None })?;
-        }
+        let ids: Result<Vec<_>, _> = self.window.keys().map(|&tag| driver.accepted_tag(tag)).collect();
+        driver.query(&Query::Cancel { which: CancelWhich::Ids(ids?), grace_ms: None })?;
         Ok(())
     }
+}
+
+fn is_cancelled(outcome: &Result<Outcome, String>) -> bool {
+    matches!(outcome, Ok(Outcome::Failed(failure)) if failure.is_cancellation())
+}
+
+/// Returns whether a refusal of arguments, in the words of the SDK, is about how many there are: `… takes 1 argument (text: String), but got 2`, or that one of them is
+/// missing.
+fn is_about_their_number(message: &str) -> bool {
+    message.contains(" is missing; it takes ")
+        || message.rsplit_once(", but got ").is_some_and(|(_, count)| count.parse::<usize>().is_ok())
 }
 
 /// Returns the arguments of a line; none if it is empty.

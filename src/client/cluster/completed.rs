@@ -199,6 +199,11 @@ impl<T: DeserializeOwned> Iterator for AsCompleted<T> {
 }
 
 impl Inner {
+    /// Returns the variables by which programs of this process are found, where the head has others.
+    pub(super) fn search_path(&self) -> &[(&'static str, std::ffi::OsString)] {
+        self.search_path.get_or_init(|| crate::search_path::differing(self.welcome.head_pid))
+    }
+
     /// Returns how many of this program's tasks run.
     fn running(&self) -> usize {
         match self.connection.query(&Query::Running { job: self.job_id }, None) {

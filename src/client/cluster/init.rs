@@ -379,6 +379,7 @@ impl Init {
         };
         let DriverParts { connection, carrier: parent, is_carrier_remote: is_parent_remote } = driver.into_parts();
         let inner = Arc::new(Inner {
+            search_path: std::sync::OnceLock::new(),
             connection,
             parent,
             is_parent_remote,

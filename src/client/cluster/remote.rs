@@ -253,8 +253,8 @@ impl<'a> Remote<'a, Command> {
         self
     }
 
-    /// Sets a variable in its environment, which is that of the cluster otherwise, with `TRACEPARENT`, `TRACESTATE` and `BAGGAGE` of its own
-    /// span.
+    /// Sets a variable in its environment, which is that of the cluster otherwise, with `PATH` and the virtual environment of this process (unless it
+    /// goes to a queue), and `TRACEPARENT`, `TRACESTATE` and `BAGGAGE` of its own span.
     pub fn env(mut self, name: impl AsRef<OsStr>, value: impl AsRef<OsStr>) -> Self {
         self.spec.environment.push((name.as_ref().as_bytes().to_vec(), value.as_ref().as_bytes().to_vec()));
         self
@@ -283,7 +283,11 @@ impl<'a> Remote<'a, Command> {
         let directory = directory
             .map_err(|error| RemoteError::submission(format!("the folder of `{target}` cannot be found: {error}")))?;
         let directory = directory.into_os_string().into_vec();
-        let environment = environment.iter().map(|(name, value)| (name.as_slice(), value.as_slice())).collect();
+        // A command of a queue runs on any machine.
+        let search_path = if self.options.queue.is_empty() { self.cluster.0.search_path() } else { &[] };
+        let search_path = search_path.iter().map(|(name, value)| (name.as_bytes(), value.as_bytes()));
+        let set = environment.iter().map(|(name, value)| (name.as_slice(), value.as_slice()));
+        let environment = search_path.chain(set).collect();
         let arguments = arguments.iter().map(Vec::as_slice).collect();
         let spec = TaskSpec::command(&program, arguments, environment, &directory);
         self.send(&target, spec, &[])
