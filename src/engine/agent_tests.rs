@@ -1504,7 +1504,7 @@ fn what_is_asked_of_any_task_is_answered_from_its_record_and_its_queue() {
     let id = ClusterTaskId { place: PlaceId(9), task: TaskId(4) };
     let holder = Holder { place: PlaceId(2), life: 1 };
     let mark = Mark { node_id: "b".into(), unix_nano: 7 };
-    let claim = Claim { holder, mark, attempt: 2, failures: 0, crashes: 1, past: Vec::new() };
+    let claim = Claim { holder, mark, attempt: 2, failures: 0, crashes: 1, past: Vec::new(), wish: None };
     let entry = |record: &Record| Some(Entry { revision: 1, stamp_ns: 1, value: record.encode() });
     let ended = |outcome: Vec<u8>| Record::Ended(End::Outcome { attempt: 2, holder: Some(holder), outcome });
     let claimed = Found::Claimed(ClaimedBy { node_id: "b".into(), attempt: 2, since_unix_nano: 7 });
@@ -1631,7 +1631,15 @@ fn a_task_that_nobody_has_begun_is_taken_back_and_one_that_somebody_has_is_not()
     let id = ClusterTaskId { place: PlaceId(1), task: TaskId(1) };
     let (own, other) = (Holder { place: PlaceId(1), life: 1 }, Holder { place: PlaceId(2), life: 1 });
     let mark = Mark { node_id: PlaceId(1).to_string(), unix_nano: 7 };
-    let claim = |holder| Claim { holder, mark: mark.clone(), attempt: 1, failures: 0, crashes: 0, past: Vec::new() };
+    let claim = |holder| Claim {
+        holder,
+        mark: mark.clone(),
+        attempt: 1,
+        failures: 0,
+        crashes: 0,
+        past: Vec::new(),
+        wish: None,
+    };
     let entry = |record: Record| Answer::Record(Some(Entry { revision: 1, stamp_ns: 1, value: record.encode() }));
     let asking = || {
         let mut agent = agent();
@@ -1682,7 +1690,7 @@ fn the_head_hears_which_node_has_its_task_and_that_it_has_let_go_of_it() {
     let id = ClusterTaskId { place: PlaceId(1), task: TaskId(1) };
     let holder = Holder { place: PlaceId(2), life: 1 };
     let mark = Mark { node_id: "b".into(), unix_nano: 7 };
-    let claim = Claim { holder, mark, attempt: 2, failures: 1, crashes: 0, past: Vec::new() };
+    let claim = Claim { holder, mark, attempt: 2, failures: 1, crashes: 0, past: Vec::new(), wish: None };
     let claimed = ClaimedBy { node_id: "b".into(), attempt: 2, since_unix_nano: 7 };
     let mut agent = agent();
     agent.on_share(TaskId(1), sharing(), 0);
@@ -2043,7 +2051,7 @@ fn a_task_that_has_waited_too_long_is_not_ended_where_it_has_begun_in_time() {
         let [Effect::Ask(number, Request::Read(_))] = effects[..] else { panic!("{effects:?}") };
         let holder = Holder { place: PlaceId(2), life: 1 };
         let mark = Mark::default();
-        let claim = Claim { holder, mark, attempt: 1, failures: 0, crashes: 0, past: Vec::new() };
+        let claim = Claim { holder, mark, attempt: 1, failures: 0, crashes: 0, past: Vec::new(), wish: None };
         let entry = Entry { revision: 3, stamp_ns: 5, value: Record::Claimed(claim).encode() };
         agent.on_answer(number, Answer::Record(Some(entry)));
         let told = agent.take_effects();

@@ -68,6 +68,7 @@ fn seeds() -> Vec<Vec<u8>> {
         Record::GivenBack { claim: past.clone(), has_begun: true },
         Record::Ended(End::Outcome { attempt: 1, holder: Some(OTHER), outcome: vec![1, 2, 3] }),
         Record::Ended(End::NodesLost(past.clone())),
+        Record::Claimed(Claim { wish: Some(Box::from([1])), ..past.clone() }),
     ];
     let delivered =
         |to| BundleEvent::Delivered { to, mark: mark("node"), sight: Sight::NewLife, terms: TERMS, count: 3 };

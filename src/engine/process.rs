@@ -274,6 +274,7 @@ impl Out {
                 attempt: claim.attempt,
                 lost: all_lost(&claim, clocks),
                 why: format!("the node that ran it was lost ({})", of(&claim)),
+                end: claim.wish.map(Vec::from),
             },
             ToHead::Ended(task, End::NodesLost(claim)) => FromAgent::Lost {
                 task,
@@ -285,12 +286,14 @@ impl Out {
                     claim.attempt,
                     of(&claim)
                 ),
+                end: None,
             },
             ToHead::LostWrites(task) => FromAgent::Lost {
                 task,
                 attempt: 0,
                 lost: Vec::new(),
                 why: "the engine has lost it, and nobody knows whether it had begun".into(),
+                end: None,
             },
             ToHead::Claimed(task, claim) => FromAgent::Claimed(task, on_own_clock(claim, clocks)),
             ToHead::BundleClaimed(first, claim) => {

@@ -14,8 +14,11 @@
 //! A row is what the record [is](Record), a column what [happens](Event). What only a holder may do, it may do with the life and the attempt that stand
 //! there: the outcome of an attempt that was taken over meets a record that is another one's.
 //!
-//! *Taken over* is the next attempt, charged as a lost worker; or the end: of a task that must not be started twice, which is lost, and of one that has
-//! lost as many workers as it may.
+//! *Taken over* is the next attempt, charged as a lost worker; or the end: of a task that must not be started twice, which is lost, of one that has
+//! lost as many workers as it may, and of one that somebody has cancelled.
+//!
+//! A task that is cancelled after it has begun stays with its holder, which is told; the record keeps the [wish](Claim::wish), so that nobody begins another
+//! attempt, whoever dies.
 
 use tracer_core::PlaceId;
 use tracer_core::codec::{Put, Take, WireError};
@@ -73,6 +76,8 @@ pub struct Claim {
     pub crashes: u32,
     /// Attempts before, the oldest first; of very many, the newest.
     pub past: Vec<PastAttempt>,
+    /// End of the task, encoded as the head does, unless its holder ends it otherwise: somebody has cancelled it.
+    pub wish: Option<Box<[u8]>>,
 }
 
 /// The end of a task.
@@ -87,7 +92,7 @@ pub enum End {
         /// The outcome, with attempts before it.
         outcome: Vec<u8>,
     },
-    /// It must not be started twice, and its node is gone.
+    /// Its node is gone, and it must not be started twice; or it has a [wish](Claim::wish), which is its outcome.
     Lost(Claim),
     /// The end of a task that has lost as many nodes as it may.
     NodesLost(Claim),
@@ -152,10 +157,12 @@ pub enum Event {
         /// See [`Terms`].
         terms: Terms,
     },
-    /// Its origin ends it, because it was cancelled or has waited for too long: the outcome, encoded as the head does.
+    /// Its origin or who speaks for it ends it, because it was cancelled or has waited for too long.
     EndedUnbegun {
-        /// The outcome.
+        /// The outcome, encoded as the head does.
         outcome: Vec<u8>,
+        /// True if it is to end also if somebody has begun it.
+        is_cancelled: bool,
     },
     /// Its origin takes it, to run it itself.
     Withdrawn {
@@ -231,7 +238,7 @@ const PAST_LIMIT: usize = 32;
 
 impl Claim {
     pub(crate) fn first(holder: Holder, mark: Mark) -> Claim {
-        Claim { holder, mark, attempt: 1, failures: 0, crashes: 0, past: Vec::new() }
+        Claim { holder, mark, attempt: 1, failures: 0, crashes: 0, past: Vec::new(), wish: None }
     }
 
     /// Returns the next attempt, after this one has ended.
@@ -249,12 +256,12 @@ impl Claim {
             has_span: false,
         });
         let (attempt, failures, crashes) = (self.attempt.saturating_add(1), self.failures, self.crashes);
-        Claim { holder, mark, attempt, failures, crashes, past }
+        Claim { holder, mark, attempt, failures, crashes, past, wish: self.wish.clone() }
     }
 
     /// Returns what becomes of it when its node is lost, or has given up an attempt that had begun.
     pub(crate) fn taken_over(&self, by: Holder, mark: &Mark, terms: Terms) -> Record {
-        if terms.at_most_once {
+        if terms.at_most_once || self.wish.is_some() {
             return Record::Ended(End::Lost(self.clone()));
         }
         if self.crashes >= terms.crash_limit {
@@ -288,7 +295,7 @@ pub fn change(record: Option<&Record>, event: &Event) -> Result<Record, Refusal>
         (Some(At::Ended(_)), _) => Err(Refusal::HasEnded),
 
         (None, On::Delivered { to, mark, .. }) => Ok(At::Claimed(Claim::first(*to, mark.clone()))),
-        (None, On::EndedUnbegun { outcome }) => Ok(ended_unbegun(outcome)),
+        (None, On::EndedUnbegun { outcome, .. }) => Ok(ended_unbegun(outcome)),
         (None, On::Withdrawn { by, mark, .. }) => Ok(At::Claimed(Claim::first(*by, mark.clone()))),
 
         (Some(At::Claimed(claim)), On::Delivered { to, .. }) if claim.holder == *to => Err(Refusal::HasIt),
@@ -309,9 +316,22 @@ pub fn change(record: Option<&Record>, event: &Event) -> Result<Record, Refusal>
         (Some(At::Suspected { .. }), On::Delivered { sight: Sight::MayLive | Sight::Quiet, .. }) => {
             Err(Refusal::TooEarly)
         }
+        (Some(At::Claimed(claim)), On::EndedUnbegun { outcome, is_cancelled: true }) if claim.wish.is_none() => {
+            Ok(At::Claimed(Claim { wish: Some(outcome.clone().into()), ..claim.clone() }))
+        }
+        (Some(At::Suspected { claim, by }), On::EndedUnbegun { outcome, is_cancelled: true })
+            if claim.wish.is_none() =>
+        {
+            Ok(At::Suspected { claim: Claim { wish: Some(outcome.clone().into()), ..claim.clone() }, by: *by })
+        }
         (Some(At::Claimed(_) | At::Suspected { .. }), On::EndedUnbegun { .. } | On::Withdrawn { .. }) => {
             Err(Refusal::Begun)
         }
+
+        (
+            Some(At::GivenBack { claim: Claim { wish: Some(outcome), .. }, .. }),
+            On::Delivered { .. } | On::Withdrawn { .. },
+        ) => Ok(ended_unbegun(outcome)),
 
         (
             Some(At::GivenBack { claim, has_begun: true }),
@@ -321,7 +341,7 @@ pub fn change(record: Option<&Record>, event: &Event) -> Result<Record, Refusal>
             Some(At::GivenBack { claim, has_begun: false }),
             On::Delivered { to, mark, .. } | On::Withdrawn { by: to, mark, .. },
         ) => Ok(At::Claimed(Claim { holder: *to, mark: mark.clone(), ..claim.clone() })),
-        (Some(At::GivenBack { .. }), On::EndedUnbegun { outcome }) => Ok(ended_unbegun(outcome)),
+        (Some(At::GivenBack { .. }), On::EndedUnbegun { outcome, .. }) => Ok(ended_unbegun(outcome)),
 
         (
             Some(At::Claimed(claim) | At::Suspected { claim, .. }),
@@ -390,19 +410,22 @@ impl Record {
     /// Encodes it.
     pub fn encode(&self) -> Vec<u8> {
         let mut out = vec![VERSION];
-        match self {
-            Record::Claimed(claim) => {
-                out.put_u8(CLAIMED);
-                claim.put(&mut out);
+        // A node that knows of no wishes leaves what has one to others.
+        let put = |out: &mut Vec<u8>, kind: u8, claim: &Claim| {
+            out.put_u8(if claim.wish.is_some() { kind | HAS_WISH } else { kind });
+            if let Some(wish) = &claim.wish {
+                out.put_bytes(wish);
             }
+            claim.put(out);
+        };
+        match self {
+            Record::Claimed(claim) => put(&mut out, CLAIMED, claim),
             Record::Suspected { claim, by } => {
-                out.put_u8(SUSPECTED);
-                claim.put(&mut out);
+                put(&mut out, SUSPECTED, claim);
                 by.put(&mut out);
             }
             Record::GivenBack { claim, has_begun } => {
-                out.put_u8(GIVEN_BACK);
-                claim.put(&mut out);
+                put(&mut out, GIVEN_BACK, claim);
                 out.put_u8(u8::from(*has_begun));
             }
             Record::Ended(End::Outcome { attempt, holder, outcome }) => {
@@ -414,14 +437,8 @@ impl Record {
                 }
                 out.put_bytes(outcome);
             }
-            Record::Ended(End::Lost(claim)) => {
-                out.put_u8(LOST);
-                claim.put(&mut out);
-            }
-            Record::Ended(End::NodesLost(claim)) => {
-                out.put_u8(NODES_LOST);
-                claim.put(&mut out);
-            }
+            Record::Ended(End::Lost(claim)) => put(&mut out, LOST, claim),
+            Record::Ended(End::NodesLost(claim)) => put(&mut out, NODES_LOST, claim),
         }
         out
     }
@@ -432,17 +449,20 @@ impl Record {
         if take.u8()? != VERSION {
             return Err(WireError::UnknownValue("version of the record"));
         }
-        let record = match take.u8()? {
-            CLAIMED => Record::Claimed(Claim::take(&mut take)?),
-            SUSPECTED => Record::Suspected { claim: Claim::take(&mut take)?, by: Holder::take(&mut take)? },
-            GIVEN_BACK => Record::GivenBack { claim: Claim::take(&mut take)?, has_begun: flag(&mut take)? },
-            ENDED => Record::Ended(End::Outcome {
+        let kind = take.u8()?;
+        let wish = if kind & HAS_WISH == 0 { None } else { Some(Box::from(take.bytes()?)) };
+        let claim = |take: &mut Take<'_>| Ok::<_, WireError>(Claim { wish: wish.clone(), ..Claim::take(take)? });
+        let record = match kind & !HAS_WISH {
+            CLAIMED => Record::Claimed(claim(&mut take)?),
+            SUSPECTED => Record::Suspected { claim: claim(&mut take)?, by: Holder::take(&mut take)? },
+            GIVEN_BACK => Record::GivenBack { claim: claim(&mut take)?, has_begun: flag(&mut take)? },
+            ENDED if wish.is_none() => Record::Ended(End::Outcome {
                 attempt: take.u32()?,
                 holder: if flag(&mut take)? { Some(Holder::take(&mut take)?) } else { None },
                 outcome: take.bytes()?.into(),
             }),
-            LOST => Record::Ended(End::Lost(Claim::take(&mut take)?)),
-            NODES_LOST => Record::Ended(End::NodesLost(Claim::take(&mut take)?)),
+            LOST => Record::Ended(End::Lost(claim(&mut take)?)),
+            NODES_LOST => Record::Ended(End::NodesLost(claim(&mut take)?)),
             _ => return Err(WireError::UnknownValue("record")),
         };
         take.finish()?;
@@ -458,6 +478,8 @@ const GIVEN_BACK: u8 = 3;
 const ENDED: u8 = 4;
 const LOST: u8 = 5;
 const NODES_LOST: u8 = 6;
+/// Bit of a record's kind whose claim has a wish, which comes before it.
+const HAS_WISH: u8 = 0x80;
 
 fn flag(take: &mut Take<'_>) -> Result<bool, WireError> {
     match take.u8()? {
@@ -518,7 +540,7 @@ impl Claim {
             Ok(PastAttempt { number, holder, mark, until_unix_nano, report, has_span })
         });
         let past = past.collect::<Result<Vec<_>, WireError>>()?;
-        Ok(Claim { holder, mark, attempt, failures, crashes, past })
+        Ok(Claim { holder, mark, attempt, failures, crashes, past, wish: None })
     }
 }
 

@@ -41,7 +41,7 @@ fn columns() -> [(&'static str, Event); 16] {
         ("delivered to C, silent", delivered(C, Sight::Silent)),
         ("delivered to C, new life", delivered(C, Sight::NewLife)),
         ("delivered to B", delivered(B, Sight::MayLive)),
-        ("ended unbegun", Event::EndedUnbegun { outcome: b"cancelled".to_vec() }),
+        ("ended unbegun", Event::EndedUnbegun { outcome: b"late".to_vec(), is_cancelled: false }),
         ("withdrawn by A", Event::Withdrawn { by: A, mark: mark(2), terms: TERMS }),
         ("B's attempt failed", failed(2, Charge::Own, b"r")),
         ("B's outcome", Event::Outcome { by: B, attempt: 2, outcome: b"one".to_vec() }),
@@ -132,6 +132,33 @@ fn the_budget_of_lost_attempts_is_kept_over_nodes() {
 }
 
 #[test]
+fn nobody_begins_a_task_again_that_was_cancelled_whoever_dies() {
+    let cancelled = Event::EndedUnbegun { outcome: b"cancelled".to_vec(), is_cancelled: true };
+    let expected = ["ended", "B2 -1", "B2 -1?", "ended", "ended", "HasEnded"];
+    for ((row, record), expected) in rows().iter().zip(expected) {
+        let changed = change(record.as_ref(), &cancelled);
+        assert_eq!(word(&changed), expected, "{row}");
+        let Some(wanted) = changed.ok().filter(|record| record.claim().is_some()) else { continue };
+        assert_eq!(change(Some(&wanted), &cancelled), Err(Refusal::Begun), "its holder is told again");
+        // Its holder may still end it otherwise, and its next attempt has the wish too.
+        assert_eq!(word(&change(Some(&wanted), &columns()[8].1)), "ended");
+        let next = change(Some(&wanted), &failed(2, true, b"r")).unwrap();
+        for record in [&wanted, &next] {
+            for ended in [delivered(C, Sight::NewLife), Event::GivenBack { by: B, attempt: 2, has_begun: false }] {
+                let Ok(ended) = change(Some(record), &ended) else { continue };
+                let after = change(Some(&ended), &delivered(C, Sight::MayLive)).unwrap_or(ended);
+                assert!(matches!(after, Record::Ended(End::Lost(_) | End::Outcome { attempt: 0, .. })), "{after:?}");
+            }
+        }
+        let suspected = change(Some(&wanted), &delivered(C, Sight::MayLive)).unwrap_or(wanted);
+        let Ok(Record::Ended(End::Lost(claim))) = change(Some(&suspected), &delivered(C, Sight::Silent)) else {
+            panic!("{row}: it is begun again");
+        };
+        assert_eq!(claim.wish.as_deref(), Some(&b"cancelled"[..]));
+    }
+}
+
+#[test]
 fn failures_of_its_own_are_counted_apart() {
     let mut record = change(None, &delivered(B, Sight::MayLive)).unwrap();
     for (attempt, charge) in [(1, Charge::Own), (2, Charge::Crash), (3, Charge::Own), (4, Charge::Free)] {
@@ -188,7 +215,10 @@ fn what_is_encoded_is_decoded() {
     let claim = Claim { past, failures: 3, ..claim() };
     let mut records: Vec<_> = rows().into_iter().filter_map(|(_, record)| record).collect();
     records.extend([Record::Claimed(claim.clone()), Record::Ended(End::Lost(claim.clone()))]);
+    let wanted = Claim { wish: Some(Box::from(*b"cancelled")), ..claim.clone() };
     records.extend([Record::Ended(End::NodesLost(claim)), ended_unbegun(b"")]);
+    records.extend([Record::Claimed(wanted.clone()), Record::Suspected { claim: wanted.clone(), by: C }]);
+    records.extend([Record::GivenBack { claim: wanted.clone(), has_begun: true }, Record::Ended(End::Lost(wanted))]);
     for record in records {
         let bytes = record.encode();
         assert_eq!(Record::decode(&bytes), Ok(record.clone()));

@@ -266,13 +266,13 @@ pub fn on_shared_ended(state: &mut State, effects: &mut impl Effects, id: TaskId
     end(state, effects, id, shared.attempt, ended);
 }
 
-/// Notes that a task in a queue has lost the nodes that ran it.
+/// Notes that a task in a queue has lost the nodes that ran it, which is its end with this outcome.
 pub fn on_shared_lost(
     state: &mut State,
     effects: &mut impl Effects,
     id: TaskId,
     (attempt, lost): (u32, &[LostElsewhere]),
-    why: String,
+    outcome: Outcome,
     now: Now,
 ) {
     acknowledge(state, effects, &[id]);
@@ -282,7 +282,9 @@ pub fn on_shared_lost(
         let shared = state.shared.place.map(|place| ClusterTaskId { place, task: id });
         stand_in(effects, (id, task.job, shared), (lost, task.submitted_unix_nano), task.envelope());
     }
-    end(state, effects, id, attempt, lifecycle::unstarted(Failure::Lost { message: why }, now));
+    let ended =
+        TaskEnd { outcome, worker: None, worker_pid: None, started_unix_nano: None, ended_unix_nano: now.unix_nano };
+    end(state, effects, id, attempt, ended);
 }
 
 fn end(state: &mut State, effects: &mut impl Effects, id: TaskId, attempt: u32, ended: TaskEnd) {

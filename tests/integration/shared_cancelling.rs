@@ -116,3 +116,35 @@ fn who_cannot_end_a_task_is_told_why() {
     fs::write(go, "").expect("the folder is ours");
     assert_eq!(a.wait_for_task(task)["state"], "succeeded");
 }
+
+#[test]
+fn a_running_task_that_was_cancelled_is_not_begun_again_although_its_own_node_and_the_one_that_ran_it_are_lost() {
+    let Some(broker) = Broker::start() else { return };
+    let (b, a) = (holder(&broker), origin(&broker));
+    agent_pid(&b);
+    let (task, [started, _]) = submit_blocked(&a, &[], "one");
+    b.wait_for_file(started.as_ref());
+    let id = in_cluster(&place_of(&a), task);
+    let c = holder(&broker);
+    agent_pid(&c);
+    for node in [&a, &b] {
+        signal_all(node, Signal::KILL);
+        wait_until("it is gone", || node.processes().is_empty().then_some(()));
+    }
+    assert_eq!(cancel(&c, &id, &[]), "cancelling");
+    assert_eq!(cancel(&c, &id, &[]), "cancelling", "so it is until somebody takes it over");
+
+    fs::remove_file(&started).expect("the folder is ours");
+    // A new life of the node that had it is a reason to take it over.
+    b.start_head(&[]).success();
+    wait_until_cancelled(&c, &id);
+    a.start_head(&[]).success();
+    let ended = a.wait_for_task(task);
+    assert_eq!((&ended["state"], &ended["failure"]["reason"]), (&json!("cancelled"), &json!("cancelled")), "{ended}");
+    assert!(!std::path::Path::new(&started).exists(), "another attempt has begun");
+    for node in [&a, &b, &c] {
+        node.stop().success();
+        node.assert_nothing_runs();
+    }
+    crate::shared_spans::spans_of(&[&a, &b, &c]).assert_whole(&[]);
+}

@@ -1,15 +1,16 @@
 //! Requests to end tasks of other nodes. The node that has submitted a task ends it as one of its own; where that node does not answer, or knows nothing of the
-//! task, whoever asks does it by the task's record: unless somebody has begun the task it has ended there, else its holder is told.
+//! task, whoever asks does it by the task's record: unless somebody has begun the task it has ended there, else the record has the wish, and its holder is told.
+//! Of a bundle that has begun there is no record of the task by itself: its holder is told again until there is, or until time is up.
 
-use tracer_core::task::TaskId;
+use tracer_core::task::{Failure, Outcome, TaskId};
 use tracer_core::{ClusterTaskId, PlaceId};
-use tracer_ipc::protocol::{CancelAnswer, CancelReport, Found, Stop};
+use tracer_ipc::protocol::{CancelAnswer, CancelReport, Found, SharedEnd, Stop};
 
 use super::questions::Asker;
 use super::{Agent, ToHead};
 use crate::interface::Request;
 use crate::message::Told;
-use crate::record::{Claim, Event, Record};
+use crate::record::{Claim, End, Event, Record};
 
 /// Time after which the origin is told again, in nanoseconds.
 const TELL_AGAIN_NS: u64 = 1_000_000_000;
@@ -31,6 +32,31 @@ pub(super) struct Cancel {
     tell_ns: u64,
     /// True while the engine is asked, since the origin has not answered in time or does not know the task.
     is_asked: bool,
+    /// True once its holder was told, and did not have to answer.
+    is_told: bool,
+    /// State of the task as its settled bundle says, as long as there is no record of its own.
+    base: Option<Record>,
+}
+
+/// Record that says where a task stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Source {
+    /// The task's own.
+    Own,
+    /// That of its bundle, which is settled.
+    Bundle,
+    /// That of its bundle, which one node has all of.
+    WholeBundle,
+}
+
+/// Returns whether a task has ended because somebody wanted that.
+fn is_cancelled(end: &End) -> bool {
+    match end {
+        End::Outcome { outcome, .. } => {
+            SharedEnd::decode(outcome).is_ok_and(|end| matches!(end.outcome, Outcome::Failed(Failure::Cancelled)))
+        }
+        End::Lost(claim) | End::NodesLost(claim) => claim.wish.is_some(),
+    }
 }
 
 impl Cancel {
@@ -46,7 +72,8 @@ impl Agent {
         if !self.is_reachable {
             return self.tell(ToHead::CancelAnswered(number, CancelAnswer::Unreachable));
         }
-        let cancel = Cancel { id, stop, end, since_ns: now_ns, tell_ns: now_ns, is_asked: false };
+        let cancel =
+            Cancel { id, stop, end, since_ns: now_ns, tell_ns: now_ns, is_asked: false, is_told: false, base: None };
         self.cancels.insert(number, cancel);
         self.go_on_cancelling(now_ns);
         self.is_due_soon = true;
@@ -108,7 +135,7 @@ impl Agent {
     /// Goes on with a task that has no record, or one that cannot be read.
     pub(super) fn cancel_as_found(&mut self, number: u64, found: &Found) {
         match found {
-            Found::Waiting { .. } => self.end_unbegun_elsewhere(number),
+            Found::Waiting { .. } => self.end_elsewhere(number),
             Found::Unknown => self.answer_cancel(number, CancelAnswer::Report(CancelReport::Unknown)),
             // Servers that choose who leads answer later.
             _ => {
@@ -119,25 +146,41 @@ impl Agent {
         }
     }
 
-    /// Goes on with a task that has this record.
-    pub(super) fn cancel_by_record(&mut self, number: u64, record: Record) {
-        let Some(cancel) = self.cancels.get(&number) else { return };
-        match record {
-            Record::GivenBack { .. } => self.end_unbegun_elsewhere(number),
-            Record::Claimed(claim) | Record::Suspected { claim, .. } => self.stop_elsewhere(cancel.id, Some(&claim)),
-            Record::Ended(_) => self.answer_cancel(number, CancelAnswer::Report(CancelReport::Ended)),
+    /// Goes on with a task that has this record, or of which its bundle says so.
+    pub(super) fn cancel_by_record(&mut self, number: u64, record: Record, of: Source) {
+        let Some(cancel) = self.cancels.get_mut(&number) else { return };
+        match (record, of) {
+            (Record::Ended(end), _) => {
+                let report =
+                    if cancel.is_told && is_cancelled(&end) { CancelReport::Cancelled } else { CancelReport::Ended };
+                self.answer_cancel(number, CancelAnswer::Report(report));
+            }
+            (Record::Claimed(claim) | Record::Suspected { claim, .. }, Source::WholeBundle) => {
+                (cancel.is_asked, cancel.is_told) = (false, true);
+                let told = Told::Stop(cancel.id, cancel.stop).encode();
+                self.say(Request::Tell(claim.holder.place, told));
+            }
+            (record, of) => {
+                cancel.base = Some(record).filter(|_| of == Source::Bundle);
+                self.end_elsewhere(number);
+            }
         }
     }
 
-    /// Has the record of a task say that it has ended, unless somebody has begun it.
-    fn end_unbegun_elsewhere(&mut self, number: u64) {
+    /// Returns what the settled bundle of a task says of it that somebody here wants to end.
+    pub(super) fn base_of_cancel(&self, id: ClusterTaskId) -> Option<&Record> {
+        self.cancels.values().filter(|cancel| cancel.id == id).find_map(|cancel| cancel.base.as_ref())
+    }
+
+    /// Has the record of a task say that it has ended; or if somebody has begun it, that it is to end.
+    fn end_elsewhere(&mut self, number: u64) {
         if let Some(cancel) = self.cancels.get(&number) {
-            let (id, event) = (cancel.id, Event::EndedUnbegun { outcome: cancel.end.clone() });
+            let (id, event) = (cancel.id, Event::EndedUnbegun { outcome: cancel.end.clone(), is_cancelled: true });
             self.bring_about(id, event);
         }
     }
 
-    /// Tells the holder of a task that it is to end, if somebody here wants that.
+    /// Tells the holder of a task that it is to end, as its record says, if somebody here wants that.
     pub(super) fn stop_elsewhere(&mut self, id: ClusterTaskId, claim: Option<&Claim>) {
         let Some(claim) = claim else { return };
         for number in self.cancels_of(id) {

@@ -272,10 +272,10 @@ impl Agent {
         if let (Some(first), false) = (share.bundle, share.is_apart) {
             return self.withdraw_from_bundle(first);
         }
-        let Some((outcome, _)) = share.withdrawn.clone() else { return };
+        let Some((outcome, stops)) = share.withdrawn.clone() else { return };
         let change = self.changes.get_or_default(id);
         if !change.todo.iter().any(|event| matches!(event, Event::EndedUnbegun { .. })) {
-            change.todo.push_back(Event::EndedUnbegun { outcome });
+            change.todo.push_back(Event::EndedUnbegun { outcome, is_cancelled: stops.is_some() });
             change.known = change.known.take().filter(|_| change.is_asked);
         }
         self.go_on_changing(id);

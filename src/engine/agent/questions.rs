@@ -6,6 +6,7 @@ use tracer_core::task::{Outcome, TaskId};
 use tracer_core::{ClusterTaskId, Stored};
 use tracer_ipc::protocol::{BUNDLE_LIMIT, CancelAnswer, Found, SharedEnd};
 
+use super::cancels::Source;
 use super::{Agent, Asked, ToHead, claimed_by, too_large};
 use crate::bundle::BundleRecord;
 use crate::interface::{Answer, InQueue, RecordKey, Request, ValueError, ValueKey};
@@ -87,7 +88,7 @@ impl Agent {
         let Answer::Record(entry) = answer else { return self.answer(asker, Found::Unreachable) };
         match entry.map(|entry| Record::decode(&entry.value)).transpose() {
             Ok(None) => self.find_in_bundle(asker, id, 0),
-            Ok(Some(record)) => self.tell_found(asker, id, record),
+            Ok(Some(record)) => self.tell_found(asker, id, record, Source::Own),
             Err(error) => {
                 self.note_unread(RecordKey::Task(id), &error);
                 self.answer(asker, Found::Unreachable);
@@ -96,9 +97,9 @@ impl Agent {
     }
 
     /// Answers a question for a task whose record is this one.
-    fn tell_found(&mut self, asker: Asker, id: ClusterTaskId, record: Record) {
+    fn tell_found(&mut self, asker: Asker, id: ClusterTaskId, record: Record, of: Source) {
         if let Asker::Cancel(number) = asker {
-            return self.cancel_by_record(number, record);
+            return self.cancel_by_record(number, record, of);
         }
         let attempts_of = |claim: &Claim, has_begun: bool| claim.attempt - u32::from(!has_begun && claim.attempt > 0);
         let found = match record {
@@ -132,6 +133,10 @@ impl Agent {
             },
             Record::Ended(End::Lost(claim) | End::NodesLost(claim)) => {
                 let Mark { node_id, .. } = claim.mark;
+                if let Some(mut end) = claim.wish.and_then(|wish| SharedEnd::decode(&wish).ok()) {
+                    (end.attempt, end.node_id) = (claim.attempt, node_id);
+                    return self.answer(asker, Found::Ended { end: end.encode(), loss: None });
+                }
                 Found::Lost { attempt: claim.attempt, why: format!("the node that ran it was lost (node `{node_id}`)") }
             }
         };
@@ -187,8 +192,11 @@ impl Agent {
         let record = entry.and_then(|entry| BundleRecord::decode(&entry.value).ok());
         match record.filter(|record| place < record.count()) {
             None => self.find_in_bundle(asker, id, place + 1),
-            Some(record) => match record.of(place) {
-                Some(record) => self.tell_found(asker, id, record),
+            Some(bundle) => match bundle.of(place) {
+                Some(record) => {
+                    let of = if bundle.claim().is_some() { Source::WholeBundle } else { Source::Bundle };
+                    self.tell_found(asker, id, record, of);
+                }
                 None => self.ask(Asked::FindMessage(asker, 0), Request::FindMessage(id)),
             },
         }

@@ -1,7 +1,7 @@
 //! Records, and what is to be brought about in them: one event at a time for each, by reading, deciding and swapping.
 
 use tracer_core::ClusterTaskId;
-use tracer_ipc::protocol::CancelReport;
+use tracer_ipc::protocol::{CancelReport, Stop};
 
 use super::todo::Todo;
 use super::{Agent, Asked, ToHead, change_of, sight_of};
@@ -103,7 +103,8 @@ impl Agent {
     /// Returns what the bundle of a task says of it, if that is known here.
     fn base_of(&self, id: ClusterTaskId) -> Option<Record> {
         let of_share = || self.shares.get(&id.task).filter(|_| id.place == self.settings.own.place)?.base.as_deref();
-        self.held.get(&id).and_then(|held| held.base.as_deref()).or_else(of_share).cloned()
+        let of_held = self.held.get(&id).and_then(|held| held.base.as_deref());
+        of_held.or_else(of_share).or_else(|| self.base_of_cancel(id)).cloned()
     }
 
     pub(super) fn on_read(&mut self, id: ClusterTaskId, answer: Answer) {
@@ -179,7 +180,12 @@ impl Agent {
                 self.on_ended_elsewhere(id, CancelReport::Cancelled);
                 self.on_own_ended(id, end);
             }
+            (Event::EndedUnbegun { .. }, record) => self.on_to_end(id, record.claim()),
             (Event::Withdrawn { .. }, Record::Claimed(claim)) => self.hold_own(id, claim),
+            // Whoever wanted it to end may not have reached this node.
+            (Event::AttemptFailed { .. }, Record::Claimed(claim)) if claim.wish.is_some() => {
+                self.tell(ToHead::Stop(id, Stop::default()));
+            }
             (Event::Outcome { .. }, Record::Ended(end)) => {
                 self.tell(ToHead::Settled(id, 1));
                 self.acknowledge(id);
@@ -189,7 +195,6 @@ impl Agent {
             (
                 Event::AttemptFailed { .. }
                 | Event::Withdrawn { .. }
-                | Event::EndedUnbegun { .. }
                 | Event::Outcome { .. }
                 | Event::StoodIn { .. }
                 | Event::NotRun { .. },
@@ -226,17 +231,7 @@ impl Agent {
                 self.leave_to_be_delivered(id, *sight);
             }
             (Event::EndedUnbegun { .. }, Refusal::Begun) => {
-                self.stop_elsewhere(id, claim);
-                let task = self.task_of(id);
-                let share = task.and_then(|task| self.shares.get_mut(&task));
-                let withdrawn = share.as_ref().and_then(|share| share.withdrawn.as_ref());
-                if let (Some(claim), Some(stop)) = (claim, withdrawn.and_then(|(_, stops)| *stops)) {
-                    let (place, told) = (claim.holder.place, Told::Stop(id, stop).encode());
-                    self.say(Request::Tell(place, told));
-                } else if let Some(share) = share {
-                    // It has begun in time.
-                    share.withdrawn = None;
-                }
+                self.on_to_end(id, claim);
             }
             (Event::EndedUnbegun { .. }, _) => self.on_ended_elsewhere(id, CancelReport::Ended),
             // It was brought about, and the answer was lost.
@@ -271,6 +266,21 @@ impl Agent {
         }
         if let Some(Record::Ended(end)) = record {
             self.on_own_ended(id, end);
+        }
+    }
+
+    /// Tells the holder of a task that it is to end.
+    fn on_to_end(&mut self, id: ClusterTaskId, claim: Option<&Claim>) {
+        self.stop_elsewhere(id, claim);
+        let task = self.task_of(id);
+        let share = task.and_then(|task| self.shares.get_mut(&task));
+        let withdrawn = share.as_ref().and_then(|share| share.withdrawn.as_ref());
+        if let (Some(claim), Some(stop)) = (claim, withdrawn.and_then(|(_, stops)| *stops)) {
+            let (place, told) = (claim.holder.place, Told::Stop(id, stop).encode());
+            self.say(Request::Tell(place, told));
+        } else if let Some(share) = share {
+            // It has begun in time.
+            share.withdrawn = None;
         }
     }
 

@@ -2,6 +2,7 @@
 //! Their outcomes would change nothing, so their processes are ended.
 
 use tracer_core::ClusterTaskId;
+use tracer_ipc::protocol::Stop;
 
 use super::{Agent, Asked, ToHead};
 use crate::bundle::{BundleRecord, member};
@@ -27,8 +28,14 @@ impl Agent {
         let own = self.settings.own;
         match key {
             RecordKey::Task(id) => {
-                if Record::decode(&entry.value).is_ok_and(|record| is_of_another(&record, own)) {
+                let Ok(record) = Record::decode(&entry.value) else { return };
+                if is_of_another(&record, own) {
                     self.stop_superseded(id);
+                } else if record.claim().is_some_and(|claim| claim.wish.is_some())
+                    && self.held.get(&id).is_some_and(|held| held.attempt.is_some())
+                {
+                    // Whoever cancelled it did not reach this node.
+                    self.tell(ToHead::Stop(id, Stop::default()));
                 }
             }
             RecordKey::Bundle(first) => {

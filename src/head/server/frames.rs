@@ -12,8 +12,9 @@ use crate::head::state::{DriverId, Now, Unfinished, WorkerPhase};
 use crate::hook::SearchPath;
 use crate::protocol::wire::{Take, WireError};
 use crate::protocol::{
-    ActorMethods, AttemptResult, FromAgent, Hello, PROTOCOL_VERSION, Query, Reply, Role, Stop, StopMode, Submissions,
-    ToAgent, TracingSettings, Wait, Welcome, WorkerReady, kind, put_refusal, put_reply, put_value, take_value,
+    ActorMethods, AttemptResult, FromAgent, Hello, PROTOCOL_VERSION, Query, Reply, Role, SharedEnd, Stop, StopMode,
+    Submissions, ToAgent, TracingSettings, Wait, Welcome, WorkerReady, kind, put_refusal, put_reply, put_value,
+    take_value,
 };
 use crate::task::{Failure, JobId, Outcome, Refusal, RefusalCode, TaskId, WorkerId};
 
@@ -314,9 +315,11 @@ impl Server {
                 io.end_shared_output(state, task, &end);
                 reactor::on_shared_ended(state, io, task, &end, now);
             }
-            FromAgent::Lost { task, attempt, lost, why } => {
+            FromAgent::Lost { task, attempt, lost, why, end } => {
                 io.forget_shared_output(task);
-                reactor::on_shared_lost(state, io, task, (attempt, &lost), why, now);
+                let cancelled = end.and_then(|end| SharedEnd::decode(&end).ok()).map(|end| end.outcome);
+                let outcome = cancelled.unwrap_or(Outcome::Failed(Failure::Lost { message: why }));
+                reactor::on_shared_lost(state, io, task, (attempt, &lost), outcome, now);
             }
             FromAgent::Claimed(task, claim) => reactor::on_claimed(state, task, Some(claim)),
             FromAgent::BundleClaimed(first, claim) => reactor::on_bundle_claimed(state, first, claim),

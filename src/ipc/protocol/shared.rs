@@ -802,6 +802,8 @@ pub enum FromAgent<'a> {
         lost: Vec<LostElsewhere>,
         /// Reason why that is its end, as a clause.
         why: String,
+        /// A [`SharedEnd`] that it has all the same, encoded: somebody had cancelled it before.
+        end: Option<Vec<u8>>,
     },
     /// A node has a task of this head.
     Claimed(TaskId, ClaimedBy),
@@ -1170,12 +1172,13 @@ impl FromAgent<'_> {
                 out.put_u64(task.0);
                 out.put_bytes(end);
             }
-            FromAgent::Lost { task, attempt, lost, why } => {
+            FromAgent::Lost { task, attempt, lost, why, end } => {
                 out.put_u8(4);
                 out.put_u64(task.0);
                 out.put_u32(*attempt);
                 out.put_str(why);
                 put_lost(out, lost);
+                out.put_bytes(end.as_deref().unwrap_or_default());
             }
             FromAgent::Import(import) => {
                 let Import { id, token, attempt, failures, crashes, lost, tasks, problem } = import;
@@ -1295,7 +1298,8 @@ impl FromAgent<'_> {
             3 => FromAgent::Ended(TaskId(take.u64()?), take.bytes()?.into()),
             4 => {
                 let (task, attempt, why) = (TaskId(take.u64()?), take.u32()?, take.str()?.into());
-                FromAgent::Lost { task, attempt, lost: take_lost(&mut take)?, why }
+                let (lost, end) = (take_lost(&mut take)?, take.bytes()?);
+                FromAgent::Lost { task, attempt, lost, why, end: (!end.is_empty()).then(|| end.into()) }
             }
             5 => {
                 let id = take_id(&mut take)?;
@@ -1456,7 +1460,8 @@ mod tests {
             FromAgent::Stored(TaskId(1)),
             FromAgent::NotStored(TaskId(1), Refusal::new(RefusalCode::QueueRefused, "no\n(hint: yes)")),
             FromAgent::Ended(TaskId(1), b"end".into()),
-            FromAgent::Lost { task: TaskId(1), attempt: 2, lost: Vec::new(), why: "gone".into() },
+            FromAgent::Lost { task: TaskId(1), attempt: 2, lost: Vec::new(), why: "gone".into(), end: None },
+            FromAgent::Lost { task: TaskId(1), attempt: 2, lost: Vec::new(), why: "".into(), end: Some(vec![1]) },
             FromAgent::Claimed(TaskId(3), claim.clone()),
             FromAgent::LetGo(TaskId(3)),
             FromAgent::BundleClaimed(TaskId(3), Some(claim.clone())),
