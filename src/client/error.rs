@@ -79,7 +79,11 @@ impl fmt::Display for DriverError {
         match self {
             DriverError::Session(error) => error.fmt(f),
             DriverError::Disconnected(_) => {
-                f.write_str("the connection to the head broke\n(hint: see whether it still runs with `tracer status`)")
+                f.write_str(
+                    "the connection to the head broke\n\
+                     (hint: see whether it still runs with `tracer status`; a task that it had not acknowledged may run all the same, \
+                     and with an idempotency key it is safe to submit it again)",
+                )
             }
             DriverError::NoAnswer { head_pid, is_stopped, waited } => {
                 let process = head_pid.map_or_else(String::new, |pid| format!(" (pid {pid})"));

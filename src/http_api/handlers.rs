@@ -492,14 +492,27 @@ impl App {
         // A place to wait in is had before the task is there: what cannot be waited for is not begun.
         let place = if wait > 0 { Some(self.place(&self.waits)?) } else { None };
         let submitted = self.link.submit(submission, parent.carrier, parent.is_remote).await;
-        let id = submitted.map_err(unavailable)?;
-        let has_ended = match place {
-            Some(_place) => self.wait_for(id, Duration::from_millis(wait)).await?,
-            None => false,
+        let id = submitted.map_err(|error| match error {
+            LinkError::Unknown => not_known("the connection to the head has broken, and it may have accepted the task")
+                .hint("with an `Idempotency-Key` the same submission can be repeated and is one task; without one see first whether `GET /api/v1/tasks` has it"),
+            error => unavailable(error),
+        })?;
+        let location = format!("/api/v1/tasks/{id}");
+        let shown = async {
+            let has_ended = match place {
+                Some(_place) => self.wait_for(id, Duration::from_millis(wait)).await?,
+                None => false,
+            };
+            let status = if has_ended { StatusCode::OK } else { StatusCode::ACCEPTED };
+            self.task_answer(id, status).await
         };
-        let status = if has_ended { StatusCode::OK } else { StatusCode::ACCEPTED };
-        let mut response = self.task_answer(id, status).await?;
-        if let Ok(location) = HeaderValue::try_from(format!("/api/v1/tasks/{id}")) {
+        // It is accepted: nothing that happens after that is to read as a refusal.
+        let mut response = shown.await.map_err(|problem| {
+            not_known(format!("the task is accepted as {id}, but it cannot be shown: {}", problem.detail()))
+                .hint(format!("do not submit it again; `GET {location}` shows it"))
+                .header(header::LOCATION, location.as_str())
+        })?;
+        if let Ok(location) = HeaderValue::try_from(location) {
             response.headers_mut().insert(header::LOCATION, location);
         }
         Ok(response)
@@ -612,7 +625,19 @@ impl App {
     }
 
     async fn query(&self, query: Query) -> Result<Reply, Problem> {
-        self.link.query(query).await.map_err(unavailable)
+        let changes = match query {
+            Query::Cancel { .. } => {
+                Some("`GET` of the task shows whether it is being cancelled; the request can be repeated")
+            }
+            Query::TakePageCode { .. } => Some("the code may be used up: `tracer view` makes another link"),
+            _ => None,
+        };
+        self.link.query(query).await.map_err(|error| match (error, changes) {
+            (LinkError::Unknown, Some(hint)) => {
+                not_known("the connection to the head has broken, and it may have done it").hint(hint)
+            }
+            (error, _) => unavailable(error),
+        })
     }
 
     async fn report(&self, id: TaskId) -> Result<Box<TaskReport>, Problem> {
@@ -662,11 +687,16 @@ fn check_role(role: Role, operation: Operation) -> Result<(), Problem> {
     Err(Problem::new(problem::FORBIDDEN_ROLE, text).hint(hint))
 }
 
+fn not_known(text: impl Into<String>) -> Problem {
+    Problem::new(problem::UNKNOWN, text)
+}
+
+/// Returns the answer to what was not done, or has changed nothing.
 fn unavailable(error: LinkError) -> Problem {
     let busy = |text: &str| Problem::new(problem::UNAVAILABLE, text).header(header::RETRY_AFTER, "1");
     match error {
         LinkError::Busy => busy("too many requests wait for the head"),
-        LinkError::Gone => busy("the connection to the head is broken"),
+        LinkError::Gone | LinkError::Unknown => busy("the connection to the head is broken"),
         LinkError::Refused(refusal) => Problem::of_refusal(refusal),
         LinkError::Invalid(reason) => Problem::new(problem::INVALID, reason),
     }

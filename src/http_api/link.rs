@@ -31,8 +31,10 @@ const QUEUE: usize = 1024;
 pub(super) enum LinkError {
     /// Too many requests wait for the head.
     Busy,
-    /// The connection to the head is broken.
+    /// The head is gone, and was not asked.
     Gone,
+    /// The connection to the head has broken, and nobody knows whether it had taken what it was asked.
+    Unknown,
     /// The head does not take the task; it says why.
     Refused(Refusal),
     /// The task cannot be submitted: what it says is wrong with it.
@@ -108,21 +110,21 @@ impl Link {
     ) -> Result<TaskId, LinkError> {
         let (answer, answered) = oneshot::channel();
         self.send(Command::Submit { submission: Box::new(submission), carrier, is_remote, answer })?;
-        answered.await.unwrap_or(Err(LinkError::Gone))
+        answered.await.unwrap_or(Err(LinkError::Unknown))
     }
 
     /// Asks the head something.
     pub(super) async fn query(&self, query: Query) -> Result<Reply, LinkError> {
         let (answer, answered) = oneshot::channel();
         self.send(Command::Query(query, answer))?;
-        answered.await.unwrap_or(Err(LinkError::Gone))
+        answered.await.unwrap_or(Err(LinkError::Unknown))
     }
 
     /// Waits for the end of a task that the head knows.
     pub(super) async fn wait(&self, task: TaskId) -> Result<(), LinkError> {
         let (ended, end) = oneshot::channel();
         self.send(Command::Wait(task, ended))?;
-        end.await.map_err(|_| LinkError::Gone)
+        end.await.map_err(|_| LinkError::Unknown)
     }
 
     fn send(&self, command: Command) -> Result<(), LinkError> {

@@ -45,6 +45,7 @@ kinds! {
     CONTRADICTORY = UNPROCESSABLE_ENTITY, "contradictory", "The submission contradicts itself";
     TOO_MANY = TOO_MANY_REQUESTS, "too-many-requests", "There are too many requests";
     UNREADABLE = INTERNAL_SERVER_ERROR, "result-unreadable", "The result cannot be read";
+    UNKNOWN = BAD_GATEWAY, "outcome-unknown", "It is not known whether it was done";
     UNAVAILABLE = SERVICE_UNAVAILABLE, "unavailable", "The head does not take it now";
 }
 

@@ -8,7 +8,8 @@ use rustix::process::Signal;
 use serde_json::{Value, json};
 
 use super::{builder, traced, untraced};
-use crate::support::{Api, Cluster, HOOK, is_alive, kill, read_answer, read_head, wait_until};
+use crate::engine::agent_pid;
+use crate::support::{Api, Broker, Cluster, HOOK, is_alive, kill, read_answer, read_head, wait_until};
 
 /// Limits of `src/http_api/limits.rs`, which the description repeats.
 const CONNECTIONS: usize = 256;
@@ -381,4 +382,45 @@ fn the_log_of_its_process_stays_within_its_share() {
         (before > 0 && size("http.log.1") != before).then_some(())
     });
     assert!(size("http.log.1") > SHARE / 2);
+}
+
+#[test]
+fn nobody_is_told_that_a_task_was_not_taken_that_the_next_head_may_run_and_with_its_key_it_is_one() {
+    let Some(broker) = Broker::start() else { return };
+    // The head dies with the task in its journal, before it has answered; or while one waits for the end of a task that is accepted.
+    for (point, query) in [("task_journaled", ""), ("", "?wait_ms=60000")] {
+        let cluster = builder().arg("--address").arg(broker.address()).arg("--queue=default");
+        let cluster = cluster.env("TRACER_TEST_KILL_AT", point).build();
+        let start = || {
+            let mut start = cluster.start_command(&[]);
+            start.env("TRACER_TEST_KILL_ONCE", cluster.file("once"));
+            cluster.run(start).success();
+            agent_pid(&cluster);
+            (Api::of(&cluster), cluster.head_pid())
+        };
+        let (api, head) = start();
+        let (started, released) = (cluster.file("started"), cluster.file("released"));
+        let function = "misbehaving_tasks:waits";
+        let body = json!({"function": function, "arguments": [&started, &released], "queue": "default"});
+        let mut submission = api.submission(query, &body).header("Idempotency-Key", "one").open().expect("it listens");
+        let is_accepted = point.is_empty();
+        if is_accepted {
+            cluster.wait_for_file(&started);
+            kill(head, Signal::KILL);
+        }
+        // The process of the API may have ended before it could say so.
+        if let Ok(answer) = read_answer(&mut submission, false) {
+            let location = if is_accepted { "/api/v1/tasks/1" } else { "" };
+            assert_eq!((answer.header("retry-after"), answer.header("location")), ("", location), "{}", answer.text());
+            let problem = answer.problem(502, "outcome-unknown");
+            let names_key = problem["hint"].as_str().is_some_and(|hint| hint.contains("Idempotency-Key"));
+            assert_eq!(names_key, !is_accepted, "{problem}");
+        }
+        wait_until("the head is gone", || (!is_alive(head)).then_some(()));
+        fs::write(&released, "").expect("the folder is ours");
+        let (api, _) = start();
+        let again = api.submission("", &body).header("Idempotency-Key", "one").send().status(202).json();
+        assert_eq!(again["id"], 1, "{again}");
+        assert_eq!(cluster.wait_for_task(1)["state"], "succeeded");
+    }
 }

@@ -12,7 +12,7 @@ use crate::support::python_with;
 /// when the key names another task, and that to a task that asks for more than there is.
 const SETTINGS: &str = "\
 [checks.positive_data_acceptance]
-expected-statuses = [\"2xx\", 401, 403, 404, 422, 429, 503]
+expected-statuses = [\"2xx\", 401, 403, 404, 422, 429, 502, 503]
 ";
 
 #[test]
