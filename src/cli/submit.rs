@@ -1,6 +1,7 @@
 //! `tracer submit`.
 
 mod actor;
+mod builds;
 mod map;
 mod options;
 
@@ -326,6 +327,9 @@ fn submit(spec: TaskSpec<'_>, hands_input_over: bool, common: &Common) -> Comman
     let mut spec = spec;
     if let (TaskSpec::Command(command), Some(offer)) = (&mut spec, &offer) {
         command.input = offer.path().as_os_str().as_bytes();
+    }
+    if let TaskSpec::Function(function) = &spec {
+        builds::warn_of_others(&mut driver, function.module, &common.options.queue)?;
     }
     let job = driver.start_job();
     let trace_id = job.as_ref().filter(|job| job.is_recording()).map(|job| hex(&job.context().parent.trace_id));

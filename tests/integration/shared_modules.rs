@@ -136,6 +136,11 @@ fn another_build_of_a_module_runs_and_both_digests_are_told() {
         expected.sort();
         (told == expected).then_some(())
     });
+    let warned = origin.submit("version:answer", &["--queue=default"]).success().stdout("2\n");
+    let than = format!("than this one ({}): {} ({})", short(&digests[0]), name(&holder), short(&digests[1]));
+    warned
+        .stderr_contains(&format!("have another build of the module `version` {than}"))
+        .stderr_contains("(hint: put this");
     let (own, other) = (short(&digests[0]), format!("{} on {}", short(&digests[1]), name(&holder)));
     let said =
         format!("the module `version` is another build there than on this node, by SHA-256: {own} here, {other}");
@@ -162,7 +167,7 @@ fn another_build_of_a_module_runs_and_both_digests_are_told() {
         (of("tracer.module.digest"), of("tracer.module.origin_digest"))
     };
     let (here, there) = digests_of("version.answer");
-    assert_eq!((here.len(), there.len()), (3, 3), "{}", spans.describe());
+    assert_eq!((here.len(), there.len()), (4, 4), "{}", spans.describe());
     assert!(here.contains(&json!(digests[1])) && here.contains(&Value::Null), "{here:?}");
     assert!(there.contains(&json!(digests[0])) && there.contains(&Value::Null), "{there:?}");
 }
