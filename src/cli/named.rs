@@ -39,8 +39,22 @@ impl NamedTask {
             NamedTask::Id(id) => return Ok(*id),
             NamedTask::Cluster(id) if driver.welcome().place_id == Some(id.place) => return Ok(id.task),
             NamedTask::Cluster(id) => {
+                let Reply::Task(here) = driver.query(&Query::Import { id: id.to_string() })? else {
+                    return Err(unexpected_reply());
+                };
+                if let Some(task) = here {
+                    return Ok(task.id);
+                }
+                let node_id = match driver.query(&Query::Shared { id: id.to_string() })? {
+                    Reply::Shared(found) => found.ok().and_then(|found| found.node_id),
+                    _ => None,
+                };
+                let there = match node_id {
+                    Some(node_id) => format!("and the node `{node_id}` has it: this can be asked on these two"),
+                    None => "and this can be asked only there".to_owned(),
+                };
                 let text = format!(
-                    "task {id} was submitted on another node, and this can be asked only there\n\
+                    "task {id} was submitted on another node, {there}\n\
                      (hint: `tracer get {id}` shows on any node what became of it, and `tracer cancel {id}` ends it)"
                 );
                 return Err(CommandError::new(exit::FAILED, text));

@@ -99,7 +99,7 @@ pub use history::HISTORY_LIMIT;
 pub use loss::{Loss, LostAttempt, Why, WorkerExit};
 pub use nesting::{on_go_on, on_wait};
 pub use prune::{PruneChoice, choose_pruned, on_prune, on_restored_prune};
-pub use report::{count_running, get_task, list_tasks, list_workers};
+pub use report::{count_running, get_import, get_task, list_tasks, list_workers};
 pub use resources::Free;
 pub use restore::{
     LeftClaim, PastTask, on_restored, on_restored_attempt, on_restored_bundle, on_restored_end, on_restored_key,

@@ -10,6 +10,7 @@ use crate::{
         worker::{StopStep, WorkerPhase},
     },
 };
+use tracer_core::ClusterTaskId;
 use tracer_core::task::{JobId, Outcome, TaskId};
 use tracer_core::value::JsonText;
 use tracer_ipc::protocol::{TaskFilter, TaskList, TaskReport, TaskState, WorkerReport, WorkerState};
@@ -45,6 +46,13 @@ pub(crate) fn module_of<'a>(state: &'a State, id: TaskId, task: &Task) -> Option
         Part::Creation => state.actors.module_of(id),
         Part::Call(actor) => state.actors.module_of(actor),
     }
+}
+
+/// Returns the task that runs or ran here under an id in the cluster, for another node or for this one.
+pub fn get_import(state: &State, effects: &impl Effects, id: ClusterTaskId) -> Option<TaskReport> {
+    let is_it = |task: &Task| task.is_import && task.of_queue().is_some_and(|of_queue| of_queue.origin == Some(id));
+    let (local, _) = state.tasks.iter_newest_first().find(|(_, task)| is_it(task))?;
+    get_task(state, effects, local)
 }
 
 /// Returns one task with its result.
@@ -189,12 +197,22 @@ fn row(state: &State, id: TaskId, task: &Task, phase: TaskState) -> TaskReport {
             Part::Creation => Some(id),
             Part::Call(actor) => Some(actor),
         },
+        queue: None,
+        cluster_task_id: None,
+        node_id: None,
     };
+    if let Some(of_queue) = task.of_queue() {
+        let own = || state.shared.place.map(|place| ClusterTaskId { place, task: id });
+        report.cluster_task_id = of_queue.origin.or_else(own).map(|id| id.to_string());
+        report.queue = Some((*of_queue.queue).into()).filter(|queue: &String| !queue.is_empty());
+        report.node_id = Some((*of_queue.node_id).into()).filter(|node: &String| !node.is_empty());
+    }
     match task.progress() {
         Progress::Between | Progress::Waiting | Progress::Held | Progress::Retrying { .. } => {}
         Progress::Shared => {
             if let Some(claim) = state.shared.claim_of(id) {
                 report.attempt = claim.attempt;
+                report.node_id = Some(claim.node_id.clone());
             }
         }
         Progress::Leased { worker } => {

@@ -61,7 +61,11 @@ pub fn on_restored_memory(state: &mut State, id: TaskId, task: PastTask<'_>) {
     state.tasks.restore(
         id,
         Task {
-            description: Description::Shown(Some(Box::new(Shown { name: task.name.into(), trace_id: task.trace_id }))),
+            description: Description::Shown(Some(Box::new(Shown {
+                name: task.name.into(),
+                trace_id: task.trace_id,
+                of_queue: None,
+            }))),
             submitted_unix_nano: task.submitted_unix_nano,
             ..Task::plain(target, task.job)
         },

@@ -270,6 +270,9 @@ pub fn on_shared_ended(state: &mut State, effects: &mut impl Effects, id: TaskId
 pub fn on_shared_lost(
     state: &mut State,
     effects: &mut impl Effects,
+    if let Some(task) = state.tasks.get_mut(id).filter(|_| !shared.node_id.is_empty()) {
+        task.note_node(&shared.node_id);
+    }
     id: TaskId,
     (attempt, lost): (u32, &[LostElsewhere]),
     outcome: Outcome,

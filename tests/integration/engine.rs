@@ -356,11 +356,19 @@ fn a_task_is_looked_up_by_its_id_in_the_cluster_on_any_node() {
     assert!(id.ends_with("-1") && id.starts_with(a.status()["engine"]["place_id"].as_str().unwrap()), "{id}");
     for node in [&b, &c] {
         let task = get(node, &id);
+    let b_name = b.status()["node_id"].clone();
+    let of_queue = |task: &Value| ["queue", "cluster_task_id", "node_id"].map(|key| task[key].clone());
+    assert_eq!(of_queue(&get(&a, &id)), [json!("default"), json!(id), b_name.clone()]);
+    assert_eq!(of_queue(&a.tasks()[0]), [json!("default"), json!(id), b_name.clone()]);
+    assert_eq!(of_queue(&b.tasks()[0]), [json!("default"), json!(id), Value::Null], "it has come from there");
+    let text = a.tracer(&["get", "1"]).success().stdout_text();
+    assert!([&id, "default", b_name.as_str().unwrap()].iter().all(|part| text.contains(part)), "{text}");
         let shown = ["cluster_task_id", "state", "result", "attempt"].map(|key| task[key].clone());
         assert_eq!(shown, [json!(id), json!("succeeded"), json!(1), json!(1)], "{task}");
         assert_eq!(task["node_id"], b.status()["node_id"]);
     }
     c.tracer(&["get", &id]).success().stdout_contains("succeeded").stdout_contains("result");
+    assert_eq!(a.task(blocked[0].0)["node_id"], b_name);
     assert_eq!(get(&a, &id)["id"], 1, "its origin knows more of it");
 
     // One runs, one runs beside it, and one waits.
@@ -395,6 +403,32 @@ fn a_task_is_looked_up_by_its_id_in_the_cluster_on_any_node() {
     };
     ended(blocked[0].0);
     assert_eq!(ended(large)["result"], "x".repeat(300_000));
+
+#[test]
+fn who_looks_for_lines_that_another_node_has_is_told_which_and_there_they_are_by_the_same_id() {
+    let Some(broker) = Broker::start() else { return };
+    let (b, a, c) = (holder(&broker), origin(&broker), origin(&broker));
+    [&a, &b, &c].into_iter().for_each(|node| drop(agent_pid(node)));
+    let prints =
+        ["submit", "task", "--queue", "default", "--no-wait", "misbehaving_tasks:prints_bytes", "[104,105,10]"];
+    let submit = |node: &Cluster| node.tracer(&prints).success().stdout_text().trim().parse::<u64>().expect("an id");
+    let id = submit(&a);
+    let task = a.wait_for_task(id);
+    let (cluster_id, node) = (task["cluster_task_id"].as_str().unwrap(), b.status()["node_id"].clone());
+    let node = node.as_str().expect("it has a name");
+    a.tracer(&["logs", &id.to_string()])
+        .success()
+        .stderr_contains(&format!("task {id} has run on the node `{node}`, whose log has what it wrote"))
+        .stderr_contains(&format!("(hint: `tracer logs {cluster_id}` there)"));
+    b.tracer(&["logs", cluster_id]).success().stdout_contains("hi");
+    c.tracer(&["logs", cluster_id]).status(1).stderr_contains(&format!("and the node `{node}` has it"));
+
+    // On the node that has submitted it and ran it too it has another number.
+    let own = submit(&b);
+    b.wait_for_task(own);
+    let said = b.tracer(&["logs", &own.to_string()]).success();
+    said.stderr_contains(&format!("task {own} has run on this node as task {}", own + 1));
+}
     let left = fs::read_dir(c.temp_dir().join("values")).unwrap().count();
     assert_eq!(left, 0, "what was brought to be shown is removed");
 

@@ -514,12 +514,34 @@ fn say_approximate(count: usize) {
     }
 }
 
+/// Says where the lines are of a task of a queue that was submitted here; none if that is not known, or if they are here.
+fn of_other_log(driver: &mut Driver, task: &TaskReport) -> Result<Option<String>, CommandError> {
+    let (Some(cluster_id), Some(node_id)) = (&task.cluster_task_id, &task.node_id) else { return Ok(None) };
+    let id = task.id;
+    let Reply::Task(here) = driver.query(&Query::Import { id: cluster_id.clone() })? else {
+        return Err(unexpected_reply());
+    };
+    Ok(Some(match here.filter(|here| here.id != id) {
+        Some(here) => format!(
+            "task {id} has run on this node as task {0}, whose log has what it wrote\n(hint: `tracer logs {0}`)",
+            here.id
+        ),
+        None => format!(
+            "task {id} has run on the node `{node_id}`, whose log has what it wrote\n(hint: `tracer logs {cluster_id}` there)"
+        ),
+    }))
+}
+
 /// Says that nothing was found, and why that may be.
 fn nothing_found(args: &Args, wanted: &Wanted, driver: Option<&mut Driver>) -> CommandResult {
     if let Wanted::Tasks { tasks, .. } = wanted
         && let (Some(&id), Some(driver)) = (tasks.ids.first(), driver)
     {
         let task = named::task(driver, id)?;
+        if let Some(text) = of_other_log(driver, &task)? {
+            report::talk(&text);
+            return Ok(exit::OK);
+        }
         let mut text = match task.ended_unix_nano {
             Some(_) => format!("task {id} has written nothing"),
             None => format!("task {id} has written nothing yet"),

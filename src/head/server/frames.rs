@@ -374,6 +374,10 @@ impl Server {
             Query::Explain { id } => Reply::Explanation(reactor::explain_task(state, io, id).map(Box::new)),
             Query::Actors => Reply::Actors(self.actors()),
             Query::Actor { wanted } => Reply::Actor(reactor::find_actor(state, &wanted).map(Box::new)),
+            Query::Import { id } => {
+                let found = id.parse().ok().and_then(|id| reactor::get_import(state, io, id));
+                Reply::Task(found.map(Box::new))
+            }
             Query::Workers => {
                 let mut workers = reactor::list_workers(state, io, now);
                 workers.append(&mut self.replica_rows(now));

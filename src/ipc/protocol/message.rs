@@ -236,6 +236,11 @@ pub enum Query {
         /// Its id in the cluster.
         id: String,
     },
+    /// The task that runs or ran here for another node, or for this very one, by its id in the cluster. Answered by [`Reply::Task`].
+    Import {
+        /// Its id in the cluster.
+        id: String,
+    },
     /// The engine that the head has joined, with all nodes and queues. Answered by [`Reply::Cluster`].
     Cluster,
     /// Explanation of why a task waits, what it is at, or why it ended as it did. Answered by [`Reply::Explanation`].
@@ -773,6 +778,15 @@ pub struct TaskReport {
 impl TaskReport {
     /// Enters the result, and what JSON cannot say of it.
     pub fn set_result(&mut self, result: Option<JsonText>) {
+    /// The queue that it is for, or has come from.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub queue: Option<String>,
+    /// Its id in the cluster, if it is of a queue.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cluster_task_id: Option<String>,
+    /// The node that runs it or ran it last, as spans name it, if it is of a queue and was submitted here. Its worker is that node's.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub node_id: Option<String>,
         self.result_loss = result.as_ref().and_then(JsonText::loss);
         self.result = result;
     }

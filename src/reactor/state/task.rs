@@ -1,7 +1,9 @@
+use std::borrow::Cow;
 use std::sync::Arc;
 
 use super::progress::{Event, Progress, Tally, TaskEnd};
 use crate::state::{actor::Part, needs::Needs, progress::Stage, target::TargetIndex};
+use tracer_core::ClusterTaskId;
 use tracer_core::task::{AttemptReport, Envelope, EnvelopeHead, ExtraOptions, Input, JobId, SpanLink, TaskId};
 use tracer_ipc::protocol::{self, Lease, Period};
 
@@ -53,6 +55,19 @@ pub(crate) struct Shown {
     pub name: Box<str>,
     /// All zero when the submission was not traced.
     pub trace_id: [u8; 16],
+    /// Set for a task of a queue.
+    pub of_queue: Option<Box<OfQueue>>,
+}
+
+/// The part that is shown of a task of a queue.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct OfQueue {
+    /// The queue.
+    pub queue: Box<str>,
+    /// Its id in the cluster, if it has come from there.
+    pub origin: Option<ClusterTaskId>,
+    /// The node that ran it; empty if none has, or if it has come from there.
+    pub node_id: Box<str>,
 }
 
 /// A task that the head has accepted. There may be very many, so what few have is behind a pointer, and what the envelope says is not said twice.
@@ -188,11 +203,35 @@ impl Task {
         }
     }
 
+    /// Returns what is shown of it as a task of a queue; none for others.
+    pub(crate) fn of_queue(&self) -> Option<Cow<'_, OfQueue>> {
+        if !self.is_shared && !self.is_import {
+            return None;
+        }
+        match &self.description {
+            Description::Shown(shown) => shown.as_ref()?.of_queue.as_deref().map(Cow::Borrowed),
+            Description::Envelope(envelope) => {
+                let Envelope { policy, origin, .. } = Envelope::decode(envelope).ok()?;
+                Some(Cow::Owned(OfQueue { queue: policy.queue.into(), origin, node_id: "".into() }))
+            }
+        }
+    }
+
+    /// Notes the node that ran a task of a queue, which has ended.
+    pub(crate) fn note_node(&mut self, node_id: &str) {
+        if let Description::Shown(Some(shown)) = &mut self.description
+            && let Some(of_queue) = &mut shown.of_queue
+        {
+            of_queue.node_id = node_id.into();
+        }
+    }
+
     /// Forgets the description, but for what is shown of it.
     pub fn forget_envelope(&mut self) {
-        let shown = self.shown();
-        let is_shown = shown != EnvelopeHead::default();
-        let shown = is_shown.then(|| Box::new(Shown { name: shown.name.into(), trace_id: shown.trace_id }));
+        let (shown, of_queue) = (self.shown(), self.of_queue());
+        let is_shown = shown != EnvelopeHead::default() || of_queue.is_some();
+        let of_queue = of_queue.map(|of_queue| Box::new(of_queue.into_owned()));
+        let shown = is_shown.then(|| Box::new(Shown { name: shown.name.into(), trace_id: shown.trace_id, of_queue }));
         self.description = Description::Shown(shown);
     }
 
