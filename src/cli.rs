@@ -154,6 +154,9 @@ struct AgentArgs {
     /// The number of the life of the last head of that place
     #[arg(long, requires = "place", default_value_t = 0)]
     last_life: u64,
+    /// The folder of the place is another one than that of its last head
+    #[arg(long, requires = "place")]
+    was_moved: bool,
     #[arg(long)]
     shared_commands: bool,
     /// Everything that the node has for tasks
@@ -172,7 +175,12 @@ impl AgentArgs {
         if let Some(access) = &self.try_out {
             let access = serde_json::from_str(access).map_err(|error| failed(error.into()))?;
             let node = self.place.zip(self.node_id.as_deref());
-            let node = node.map(|(place, node_id)| OwnNode { place, node_id, last_life: self.last_life });
+            let node = node.map(|(place, node_id)| OwnNode {
+                place,
+                node_id,
+                last_life: self.last_life,
+                was_moved: self.was_moved,
+            });
             let queues =
                 tracer_engine::interface::Queues { names: self.queues.clone(), shared_commands: self.shared_commands };
             let findings =

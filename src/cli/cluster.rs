@@ -105,7 +105,9 @@ pub(super) fn status_lines(cluster: &ClusterReport) -> [(&'static str, String); 
                 plain if plain == QueueBound::default() => String::new(),
                 bound => format!(" tasks of up to {bound},"),
             };
-            format!("{name}:{up_to} {waiting} waiting, {held} running, served by {}", served_by(queue))
+            let stuck =
+                queue.problem.as_ref().map(|problem| format!("; it stands still: {problem}")).unwrap_or_default();
+            format!("{name}:{up_to} {waiting} waiting, {held} running, served by {}{stuck}", served_by(queue))
         })
         .collect();
     let queues = if queues.is_empty() { "none".to_owned() } else { queues.join("\n") };
@@ -144,6 +146,7 @@ mod tests {
             resources: if name == "gpu" { [("gpu".into(), 1)].into() } else { [].into() },
             waiting_commands: 2,
             commands_run_by: Vec::new(),
+            problem: None,
         };
         ClusterReport {
             address: "nats://127.0.0.1".into(),

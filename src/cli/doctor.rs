@@ -11,7 +11,7 @@ use super::engine::AccessArgs;
 use super::{CommandError, CommandResult, FormatArgs, PlaceArgs, report};
 use crate::count::Count;
 use crate::exit;
-use crate::protocol::{EngineAccess, Query, Reply};
+use crate::protocol::{EngineAccess, EngineReport, Query, Reply};
 
 /// Find out what is wrong with an engine, and what mends it
 ///
@@ -61,8 +61,8 @@ impl RoleName {
 }
 
 pub(super) fn run(args: &Args) -> CommandResult {
-    let (access, role) = match args.access.access() {
-        Some(access) => (access, Role::Viewer),
+    let (access, role, of_head) = match args.access.access() {
+        Some(access) => (access, Role::Viewer, None),
         None => match of_head(&args.place)? {
             Some(joined) => joined,
             None => {
@@ -74,7 +74,7 @@ pub(super) fn run(args: &Args) -> CommandResult {
         },
     };
     let role = args.role.map_or(role, RoleName::role);
-    let (examination, findings) = match process::examine(&access, role, &args.monitor) {
+    let (examination, mut findings) = match process::examine(&access, role, &args.monitor) {
         Ok(mut examination) => {
             let findings = std::mem::take(&mut examination.findings);
             (Some(examination), findings)
@@ -82,6 +82,11 @@ pub(super) fn run(args: &Args) -> CommandResult {
         Err(AgentError::Engine(error)) => (None, vec![Finding::of_error(&error)]),
         Err(error) => return Err(CommandError::new(exit::FAILED, error)),
     };
+    // What it says is the reason, where it cannot be reached from here either.
+    if examination.is_some() {
+        findings.extend(of_head);
+        findings.sort_by_key(|finding| std::cmp::Reverse(finding.severity));
+    }
     let rows: Vec<_> = findings
         .iter()
         .map(|Finding { severity, code, text, hint }| {
@@ -102,18 +107,20 @@ pub(super) fn run(args: &Args) -> CommandResult {
     Ok(exit_code(&findings))
 }
 
-/// Returns the engine that the head has joined, and the role in which it has; none for a head that is alone.
-fn of_head(place: &PlaceArgs) -> Result<Option<(EngineAccess, Role)>, CommandError> {
+/// Returns the engine that the head has joined, the role in which it has, and what is wrong if it does not reach it; none for a head that is alone.
+fn of_head(place: &PlaceArgs) -> Result<Option<(EngineAccess, Role, Option<Finding>)>, CommandError> {
     let Reply::Status(status) = ask(place, &Query::Status)? else { return Err(unexpected_reply()) };
     Ok(status.engine.map(|engine| {
         let role = if engine.queues.is_empty() { Role::Submitter } else { Role::Node };
+        let is_told = !engine.is_reachable && engine.text != EngineReport::NOT_YET;
+        let finding = is_told.then(|| Finding::of_head(&engine.text));
         let access = EngineAccess {
             address: engine.address,
             credentials: engine.credentials,
             authority: engine.authority,
             is_insecure: engine.is_insecure,
         };
-        (access, role)
+        (access, role, finding)
     }))
 }
 

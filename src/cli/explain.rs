@@ -114,7 +114,9 @@ fn ask_engine(
     if let Some(found) = cluster.queues.into_iter().find(|found| found.name == *queue) {
         let (is_command, queue, nodes, waiting, address) =
             (*is_command, found.name, found.served_by, found.waiting, cluster.address);
-        let reason = if nodes.is_empty() {
+        let reason = if let Some(problem) = found.problem {
+            Reason::StuckQueue { queue, problem, address }
+        } else if nodes.is_empty() {
             Reason::UnservedQueue { queue, address }
         } else if is_command && found.commands_run_by.is_empty() {
             Reason::NoCommandsTaken { queue, nodes, address }

@@ -443,8 +443,8 @@ fn check_span_file_size() -> Result<(), CommandError> {
     }
 }
 
-/// Tries an engine out in a process of its own, so that this one, which may become the head, has no runtime. Warns of what is not as it should be, and returns
-/// it. `has` is all that there is for tasks.
+/// Tries an engine out in a process of its own, so that this one, which may become the head, has no runtime. Warns of what is not as it should be, which may be
+/// that the engine is away, and returns it. `has` is all that there is for tasks.
 fn try_engine(engine: &config::Engine, place: &Path, has: &QueueBound) -> Result<Vec<String>, CommandError> {
     let queues = engine.queues.iter().map(|(queue, _)| queue.as_str());
     let access = serde_json::to_string(&engine.access).map_err(io::Error::other)?;
@@ -454,6 +454,9 @@ fn try_engine(engine: &config::Engine, place: &Path, has: &QueueBound) -> Result
         let node_id = place_file::node_id(&server::host_name(), id);
         let last_life = place_file::last_life(place).unwrap_or_default().to_string();
         command.args(["--place", &id.to_string(), "--node-id", &node_id, "--last-life", &last_life]);
+        if place_file::was_moved(place) {
+            command.arg("--was-moved");
+        }
     }
     if engine.shared_commands {
         command.arg("--shared-commands");

@@ -242,12 +242,28 @@ impl fmt::Display for EngineError {
                 "the stream `{stream}` in the engine was not made by tracer, or by a version before its first release\n\
                  (hint: delete it if nobody needs it; or give tracer an account of its own in the server's configuration)"
             ),
+            EngineError::Asset { name, reason } if reason.contains("insufficient") => write!(
+                f,
+                "`{name}` cannot be made in the engine: {reason}\n\
+                 (hint: a queue reserves 1 GiB of the server's disk for each of its parts, of which there are two, and a third one for commands: give it more with `max_file` in `jetstream` of its configuration)"
+            ),
             EngineError::Asset { name, reason } => write!(f, "`{name}` cannot be made in the engine: {reason}"),
         }
     }
 }
 
 impl std::error::Error for EngineError {}
+
+impl EngineError {
+    /// Returns whether the engine may be there later, without anything being changed about the way to it.
+    pub fn is_away(&self) -> bool {
+        match self {
+            EngineError::Connect { .. } | EngineError::Answer { .. } => true,
+            EngineError::Asset { reason, .. } => reason.contains("timed out"),
+            _ => false,
+        }
+    }
+}
 
 /// True for a permission that whoever makes streams needs.
 fn is_of_making(missing: &str) -> bool {

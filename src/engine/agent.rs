@@ -49,9 +49,10 @@ mod run_times;
 mod superseded;
 mod todo;
 mod trust;
+mod unanswered;
 
 pub(crate) use bundles::BUNDLE_WAIT_NS;
-use bundles::{BundleChange, HeldBundle, SharedBundle};
+use bundles::{BundleChange, HeldBundle, OUTCOMES_BYTES, SharedBundle};
 use cancels::Cancel;
 use cut_off::Hearing;
 use demands::Demands;
@@ -266,6 +267,8 @@ pub enum Effect {
 pub enum ToHead {
     /// The engine has this task, or the bundle that begins with it: it is accepted.
     Stored(TaskId),
+    /// The engine was asked to store this task, or the bundle that begins with it, and has not answered for as long as a submission waits.
+    Unanswered(TaskId),
     /// The engine does not have this task, or the bundle that begins with it, and never will.
     NotStored(TaskId, NotStored),
     /// A task of this head has ended.
@@ -398,6 +401,10 @@ pub struct Agent {
     /// Bundles whose messages this node has, by their first tasks. Their tasks are held too.
     bundles: BTreeMap<ClusterTaskId, HeldBundle>,
     bundle_changes: BTreeMap<ClusterTaskId, BundleChange>,
+    /// The most bytes of outcomes in the record of a bundle, as far as the engine takes them.
+    outcomes_bytes: usize,
+    /// Time at which a submission is to be answered that the engine has not answered, in nanoseconds of the monotonic clock; the highest if there is none.
+    unanswered_ns: u64,
     /// True if the next tick is to come soon, and was not said to: a bundle or a short task has come, of which it is to be seen whether it is as short as was
     /// measured, or a holder is about to count as silent.
     is_due_soon: bool,
@@ -459,6 +466,8 @@ impl Agent {
             shared_bundles: BTreeMap::new(),
             bundles: BTreeMap::new(),
             bundle_changes: BTreeMap::new(),
+            outcomes_bytes: OUTCOMES_BYTES,
+            unanswered_ns: u64::MAX,
             is_due_soon: false,
             is_full_of_singles: false,
             giving: BTreeMap::new(),
@@ -580,7 +589,7 @@ impl Agent {
     pub fn on_tick(&mut self, now_ns: u64) -> u64 {
         self.end_if_cut_off(now_ns);
         let next_ns = self.go_on(now_ns);
-        let others = [self.go_on_cancelling(now_ns), self.go_on_asking(now_ns)];
+        let others = [self.go_on_cancelling(now_ns), self.go_on_asking(now_ns), self.go_on_unanswered(now_ns)];
         let next_ns = others.into_iter().flatten().fold(next_ns, u64::min);
         self.hearing.lapse_ns().map_or(next_ns, |lapse_ns| next_ns.min(lapse_ns))
     }
@@ -597,7 +606,7 @@ impl Agent {
             let limit_ns = self.settings.engine_wait_ns;
             let is_over = |share: &Share| {
                 let waited_ns = now_ns.saturating_sub(since_ns.max(share.since_ns));
-                share.bundle.is_none() && !share.is_sent && waited_ns >= limit_ns
+                share.bundle.is_none() && !share.is_sent && !share.is_unanswered && waited_ns >= limit_ns
             };
             let over: Vec<_> = self.shares.iter().filter(|(_, share)| is_over(share)).map(|(task, _)| task).collect();
             for task in over {

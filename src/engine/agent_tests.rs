@@ -668,6 +668,8 @@ impl World {
                 }
             }
             ToHead::Log(line) => assert!(line.contains("another node has taken it over"), "{line}"),
+            // Its submitter is answered; nothing else changes.
+            ToHead::Unanswered(_) => {}
         }
     }
 

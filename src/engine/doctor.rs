@@ -77,8 +77,25 @@ impl Finding {
             EngineError::NoQueue { .. } => "no_queue",
             EngineError::Asset { .. } => "stream",
         };
+        Finding::of_text(code, error)
+    }
+
+    /// Returns the finding for a head that does not reach the engine, which can be asked all the same; the text is what the head says.
+    pub fn of_head(text: &str) -> Finding {
+        Finding::of_text("not_heard", &format!("the head of this place cannot use it: {text}"))
+    }
+
+    /// Returns the finding for an engine that is away while a head starts.
+    pub fn of_absence(error: &EngineError) -> Finding {
+        let Finding { text, hint, .. } = Finding::of_error(error);
+        let text = format!("{text}; the head starts without it: tasks of queues wait or are refused until it is there");
+        Finding::new(Severity::Warning, "away", text, hint)
+    }
+
+    fn of_text(code: &'static str, error: &dyn std::fmt::Display) -> Finding {
         let said = error.to_string();
-        let (text, hint) = said.split_once("\n(hint: ").unwrap_or((&said, ""));
+        let no_hint = "see `agent.log` in the logs of the head, and the log of nats-server";
+        let (text, hint) = said.split_once("\n(hint: ").unwrap_or((&said, no_hint));
         Finding::new(Severity::Error, code, text.into(), hint.strip_suffix(')').unwrap_or(hint))
     }
 }
@@ -138,6 +155,7 @@ pub fn examine(access: &EngineAccess, survey: &Survey, seen: &Seen) -> Vec<Findi
             "start those that do not run, and see in their logs whether they have found each other",
         ));
     }
+    findings.extend(of_streams(survey));
     for stream in &survey.streams {
         let (stream, found, own) = (stream.name.clone(), stream.cluster_version, seen.cluster_version);
         if found != Some(own) {
@@ -150,6 +168,48 @@ pub fn examine(access: &EngineAccess, survey: &Survey, seen: &Seen) -> Vec<Findi
     findings.extend(modules::of_modules(survey));
     findings.sort_by_key(|finding| std::cmp::Reverse(finding.severity));
     findings
+}
+
+/// Returns what is gone, and which servers are away.
+fn of_streams(survey: &Survey) -> Vec<Finding> {
+    let address = &survey.server.address;
+    let mut findings = Vec::new();
+    for name in &survey.missing {
+        findings.push(Finding::new(
+            Severity::Error,
+            "no_stream",
+            format!("the stream `{name}` is gone"),
+            format!("`tracer engine init --address {address}` makes it; so does a node that may, when it starts"),
+        ));
+    }
+    for queue in survey.queues() {
+        let Some(problem) = queue.problem else { continue };
+        findings.push(Finding::new(
+            Severity::Error,
+            "stuck_queue",
+            format!("the queue `{}` stands still: {problem}", queue.name),
+            queue_hint(address, &queue.name),
+        ));
+    }
+    let servers: BTreeSet<&String> = survey.streams.iter().flat_map(|stream| &stream.away).collect();
+    for server in servers {
+        let copies = survey.streams.iter().filter(|stream| stream.away.contains(server)).count();
+        findings.push(Finding::new(
+            Severity::Warning,
+            "server_away",
+            format!("the server `{server}` is away: {} lack its copy", Count(copies, "stream")),
+            "start it again, and see in its log why it ended; if another one dies too, queues stand still",
+        ));
+    }
+    findings
+}
+
+/// Returns what has a queue go on that stands still.
+pub fn queue_hint(address: &str, queue: &str) -> String {
+    format!(
+        "`tracer engine init --address {address} --queue {queue}` makes what is missing, and nodes that may do so by themselves within half a minute; \
+         a stream that is no work queue has to be deleted before"
+    )
 }
 
 /// True if the engine is not one server beside the only machine that uses it: what is on one machine ends with it, whatever is done.
@@ -398,6 +458,7 @@ mod tests {
             beats: vec![beat(1, "host-a", NOW_NS, &["default"])],
             unread_beats: 0,
             unanswered: Vec::new(),
+            missing: Vec::new(),
             now_ns: NOW_NS,
         }
     }
@@ -491,6 +552,18 @@ mod tests {
         assert_eq!(of(&knows_it, &seen()), ["too_small"], "and after");
         assert_eq!(of(&|survey| survey.unread_beats = 1, &seen()), ["other_version"]);
         assert_eq!(of(&|survey| survey.unanswered.push("Q".into()), &seen()), ["unanswered"]);
+        assert_eq!(of(&|survey| survey.missing.push("KEY".into()), &seen()), ["no_stream"]);
+        let broken = |is_no_work_queue, lacks_consumer| {
+            move |survey: &mut Survey| {
+                let queue = StreamSeen { is_no_work_queue, lacks_consumer, ..queue("default", 0, 0) };
+                survey.streams.push(with(queue));
+            }
+        };
+        assert_eq!(of(&broken(true, false), &seen()), ["stuck_queue"]);
+        assert_eq!(of(&broken(false, true), &seen()), ["stuck_queue"]);
+        assert_eq!(of(&broken(false, false), &seen()), [""; 0]);
+        let away = |survey: &mut Survey| survey.streams[0].away.push("tracer-2".into());
+        assert_eq!(of(&away, &seen()), ["server_away"]);
         assert_eq!(of(&|survey| survey.server.max_payload = 65_536, &seen()), ["max_payload"]);
         assert_eq!(of(&|survey| survey.streams[0].cluster_version = Some(2), &seen()), ["cluster_version"]);
         assert_eq!(of(&|survey| survey.streams[0].cluster_version = None, &seen()), ["cluster_version"]);

@@ -303,6 +303,8 @@ pub enum Answer {
     Record(Option<Entry>),
     /// The revision of the new record; none if another one was there.
     Swapped(Option<u64>),
+    /// Reason why the new record is more than the engine takes, with what mends it.
+    TooLarge(String),
     /// The heartbeats of the node that was asked for, and of this one.
     Heartbeats {
         /// Of the other one, if it has any.

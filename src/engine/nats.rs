@@ -39,6 +39,8 @@ use tokio::sync::{Mutex, OwnedSemaphorePermit, Semaphore};
 use tokio::task::JoinHandle;
 use tracer_core::causes::with_causes;
 use tracer_core::clock::now_unix_nano;
+use tracer_core::count::Size;
+use tracer_core::lock::lock;
 use tracer_core::queue::QueueBound;
 use tracer_core::task::TaskId;
 use tracer_core::{ClusterTaskId, PlaceId};
@@ -51,6 +53,7 @@ use crate::clock::ClockOffset;
 use crate::doctor::{self, Finding};
 use crate::interface::{Answer, Dead, Delivery, Entry, Handle, InQueue, PutError, Queues, RecordKey, Request, Tier};
 use crate::message::{BundleMessage, Heartbeat, Told};
+use crate::process::KEEP;
 use crate::signed::{self, Address, Signer, Unusable};
 use crate::survey::Survey;
 use copies::Copies;
@@ -98,8 +101,12 @@ const LEADER_ANSWERS: Duration = Duration::from_secs(2);
 const LEADER_QUESTIONS: usize = 5;
 /// Refusal of a message that is delivered again after a second.
 const GIVE_BACK_LATER: &str = "-NAK {\"delay\": 1000000000}";
+/// The most bytes of the headers of a message.
+const HEADERS_BYTES: usize = 512;
 /// Pause before an engine that is there and not ready is tried again.
 const AGAIN: Duration = Duration::from_secs(2);
+/// Interval at which a heartbeat of a copied place is looked for.
+const LOOK_FOR_COPY: Duration = Duration::from_millis(250);
 /// The cluster, which keeps several apart in one account.
 const CLUSTER: &str = "default";
 /// Version of all that is kept in the engine. Nodes of another one do not join.
@@ -148,6 +155,10 @@ pub(crate) enum FromEngine {
     Clock(ClockOffset),
     /// The answer to a question for the cluster, under its number.
     Surveyed(u64, Result<Survey, String>),
+    /// A copy of this place has begun, and yields; what people are told of it.
+    Copied(String),
+    /// Something that was gone is there again, for the log.
+    Mended(String),
     /// Start of a time in which the engine can be reached, with its name and version.
     Reachable(String),
     /// Start of a time in which the engine cannot be reached, with the reason.
@@ -246,6 +257,8 @@ pub(crate) struct Nats {
     is_copied: AtomicBool,
     /// Highest sequence of the records that was told.
     highest_told: AtomicU64,
+    /// Time at which a heartbeat was acknowledged last.
+    heard_at: std::sync::Mutex<Instant>,
     measuring: clock::Measuring,
     /// Folder of the values of this place.
     values: PathBuf,
@@ -296,13 +309,14 @@ impl Nats {
         let told_of = violations.clone();
         let (turns, wanted_turns) = tokio::sync::mpsc::unbounded_channel();
         tokio::spawn(async move {
-            let mut is_told = String::new();
-            let mut set_up: Option<JoinHandle<()>> = None;
+            let is_told = Arc::new(std::sync::Mutex::new(String::new()));
+            let (mut set_up, mut finding): (Option<JoinHandle<()>>, Option<JoinHandle<()>>) = (None, None);
             while let Some(event) = states.recv().await {
                 match event {
                     Event::Connected => {
                         counted.fetch_add(1, Ordering::Relaxed);
-                        is_told.clear();
+                        finding.take().into_iter().for_each(|finding| finding.abort());
+                        lock(&is_told).clear();
                         let of_set_up = (made.clone(), queues.clone(), access.address.clone());
                         let told = (made_events.clone(), turns.clone());
                         let work = set_up_and_watch(of_set_up, place, told_of.clone(), told);
@@ -314,13 +328,12 @@ impl Nats {
                             made_events.send(FromEngine::Unreachable(format!("the connection to `{address}` is lost")));
                     }
                     Event::ServerError(ServerError::Other(said)) => drop(violated.send(said)),
-                    // The client goes on trying, whatever the reason is; it is told once.
-                    Event::ClientError(ClientError::Other(said)) => {
-                        let why = access::not_connected(&access, &said).to_string();
-                        if set_up.is_none() && is_told != why {
-                            is_told.clone_from(&why);
-                            let _ = made_events.send(FromEngine::Unreachable(why));
-                        }
+                    // The client goes on trying, whatever the reason is, and does not say all of it: another connection does. It is told once.
+                    Event::ClientError(ClientError::Other(_))
+                        if set_up.is_none() && finding.as_ref().is_none_or(JoinHandle::is_finished) =>
+                    {
+                        let (access, is_told, events) = (access.clone(), Arc::clone(&is_told), made_events.clone());
+                        finding = Some(tokio::spawn(find_reason(access, is_told, events)));
                     }
                     _ => {}
                 }
@@ -345,6 +358,7 @@ impl Nats {
             copied_by: std::sync::Mutex::default(),
             is_copied: AtomicBool::new(false),
             highest_told: AtomicU64::new(0),
+            heard_at: std::sync::Mutex::new(Instant::now()),
             measuring: clock::Measuring::new(place),
             values,
             copies: Semaphore::new(values::COPIES),
@@ -401,6 +415,7 @@ impl Nats {
                 if let Ok(bounds) = Box::pin(bounds::read_all(&self.context, &self.queues.names)).await {
                     let _ = self.events.send(FromEngine::Bounds(bounds));
                 }
+                Box::pin(self.mend_queues()).await;
                 None
             }
             Request::StopPulling => {
@@ -450,12 +465,57 @@ impl Nats {
         None
     }
 
+    /// Makes again what is gone of the queues that it serves, if it may.
+    async fn mend_queues(&self) {
+        let version = self.client.server_info().version;
+        for (queue, tier) in self.queues.parts() {
+            let name = queue_stream(queue, tier);
+            let is_gone = match self.context.get_stream(&name).await {
+                Err(error) => is_not_there(&error),
+                Ok(_) => {
+                    let consumer = survey::consumer_if_there(&self.context, &name, &self.address, &version).await;
+                    matches!(consumer, Ok(None))
+                }
+            };
+            if !is_gone {
+                continue;
+            }
+            let queues = Queues { names: vec![queue.to_owned()], shared_commands: self.queues.shared_commands };
+            let work = make_assets(&self.client, &self.context, &queues, &self.address, None);
+            let made = Box::pin(unless_violated(work, self.violations.clone(), &self.address)).await;
+            let text = match made {
+                Ok(_) => format!(
+                    "the queue `{queue}` lacked its stream `{name}` or the consumer of that, which is made again"
+                ),
+                Err(error) => format!(
+                    "the queue `{queue}` lacks its stream `{name}` or the consumer of that, and it cannot be made again: {error}"
+                ),
+            };
+            let _ = self.events.send(FromEngine::Mended(text));
+        }
+    }
+
+    /// Returns why a message of so many bytes cannot be sent, if so.
+    fn refuses_size(&self, what: &str, bytes: usize) -> Option<String> {
+        let limit = self.client.server_info().max_payload;
+        (bytes + HEADERS_BYTES > limit).then(|| {
+            format!(
+                "{what} takes {}, but the engine takes messages of at most {}\n(hint: a larger `max_payload` in the configuration of nats-server; 1 MB is its default)",
+                Size(bytes as u64),
+                Size(limit as u64)
+            )
+        })
+    }
+
     async fn put(&self, (queue, tier): (&str, Tier), id: ClusterTaskId, message: Vec<u8>, is_overdue: bool) -> Answer {
         let delivered = self.delivered_before(&queue_stream(queue, tier)).await;
         let message = match &self.signer {
             None => message,
             Some(signer) => signer.sign(Address { cluster: CLUSTER, queue, id }, &message),
         };
+        if let Some(why) = self.refuses_size("its message", message.len()) {
+            return Answer::Put(Err(PutError::Refused(why)));
+        }
         let mut publication = PublishMessage::build().payload(message.into()).expected_last_subject_sequence(0);
         if let Some(offset_ns) = self.own_offset_ns().await {
             publication = publication.header(clock::HEADER, offset_ns.to_string());
@@ -499,6 +559,9 @@ impl Nats {
     }
 
     async fn swap(&self, subject: String, revision: Option<u64>, record: Vec<u8>) -> Answer {
+        if let Some(why) = self.refuses_size("its record", record.len()) {
+            return Answer::TooLarge(why);
+        }
         let publication =
             PublishMessage::build().payload(record.into()).expected_last_subject_sequence(revision.unwrap_or(0));
         let told = self.told_sequence();
@@ -711,6 +774,21 @@ fn put_error(error: &PublishError) -> Option<PutError> {
             }
         }
     }
+}
+
+/// Finds out why no connection can be had, and tells it unless it was told.
+async fn find_reason(
+    access: EngineAccess,
+    is_told: Arc<std::sync::Mutex<String>>,
+    events: UnboundedSender<FromEngine>,
+) {
+    if let Err(error) = Connected::to(&access).await {
+        let why = error.to_string();
+        if std::mem::replace(&mut *lock(&is_told), why.clone()) != why {
+            let _ = events.send(FromEngine::Unreachable(why));
+        }
+    }
+    tokio::time::sleep(AGAIN).await;
 }
 
 /// Sets up what a connection needs that has just been made, until that works; says that the engine can be reached; and watches the records of this place's
@@ -988,10 +1066,25 @@ pub struct OwnNode<'a> {
     pub node_id: &'a str,
     /// The number of the life of the last head in this place.
     pub last_life: u64,
+    /// True if the folder of the place is another one than that of its last head: it may be a copy.
+    pub was_moved: bool,
 }
 
 /// Tries an engine out, as `tracer start` does before it says that it has started: connects, and makes what is missing. Returns what is not as it should be.
 pub(crate) async fn try_out(
+    access: &EngineAccess,
+    queues: &Queues,
+    node: Option<OwnNode<'_>>,
+    has: &QueueBound,
+) -> Result<Vec<Finding>, EngineError> {
+    match try_out_reached(access, queues, node, has).await {
+        // The head goes on trying, and what is of no queue needs none.
+        Err(error) if error.is_away() => Ok(vec![Finding::of_absence(&error)]),
+        tried => tried,
+    }
+}
+
+async fn try_out_reached(
     access: &EngineAccess,
     queues: &Queues,
     node: Option<OwnNode<'_>>,
@@ -1012,11 +1105,14 @@ pub(crate) async fn try_out(
     let Ok(survey) = connected.unless_violated(survey::survey(client, context, address)).await else {
         return Ok(Vec::new());
     };
-    if let Some(OwnNode { place, node_id, last_life }) = node
-        && let Some(copy) = survey.other_of_place(place, node_id, last_life)
-    {
-        let (node_id, place) = (copy.heartbeat.node_id.clone(), place.to_string());
-        return Err(EngineError::PlaceTaken { address: address.clone(), node_id, place });
+    if let Some(OwnNode { place, node_id, last_life, was_moved }) = node {
+        let mut taken_by = survey.other_of_place(place, node_id, last_life).map(|beat| beat.heartbeat.node_id.clone());
+        if taken_by.is_none() && was_moved && survey.living().any(|beat| beat.place == place) {
+            taken_by = is_still_heard(context, place).await.then(|| node_id.to_owned());
+        }
+        if let Some(node_id) = taken_by {
+            return Err(EngineError::PlaceTaken { address: address.clone(), node_id, place: place.to_string() });
+        }
     }
     match node.and_then(|node| survey.other_of_name(node.place, node.node_id)) {
         Some(other) => {
@@ -1025,6 +1121,20 @@ pub(crate) async fn try_out(
         }
         None => Ok(doctor::of_servers(&survey)),
     }
+}
+
+/// Returns whether the node of a place goes on writing heartbeats.
+async fn is_still_heard(context: &Context, place: PlaceId) -> bool {
+    let (first, until) = (last(context, record_stream(), node_subject(place)).await, Instant::now() + 2 * KEEP);
+    let revision = |entry: Result<Option<Entry>, ()>| entry.ok().flatten().map(|entry| entry.revision);
+    let first = revision(first);
+    while Instant::now() < until {
+        tokio::time::sleep(LOOK_FOR_COPY).await;
+        if revision(last(context, record_stream(), node_subject(place)).await) > first {
+            return true;
+        }
+    }
+    false
 }
 
 /// Makes the streams of a cluster and of these queues, each with so many copies: three where there are several servers unless said.

@@ -263,6 +263,7 @@ impl Out {
     fn put(&mut self, told: ToHead, clocks: &Clocks) {
         let message = match told {
             ToHead::Stored(task) => FromAgent::Stored(task),
+            ToHead::Unanswered(task) => FromAgent::Unanswered(task),
             ToHead::NotStored(task, why) => FromAgent::NotStored(task, self.refusal(why)),
             ToHead::Ended(task, End::Outcome { outcome, .. }) => FromAgent::Ended(task, outcome.into()),
             ToHead::EndedTogether(ended) => {
@@ -547,6 +548,8 @@ fn on_engine(agent: &mut Agent, modules: &mut Modules, (out, nats): (&mut Out, &
             out.put_message(&FromAgent::LostWrites { told, now });
             agent.on_lost_writes();
         }
+        FromEngine::Copied(text) => out.put_message(&FromAgent::Copied(text)),
+        FromEngine::Mended(text) => out.put_message(&FromAgent::Log(text)),
         FromEngine::Clock(clock) => agent.on_clock(clock),
         FromEngine::Heard(sent) => {
             let age_ns = u64::try_from(sent.elapsed().as_nanos()).unwrap_or(u64::MAX);

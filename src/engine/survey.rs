@@ -21,6 +21,8 @@ pub struct Survey {
     pub streams: Vec<StreamSeen>,
     /// Names of streams whose servers do not answer.
     pub unanswered: Vec<String>,
+    /// Names of streams that every cluster has, and this one has not.
+    pub missing: Vec<String>,
     /// Heartbeats of the nodes.
     pub beats: Vec<Beat>,
     /// Number of heartbeats that cannot be read here.
@@ -67,6 +69,24 @@ pub struct StreamSeen {
     pub max_bytes: Option<u64>,
     /// Number of messages of a queue that were delivered and not acknowledged: nodes have them, or had them and gave them back.
     pub held: u64,
+    /// True for the part of a queue that keeps messages otherwise than a queue does.
+    pub is_no_work_queue: bool,
+    /// True for the part of a queue without the consumer that hands out its messages.
+    pub lacks_consumer: bool,
+    /// Names of the servers that have a copy and are not heard by the one that leads the stream.
+    pub away: Vec<String>,
+}
+
+impl StreamSeen {
+    /// Returns why nobody is given what a part of a queue has, if so, as a clause.
+    fn problem(&self) -> Option<String> {
+        let name = &self.name;
+        if self.is_no_work_queue {
+            return Some(format!("its stream `{name}` is not a work queue: somebody has made it otherwise"));
+        }
+        self.lacks_consumer
+            .then(|| format!("the consumer `w` of its stream `{name}` is gone, so nobody gets its tasks"))
+    }
 }
 
 /// The last heartbeat of a node.
@@ -130,7 +150,9 @@ impl Survey {
                 resources: BTreeMap::new(),
                 waiting_commands: 0,
                 commands_run_by: Vec::new(),
+                problem: None,
             });
+            queue.problem = queue.problem.take().or_else(|| stream.problem());
             // Whatever was given back stays among what is held until it is delivered again.
             let held = stream.held.min(slots.get(name.as_str()).copied().unwrap_or(0));
             let waiting = stream.messages.saturating_sub(held);
@@ -143,6 +165,16 @@ impl Survey {
             queue.bytes += stream.bytes;
             queue.max_bytes = stream.max_bytes.map(|bytes| bytes + queue.max_bytes.unwrap_or(0));
             queue.replicas = queue.replicas.min(stream.replicas);
+        }
+        // A part of a queue that does not answer is somewhere.
+        let is_answered = self.unanswered.is_empty();
+        for name in self.living().flat_map(|beat| &beat.heartbeat.queues).filter(|_| is_answered) {
+            queues.entry(name).or_insert_with(|| QueueReport {
+                name: name.clone(),
+                num_cpus: 1,
+                problem: Some("its stream is gone: nothing can be put into it, and nobody gets its tasks".into()),
+                ..QueueReport::default()
+            });
         }
         for beat in self.living() {
             for name in &beat.heartbeat.queues {
@@ -250,6 +282,7 @@ pub(crate) mod tests {
             ],
             unread_beats: 1,
             unanswered: vec!["c".into()],
+            missing: Vec::new(),
             now_ns,
         };
         let report = survey.report();
@@ -263,6 +296,10 @@ pub(crate) mod tests {
         assert_eq!((report.queues[0].max_bytes, report.queues[1].served_by.len()), (Some(20_000), 0));
         assert_eq!((report.replicas, report.unread_nodes, &*report.version), (3, 1, "2.9.10"));
         assert_eq!(report.unanswered, ["c"]);
+        // Nobody says any more that a queue may be where nobody answers.
+        let queues = Survey { unanswered: Vec::new(), ..survey }.queues();
+        let stuck = queues.iter().filter(|queue| queue.problem.is_some()).map(|queue| &*queue.name);
+        assert_eq!(stuck.collect::<Vec<_>>(), ["gone"]);
     }
 
     #[test]
@@ -274,6 +311,7 @@ pub(crate) mod tests {
             beats: vec![beat(1, "a", now_ns, &[]), beat(2, "b", now_ns - SILENT_NS, &[])],
             unread_beats: 0,
             unanswered: Vec::new(),
+            missing: Vec::new(),
             now_ns,
         };
         let is_other = |place, node_id, life| survey.other_of_place(PlaceId(place), node_id, life).is_some();

@@ -299,6 +299,8 @@
 //!   there is no answer. A task that travels in a bundle nobody has begun is ended only by the node that submitted it. Kept by
 //!   `shared_cancelling::a_task_that_waits_and_one_that_runs_are_ended_from_a_node_that_has_nothing_to_do_with_them` and
 //!   `shared_cancelling::a_task_whose_own_node_is_gone_is_ended_by_its_record_and_that_node_sees_it_when_it_is_back`.
+//! - Where a cancel of a running task was acknowledged, no node begins another attempt, also if both the node that submitted it and the one that runs it are lost: kept by
+//!   `shared_cancelling::a_running_task_that_was_cancelled_is_not_begun_again_although_its_own_node_and_the_one_that_ran_it_are_lost`.
 //!
 //! **Jobs take turns.** A driver with one task does not wait for all the tasks of another; within a job the first submitted begins first.
 //!
@@ -416,6 +418,17 @@
 //!   `shared_spans::an_outcome_that_its_origin_has_heard_of_has_its_spans_whatever_dies_where_it_ran`,
 //!   `draining::a_node_that_is_told_to_stop_takes_nothing_new_finishes_what_runs_and_gives_the_rest_back`,
 //!   `draining::a_node_that_gets_sigterm_takes_nothing_new_finishes_what_runs_and_gives_the_rest_back` and the tests of the agent over a simulated engine.
+//!
+//! **Whoever shares an engine hears of what stands still, and is not kept waiting for it.** A queue whose stream or consumer is gone, a server that is away, an engine
+//! that stores nothing any more and a certificate that is not accepted are told within half a minute, with what mends them. What a node may mend it does.
+//!
+//! - A submission is answered within `--engine-wait`. If the engine was asked and has not answered, it is accepted by the head's journal alone, and goes into its queue later.
+//! - A head starts without its engine, and runs what is its own.
+//! - Kept by `stuck_engines::a_queue_that_nobody_is_given_tasks_of_is_told_by_name_and_made_again_by_a_node_that_may`,
+//!   `stuck_engines::servers_that_are_away_are_told_and_so_is_that_nothing_is_stored_any_more`,
+//!   `stuck_engines::a_submission_to_an_engine_that_takes_connections_and_answers_nothing_is_accepted_in_time_and_runs_later`,
+//!   `stuck_engines::a_head_starts_without_its_engine_which_delays_nothing_of_its_own_and_joins_it_when_it_is_there` and
+//!   `engine_access::a_certificate_that_is_not_accepted_any_more_is_told_while_a_head_runs`.
 //!
 //! **With `--on-partition stop` a task of a queue runs on one node at a time.** A node that the engine has not heard for as long as claims last, 10 s of its monotonic clock, ends what it runs of queues as `tracer cancel` does. Nobody
 //! takes it over before the engine has heard nothing for 10 s more. What is of no queue is not touched.

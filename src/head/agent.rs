@@ -33,6 +33,9 @@ const SETTLE_LIMIT: Duration = Duration::from_secs(3);
 /// Time within which it must end when it is asked to; it has nothing to do then.
 const END_LIMIT: Duration = Duration::from_millis(500);
 
+/// Time for which it is said that this place was copied, after the copy was seen last.
+const COPY_TOLD: Duration = Duration::from_secs(30);
+
 /// A question that the agent answers.
 #[derive(Clone, Copy)]
 enum Question {
@@ -75,6 +78,8 @@ pub(super) struct AgentLink {
     ended_on_partition: u64,
     /// While it does not: how many of those that were, and after what time.
     cut_off: Option<(u32, Duration)>,
+    /// Warning of a copy of this place, with the time at which it was told last.
+    copied: Option<(String, Instant)>,
     /// Number of times that the engine has lost writes under this head, and the last one, for people.
     lost_writes: (u64, String),
     pub(super) digests: ModuleDigests,
@@ -123,7 +128,7 @@ impl AgentLink {
             connection: None,
             outbox: Vec::new(),
             told_free: None,
-            state: (false, "it was not reached yet".into()),
+            state: (false, EngineReport::NOT_YET.into()),
             start_at: Some(Instant::now()),
             restarts: 0,
             last_end: None,
@@ -135,6 +140,7 @@ impl AgentLink {
             put_aside: PutAside::default(),
             ended_on_partition: 0,
             cut_off: None,
+            copied: None,
             lost_writes: (0, String::new()),
             digests: ModuleDigests::default(),
         }
@@ -265,7 +271,9 @@ impl AgentLink {
         let cut_off = self.cut_off.map(|cut_off| cut_off_line(&self.engine.access.address, cut_off));
         let (times, lost) = &self.lost_writes;
         let lost = (*times > 0).then(|| lost.clone());
-        end.into_iter().chain(engine).chain(cut_off).chain(lost).chain(put_aside)
+        let copied = self.copied.as_ref().filter(|(_, told)| told.elapsed() < COPY_TOLD);
+        let copied = copied.map(|(text, _)| text.clone());
+        end.into_iter().chain(engine).chain(copied).chain(cut_off).chain(lost).chain(put_aside)
     }
 
     /// Ends it once nothing is left to be settled. True when it has ended.
@@ -485,6 +493,15 @@ impl HeadIo {
         };
         if is_first {
             self.log(line);
+        }
+    }
+
+    /// Notes that a copy of this head's place has begun, and yields.
+    pub(super) fn on_copied(&mut self, text: String) {
+        let Some(agent) = &mut self.agent else { return };
+        let is_known = agent.copied.replace((text.clone(), Instant::now())).is_some_and(|(known, _)| known == text);
+        if !is_known {
+            self.log(text);
         }
     }
 

@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::io;
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
 use rustix::rand::{GetRandomFlags, getrandom};
@@ -20,6 +21,18 @@ pub fn id(place: &Path) -> Option<PlaceId> {
 /// Returns the number of the life of the last head of a place that has joined an engine, if one has.
 pub fn last_life(place: &Path) -> Option<u64> {
     parse(&fs::read_to_string(place.join(FILE)).ok()?).map(|(_, life)| life)
+}
+
+/// Returns whether the folder of a place is another one than that in which its last head has begun a life: it was copied or moved, or is on another disk. Not
+/// known of one that an older version has written.
+pub fn was_moved(place: &Path) -> bool {
+    let text = fs::read_to_string(place.join(FILE)).unwrap_or_default();
+    text.lines().nth(2).zip(inode(place)).is_some_and(|(known, found)| known != found)
+}
+
+/// Returns what tells the folder of a place from a copy of it.
+fn inode(place: &Path) -> Option<String> {
+    fs::metadata(place).ok().map(|folder| folder.ino().to_string())
 }
 
 /// Returns the name of a node on spans: that of its machine, which several nodes may be on, and the end of its place's id.
@@ -44,7 +57,8 @@ pub fn begin_life(place: &Path, now_unix_nano: u64) -> io::Result<(PlaceId, u64)
         Some((id, last)) => (id, now_unix_nano.max(last.saturating_add(1))),
         None => (random()?, now_unix_nano),
     };
-    private_file::replace(&path, &place.join("place.id.part"), format!("{id}\n{life}\n").as_bytes())?;
+    let text = format!("{id}\n{life}\n{}\n", inode(place).unwrap_or_default());
+    private_file::replace(&path, &place.join("place.id.part"), text.as_bytes())?;
     Ok((id, life))
 }
 
@@ -75,6 +89,11 @@ mod tests {
         assert_eq!(begin_life(folder.path(), 10).unwrap(), (id, 5_001), "the clock was set back");
         let other = tempfile::tempdir().unwrap();
         assert_ne!(begin_life(other.path(), 1_000).unwrap().0, id);
+        assert!(!was_moved(other.path()));
+        fs::copy(folder.path().join(FILE), other.path().join(FILE)).unwrap();
+        assert!(was_moved(other.path()) && !was_moved(folder.path()));
+        fs::write(other.path().join(FILE), format!("{id}\n1\n")).unwrap();
+        assert!(!was_moved(other.path()), "an older version does not say where it was");
     }
 
     #[test]

@@ -111,7 +111,7 @@ pub use schedule::schedule;
 pub use sharing::{
     follower_in_queue, has_unsettled, on_agent, on_bundle_claimed, on_claimed, on_give_back, on_import, on_joined,
     on_not_stored, on_reach, on_settled, on_shared_ended, on_shared_lost, on_stop_import, on_stored, on_superseded,
-    shared_counts,
+    on_unanswered, shared_counts,
 };
 pub use shutdown::{has_own_tasks, on_drain, on_stop, on_stop_overdue, on_workers_gone};
 pub use starts::{

@@ -164,6 +164,12 @@ pub(crate) fn acknowledge_all(state: &mut State, effects: &mut impl Effects) {
     acknowledge(state, effects, &open);
 }
 
+/// Notes that the engine has not answered for so long that whoever has submitted a task, or the bundle that begins with it, waits no longer: it is in the
+/// journal, and goes into its queue when the engine answers.
+pub fn on_unanswered(state: &mut State, effects: &mut impl Effects, first: TaskId) {
+    acknowledge(state, effects, &state.shared.named(first));
+}
+
 /// Answers the submissions of these tasks that are not answered yet, in one go where the drivers' own numbers follow one another too.
 fn acknowledge(state: &mut State, effects: &mut impl Effects, tasks: &[TaskId]) {
     let mut run: Option<(DriverId, Accepted)> = None;
@@ -264,15 +270,15 @@ pub fn on_shared_ended(state: &mut State, effects: &mut impl Effects, id: TaskId
         ended_unix_nano: shared.ended_unix_nano,
     };
     end(state, effects, id, shared.attempt, ended);
+    if let Some(task) = state.tasks.get_mut(id).filter(|_| !shared.node_id.is_empty()) {
+        task.note_node(&shared.node_id);
+    }
 }
 
 /// Notes that a task in a queue has lost the nodes that ran it, which is its end with this outcome.
 pub fn on_shared_lost(
     state: &mut State,
     effects: &mut impl Effects,
-    if let Some(task) = state.tasks.get_mut(id).filter(|_| !shared.node_id.is_empty()) {
-        task.note_node(&shared.node_id);
-    }
     id: TaskId,
     (attempt, lost): (u32, &[LostElsewhere]),
     outcome: Outcome,

@@ -6,7 +6,7 @@ use std::time::Duration;
 use rustix::process::Signal;
 use serde_json::{Value, json};
 
-use crate::support::{Broker, Cluster, HOOK, free_port, kill, kill_if_there, wait_until, wait_until_within};
+use crate::support::{Broker, Cluster, HOOK, kill, kill_if_there, wait_until, wait_until_within};
 
 /// Starts a node that submits, and runs nothing.
 pub(crate) fn origin(broker: &Broker) -> Cluster {
@@ -127,12 +127,6 @@ fn what_cannot_be_joined_or_submitted_is_told_by_name() {
             .iter()
             .fold(run.status(if parts[0].starts_with('`') { 2 } else { 1 }), |run, part| run.stderr_contains(part));
     };
-    let port = free_port();
-    let said_once = format!(
-        "no engine can be reached at `nats://127.0.0.1:{port}`: IO error: Connection refused (os error 111)\n\
-         (hint: start one with `nats-server -a 127.0.0.1 -p {port} -js"
-    );
-    refused(&format!("nats://127.0.0.1:{port}"), &[&said_once]);
     refused("redis://127.0.0.1", &["`--address`", "is of an engine that is not known"]);
     let Some(bare) = Broker::start_without_jetstream() else { return };
     refused(&bare.address(), &["has no JetStream", "-js -sd DIR"]);
@@ -356,6 +350,12 @@ fn a_task_is_looked_up_by_its_id_in_the_cluster_on_any_node() {
     assert!(id.ends_with("-1") && id.starts_with(a.status()["engine"]["place_id"].as_str().unwrap()), "{id}");
     for node in [&b, &c] {
         let task = get(node, &id);
+        let shown = ["cluster_task_id", "state", "result", "attempt"].map(|key| task[key].clone());
+        assert_eq!(shown, [json!(id), json!("succeeded"), json!(1), json!(1)], "{task}");
+        assert_eq!(task["node_id"], b.status()["node_id"]);
+    }
+    c.tracer(&["get", &id]).success().stdout_contains("succeeded").stdout_contains("result");
+    assert_eq!(get(&a, &id)["id"], 1, "its origin knows more of it");
     let b_name = b.status()["node_id"].clone();
     let of_queue = |task: &Value| ["queue", "cluster_task_id", "node_id"].map(|key| task[key].clone());
     assert_eq!(of_queue(&get(&a, &id)), [json!("default"), json!(id), b_name.clone()]);
@@ -363,18 +363,12 @@ fn a_task_is_looked_up_by_its_id_in_the_cluster_on_any_node() {
     assert_eq!(of_queue(&b.tasks()[0]), [json!("default"), json!(id), Value::Null], "it has come from there");
     let text = a.tracer(&["get", "1"]).success().stdout_text();
     assert!([&id, "default", b_name.as_str().unwrap()].iter().all(|part| text.contains(part)), "{text}");
-        let shown = ["cluster_task_id", "state", "result", "attempt"].map(|key| task[key].clone());
-        assert_eq!(shown, [json!(id), json!("succeeded"), json!(1), json!(1)], "{task}");
-        assert_eq!(task["node_id"], b.status()["node_id"]);
-    }
-    c.tracer(&["get", &id]).success().stdout_contains("succeeded").stdout_contains("result");
-    assert_eq!(a.task(blocked[0].0)["node_id"], b_name);
-    assert_eq!(get(&a, &id)["id"], 1, "its origin knows more of it");
 
     // One runs, one runs beside it, and one waits.
     let blocked = ["one", "two", "three"].map(|name| submit_blocked(&a, &[], name));
     let of = |local: u64| format!("{}-{local}", id.rsplit_once('-').unwrap().0);
     blocked[..2].iter().for_each(|(_, [started, _])| b.wait_for_file(started.as_ref()));
+    assert_eq!(a.task(blocked[0].0)["node_id"], b_name);
     let running = get(&c, &of(blocked[0].0));
     assert_eq!((&running["state"], &running["node_id"]), (&json!("running"), &b.status()["node_id"]), "{running}");
     let waiting = get(&c, &of(blocked[2].0));
@@ -403,6 +397,12 @@ fn a_task_is_looked_up_by_its_id_in_the_cluster_on_any_node() {
     };
     ended(blocked[0].0);
     assert_eq!(ended(large)["result"], "x".repeat(300_000));
+    let left = fs::read_dir(c.temp_dir().join("values")).unwrap().count();
+    assert_eq!(left, 0, "what was brought to be shown is removed");
+
+    let alone = Cluster::untraced();
+    alone.tracer(&["get", &id]).status(1).stderr_contains("this head has joined no engine").stderr_contains("(hint: ");
+}
 
 #[test]
 fn who_looks_for_lines_that_another_node_has_is_told_which_and_there_they_are_by_the_same_id() {
@@ -428,10 +428,4 @@ fn who_looks_for_lines_that_another_node_has_is_told_which_and_there_they_are_by
     b.wait_for_task(own);
     let said = b.tracer(&["logs", &own.to_string()]).success();
     said.stderr_contains(&format!("task {own} has run on this node as task {}", own + 1));
-}
-    let left = fs::read_dir(c.temp_dir().join("values")).unwrap().count();
-    assert_eq!(left, 0, "what was brought to be shown is removed");
-
-    let alone = Cluster::untraced();
-    alone.tracer(&["get", &id]).status(1).stderr_contains("this head has joined no engine").stderr_contains("(hint: ");
 }

@@ -139,6 +139,26 @@ fn plain_nats_beyond_loopback_is_for_who_says_so() {
 }
 
 #[test]
+fn a_certificate_that_is_not_accepted_any_more_is_told_while_a_head_runs() {
+    let (Some(certificates), Some(others)) = (Certificates::make(), Certificates::make()) else { return };
+    let tls = |of: &Certificates| {
+        let [certificate, key] = ["server.pem", "server.key"].map(|file| of.path(file).display().to_string());
+        format!("tls {{ cert_file: \"{certificate}\", key_file: \"{key}\" }}\n")
+    };
+    let Some(mut broker) = Broker::start_configured(&tls(&certificates)) else { return };
+    let ca = format!("--engine-ca={}", certificates.path("authority.pem").display());
+    let cluster = joining(&broker, &[&ca, "--queue=default", "--engine-wait=300ms"]).start();
+    wait_for_engine(&cluster, true, "nats-server");
+    broker.start_again_with(&tls(&others));
+    wait_for_engine(&cluster, false, "cannot be trusted: its certificate is not accepted");
+    let said = cluster.status()["warnings"].to_string();
+    assert!(said.contains("(hint: `--engine-ca FILE`"), "{said}");
+    cluster.tracer(&["doctor"]).status(1).stdout_contains("cannot be trusted");
+    broker.start_again_with(&tls(&certificates));
+    wait_for_engine(&cluster, true, "nats-server");
+}
+
+#[test]
 fn credentials_that_are_refused_or_permit_too_little_are_told_while_a_head_runs_and_at_its_start() {
     let Some(mut broker) = Broker::start_configured(&users(&user(NODE))) else { return };
     let folder = tempfile::tempdir().expect("a folder for credentials");

@@ -115,6 +115,7 @@ mod spans;
 mod start_stop;
 mod stopping;
 mod storms;
+mod stuck_engines;
 mod submit;
 mod task_logs;
 mod top;

@@ -22,7 +22,7 @@ use crate::record::{Claim, Event, Mark, Record, Refusal, Sight, Terms};
 /// Time after which tasks of a bundle that have ended do not wait for the others any more, in nanoseconds.
 pub(crate) const BUNDLE_WAIT_NS: u64 = 250_000_000;
 /// The most bytes of outcomes in the record of a bundle.
-const OUTCOMES_BYTES: usize = 512 << 10;
+pub(super) const OUTCOMES_BYTES: usize = 512 << 10;
 /// Limit on the work that a node takes ahead of its free slots, for each slot, in expected nanoseconds.
 const AHEAD_NS: u64 = 20_000_000;
 /// The most bundles and short tasks that a node has while it takes some ahead.
@@ -39,9 +39,10 @@ pub(super) struct SharedBundle {
     /// Places of those that have not ended.
     open: Places,
     /// See the fields of these names of [`Share`].
-    since_ns: u64,
+    pub(super) since_ns: u64,
     is_sent: bool,
     is_stored: bool,
+    pub(super) is_unanswered: bool,
     pub(super) is_old: bool,
     was_tried: bool,
     is_asked: bool,
@@ -115,6 +116,13 @@ struct KnownBundle {
     stamp_ns: u64,
 }
 
+impl SharedBundle {
+    /// Returns whether the engine may have it, and has not said so.
+    pub(super) fn is_unconfirmed(&self) -> bool {
+        self.is_sent && !self.is_stored
+    }
+}
+
 impl BundleChange {
     /// Returns whether nothing is left to be brought about.
     pub(super) fn is_settled(&self) -> bool {
@@ -140,6 +148,7 @@ impl Agent {
             since_ns: now_ns,
             is_sent: !is_new,
             is_stored,
+            is_unanswered: false,
             is_old: !is_new,
             was_tried: !is_new,
             is_asked: false,
@@ -147,6 +156,7 @@ impl Agent {
             is_overdue: false,
         };
         self.shared_bundles.insert(first, bundle);
+        self.note_submission(now_ns);
         self.go_on_sharing_bundle(first);
     }
 
@@ -641,7 +651,7 @@ impl Agent {
     /// Settles a bundle if that is due.
     fn consider_settling(&mut self, first: ClusterTaskId) {
         let Some(bundle) = self.bundles.get(&first) else { return };
-        let is_due = bundle.over >= bundle.open.len() || bundle.is_hurried || bundle.bytes > OUTCOMES_BYTES;
+        let is_due = bundle.over >= bundle.open.len() || bundle.is_hurried || bundle.bytes > self.outcomes_bytes;
         if !bundle.is_imported || bundle.is_settled || !is_due {
             return;
         }
@@ -665,7 +675,7 @@ impl Agent {
                 return Member::Unbegun;
             }
             let state = match self.changes.get(&member(first, place)).and_then(|change| change.todo.only()) {
-                Some(Event::Outcome { attempt, outcome, .. }) if bytes + outcome.len() <= OUTCOMES_BYTES => {
+                Some(Event::Outcome { attempt, outcome, .. }) if bytes + outcome.len() <= self.outcomes_bytes => {
                     bytes += outcome.len();
                     Member::Ended(*attempt, outcome.clone())
                 }
@@ -980,6 +990,11 @@ impl Agent {
         let Some(change) = self.bundle_changes.get_mut(&id) else { return };
         (change.is_asked, change.sight) = (false, None);
         let collected = std::mem::take(&mut change.collected);
+        if let Answer::TooLarge(_) = answer {
+            // Fewer outcomes go together; those that are left out go by themselves.
+            self.outcomes_bytes /= 2;
+            return self.go_on_changing_bundle(id);
+        }
         let Answer::Swapped(Some(revision)) = answer else {
             // Somebody else was faster, or nobody knows who was.
             change.known = None;

@@ -8,8 +8,8 @@ use tracer_core::queue::QueueBound;
 use super::{Agent, Handle, Held, ToHead};
 use crate::interface::Request;
 
-/// Heartbeats after which what tasks of queues may ask for is read again.
-const READ_AGAIN: u32 = 10;
+/// Heartbeats after which what tasks of queues may ask for is read again, and what is gone of queues is made again.
+const READ_AGAIN: u32 = 5;
 
 /// Resources of this node, and what tasks of its queues may ask for.
 #[derive(Debug, Default)]

@@ -35,6 +35,8 @@ pub(super) struct Share {
     pub(super) is_sent: bool,
     /// True once the engine is known to have it.
     pub(super) is_stored: bool,
+    /// True once it was said that the engine does not answer.
+    pub(super) is_unanswered: bool,
     /// True if the engine may have it since before this agent, so that its record is looked at first.
     pub(super) is_old: bool,
     /// True if it was put before without an answer, so that the engine may have it whatever it says now.
@@ -70,6 +72,7 @@ impl Share {
             since_ns: now_ns,
             is_sent: false,
             is_stored: false,
+            is_unanswered: false,
             is_old: false,
             was_tried: false,
             is_asked: false,
@@ -119,6 +122,7 @@ impl Agent {
         if has_values {
             self.note_values(task);
         }
+        self.note_submission(now_ns);
         self.go_on_sharing(task);
     }
 

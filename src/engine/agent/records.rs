@@ -1,12 +1,12 @@
 //! Records, and what is to be brought about in them: one event at a time for each, by reading, deciding and swapping.
 
 use tracer_core::ClusterTaskId;
-use tracer_ipc::protocol::{CancelReport, Stop};
+use tracer_ipc::protocol::{CancelReport, SharedEnd, Stop};
 
 use super::todo::Todo;
 use super::{Agent, Asked, ToHead, change_of, sight_of};
 use crate::interface::{Answer, RecordKey, Request};
-use crate::message::Told;
+use crate::message::{Told, without_value};
 use crate::record::{Claim, End, Event, Record, Refusal, Sight};
 
 /// A record, and what is to be brought about in it.
@@ -151,6 +151,9 @@ impl Agent {
         let Some(change) = self.changes.get_mut(&id) else { return };
         change.is_asked = false;
         change.sight = None;
+        if let Answer::TooLarge(why) = answer {
+            return self.on_record_too_large(id, why);
+        }
         let (Answer::Swapped(Some(revision)), Some(next)) = (answer, next) else {
             // Somebody else was faster, or nobody knows who was.
             change.known = None;
@@ -160,6 +163,15 @@ impl Agent {
         if let Some(event) = change.todo.pop_front() {
             self.on_brought_about(id, &event, next);
         }
+        self.go_on_changing(id);
+    }
+
+    /// Has a task fail by name whose outcome the engine does not take. Anything else stays as it is until there is room.
+    fn on_record_too_large(&mut self, id: ClusterTaskId, why: String) {
+        let Some(change) = self.changes.get_mut(&id) else { return };
+        let Some(Event::Outcome { outcome, .. }) = change.todo.front_mut() else { return };
+        let Some(shared) = SharedEnd::decode(outcome).ok().filter(SharedEnd::has_returned) else { return };
+        *outcome = without_value(&shared, format!("the result is not taken by the engine: {why}"));
         self.go_on_changing(id);
     }
 

@@ -21,6 +21,10 @@ impl<T> Todo<T> {
         self.first.is_none()
     }
 
+    pub(super) fn front_mut(&mut self) -> Option<&mut T> {
+        self.first.as_mut()
+    }
+
     pub(super) fn front(&self) -> Option<&T> {
         self.first.as_ref()
     }

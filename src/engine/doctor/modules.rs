@@ -92,7 +92,15 @@ mod tests {
         });
         let (streams, unanswered) = (Vec::new(), Vec::new());
         let server = ServerSeen::default();
-        let survey = Survey { server, streams, unanswered, beats: beats.collect(), unread_beats: 0, now_ns: 1 };
+        let survey = Survey {
+            server,
+            streams,
+            unanswered,
+            missing: Vec::new(),
+            beats: beats.collect(),
+            unread_beats: 0,
+            now_ns: 1,
+        };
         of_modules(&survey).into_iter().map(|finding| format!("{}: {}", finding.code, finding.text)).collect()
     }
 

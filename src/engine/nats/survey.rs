@@ -17,8 +17,8 @@ use tracer_core::causes::with_causes;
 use tracer_core::clock::now_unix_nano;
 
 use super::{
-    CLUSTER, FromEngine, Nats, REQUEST_LIMIT, bounds, cluster_version, dead, is_of_cluster, is_without_jetstream, last,
-    part_of_stream, record_stream, unless_violated,
+    CLUSTER, FromEngine, Nats, REQUEST_LIMIT, bounds, cluster_version, dead, is_of_cluster, is_without_jetstream, keys,
+    last, part_of_stream, record_stream, unless_violated, values,
 };
 use crate::access::{self, EngineError};
 use crate::interface::Tier;
@@ -27,6 +27,8 @@ use crate::survey::{Beat, ServerSeen, StreamSeen, Survey};
 
 /// Heartbeats that are read at a time.
 const READS: usize = 32;
+/// Silence after which a server with a copy counts as away, in nanoseconds. Servers that lead hear from the others each second.
+const AWAY_NS: u64 = 10_000_000_000;
 /// Amount by which clocks of machines may differ where the server does not tell its own.
 const CLOCK_DIFFERENCE_NS: u64 = 60_000_000_000;
 
@@ -46,6 +48,34 @@ struct StreamList {
 struct StreamInfo {
     config: StreamConfig,
     state: StreamState,
+    /// Servers that have a copy, where there are several.
+    #[serde(default)]
+    cluster: Option<StreamCluster>,
+}
+
+#[derive(Deserialize)]
+struct StreamCluster {
+    #[serde(default)]
+    replicas: Option<Vec<Replica>>,
+}
+
+/// A server with a copy, as the one that leads the stream sees it.
+#[derive(Deserialize)]
+struct Replica {
+    name: String,
+    #[serde(default)]
+    current: bool,
+    #[serde(default)]
+    offline: bool,
+    /// Time since it was heard, in nanoseconds.
+    #[serde(default)]
+    active: u64,
+}
+
+impl Replica {
+    fn is_away(&self) -> bool {
+        self.offline || (!self.current && self.active > AWAY_NS)
+    }
 }
 
 #[derive(Deserialize)]
@@ -55,6 +85,8 @@ struct StreamConfig {
     description: Option<String>,
     num_replicas: usize,
     max_bytes: i64,
+    #[serde(default)]
+    retention: String,
 }
 
 #[derive(Deserialize)]
@@ -134,11 +166,12 @@ pub(super) async fn survey(client: &Client, context: &Context, address: &str) ->
         unanswered.extend(list.missing.unwrap_or_default().into_iter().filter(|name| is_of_cluster(name)));
         offset += page.len();
         let is_last = page.is_empty() || offset >= list.total;
-        for StreamInfo { config, state } in page {
+        for StreamInfo { config, state, cluster } in page {
             if config.name == record_stream() {
                 last_ns = state.last_ts.as_ref().and_then(Stamp::unix_nano);
             }
             let part = part_of_stream(&config.name);
+            let is_no_work_queue = part.is_some() && config.retention != "workqueue";
             streams.push(StreamSeen {
                 is_dead: config.name == dead::stream_name(),
                 queue: part.map(|(queue, _)| queue.to_owned()),
@@ -151,6 +184,12 @@ pub(super) async fn survey(client: &Client, context: &Context, address: &str) ->
                 bytes: state.bytes,
                 max_bytes: u64::try_from(config.max_bytes).ok(),
                 held: 0,
+                is_no_work_queue,
+                lacks_consumer: false,
+                away: {
+                    let copies = cluster.and_then(|cluster| cluster.replicas).unwrap_or_default();
+                    copies.into_iter().filter(Replica::is_away).map(|copy| copy.name).collect()
+                },
             });
         }
         if is_last {
@@ -160,10 +199,18 @@ pub(super) async fn survey(client: &Client, context: &Context, address: &str) ->
     // Records and values first.
     streams.sort_by(|a, b| (&a.queue, &a.name).cmp(&(&b.queue, &b.name)));
     for stream in streams.iter_mut().filter(|stream| stream.queue.is_some()) {
-        let consumer = consumer_info(context, &stream.name, address, &server.version).await;
-        // One that is being made has delivered nothing.
-        stream.held = consumer.map_or(0, |consumer| consumer.num_ack_pending);
+        match consumer_if_there(context, &stream.name, address, &server.version).await {
+            Ok(Some(consumer)) => stream.held = consumer.num_ack_pending,
+            Ok(None) => stream.lacks_consumer = true,
+            // Servers that choose who leads it have delivered nothing meanwhile.
+            Err(_) => {}
+        }
     }
+    let is_seen = |name: &String| streams.iter().any(|stream| stream.name == *name) || unanswered.contains(name);
+    let missing = match streams.is_empty() {
+        true => Vec::new(),
+        false => common_streams().into_iter().filter(|name| !is_seen(name)).collect(),
+    };
     let (mut beats, mut unread_beats) = (Vec::new(), 0);
     if streams.iter().any(|stream| stream.name == record_stream()) {
         let subject = format!("STREAM.INFO.{}", record_stream());
@@ -190,7 +237,29 @@ pub(super) async fn survey(client: &Client, context: &Context, address: &str) ->
         None if access::is_on_loopback(address) => own_ns,
         None => last_ns.unwrap_or(0).max(own_ns.saturating_sub(CLOCK_DIFFERENCE_NS)),
     };
-    Ok(Survey { server, streams, unanswered, beats, unread_beats, now_ns })
+    Ok(Survey { server, streams, unanswered, missing, beats, unread_beats, now_ns })
+}
+
+/// Returns the names of the streams that every cluster has beside its queues.
+fn common_streams() -> [String; 4] {
+    [record_stream(), values::stream_name(), keys::stream().name, dead::stream_name()]
+}
+
+/// Asks for the state of the consumer of a part of a queue, by the name of its stream; none if there is no such consumer.
+pub(super) async fn consumer_if_there(
+    context: &Context,
+    stream: &str,
+    address: &str,
+    version: &str,
+) -> Result<Option<ConsumerInfo>, EngineError> {
+    let subject = format!("CONSUMER.INFO.{stream}.w");
+    match answer_of(context, &subject, &json!({}), address, version).await? {
+        Response::Ok(consumer) => Ok(Some(consumer)),
+        Response::Err { error } if error.error_code() == ErrorCode::CONSUMER_NOT_FOUND => Ok(None),
+        Response::Err { error } => {
+            Err(EngineError::Answer { address: address.into(), question: subject, reason: error.to_string() })
+        }
+    }
 }
 
 /// Asks for the state of the consumer of a part of a queue, by the name of its stream.
@@ -212,6 +281,22 @@ pub(super) async fn ask<T: serde::de::DeserializeOwned>(
     address: &str,
     version: &str,
 ) -> Result<T, EngineError> {
+    match answer_of(context, subject, question, address, version).await? {
+        Response::Ok(answer) => Ok(answer),
+        Response::Err { error } => {
+            Err(EngineError::Answer { address: address.into(), question: subject.into(), reason: error.to_string() })
+        }
+    }
+}
+
+/// Asks it something, and returns what it says of that.
+async fn answer_of<T: serde::de::DeserializeOwned>(
+    context: &Context,
+    subject: &str,
+    question: &serde_json::Value,
+    address: &str,
+    version: &str,
+) -> Result<Response<T>, EngineError> {
     let asked = tokio::time::timeout(REQUEST_LIMIT, context.request(subject.to_owned(), question)).await;
     let failed = |reason: String| EngineError::Answer { address: address.into(), question: subject.into(), reason };
     match asked {
@@ -220,12 +305,11 @@ pub(super) async fn ask<T: serde::de::DeserializeOwned>(
             Err(EngineError::NoJetStream { address: address.into(), version: version.into() })
         }
         Ok(Err(error)) => Err(failed(with_causes(&error))),
-        Ok(Ok(Response::Ok(answer))) => Ok(answer),
         Ok(Ok(Response::Err { error }))
             if error.code() == 503 && error.error_code() != ErrorCode::CLUSTER_NOT_AVAILABLE =>
         {
             Err(EngineError::NoJetStream { address: address.into(), version: version.into() })
         }
-        Ok(Ok(Response::Err { error })) => Err(failed(error.to_string())),
+        Ok(Ok(answer)) => Ok(answer),
     }
 }

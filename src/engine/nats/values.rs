@@ -21,7 +21,7 @@ use tracer_core::{ClusterTaskId, Stored};
 use tracer_ipc::protocol::Digest;
 use tracer_ipc::stored::{ValueFile, open};
 
-use super::{CLUSTER, Nats, RECORDS_KEPT, put_error};
+use super::{CLUSTER, HEADERS_BYTES, Nats, RECORDS_KEPT, put_error};
 use crate::interface::{Answer, PutError, ValueError, ValueKey, ValueSource};
 
 /// Copies that go on at a time: heartbeats go over the same connection, and must not wait behind many pieces.
@@ -152,9 +152,10 @@ impl Nats {
     async fn put_pieces(&self, subject: &str, opened: Opened) -> Result<Complete, Failed<PutError>> {
         let failed = |error| put_error(&error).map_or(Failed::Unreachable, Failed::Why);
         let (upload, bytes) = (now_unix_nano(), opened.bytes);
+        let piece_bytes = PIECE.min(self.client.server_info().max_payload.saturating_sub(HEADERS_BYTES).max(1));
         let (pieces, mut read) = channel(PIECES_READY);
         // It ends when nobody takes its pieces any more.
-        let _reading = spawn_blocking(move || opened.read_pieces(&pieces));
+        let _reading = spawn_blocking(move || opened.read_pieces(&pieces, piece_bytes));
         let (mut on_the_way, mut first, mut sent_bytes) = (VecDeque::new(), None, 0);
         loop {
             let piece = read.recv().await;
@@ -293,31 +294,31 @@ impl Opened {
 
     fn digest(self) -> io::Result<(Opened, Digest)> {
         let mut context = DigestContext::new(&SHA256);
-        self.for_each_piece(&mut |piece| {
+        self.for_each_piece(PIECE, &mut |piece| {
             context.update(&piece);
             true
         })?;
         Ok((self, digest_of(context)))
     }
 
-    fn read_pieces(self, pieces: &Sender<io::Result<Vec<u8>>>) {
-        if let Err(error) = self.for_each_piece(&mut |piece| pieces.blocking_send(Ok(piece)).is_ok()) {
+    fn read_pieces(self, pieces: &Sender<io::Result<Vec<u8>>>, piece_bytes: usize) {
+        if let Err(error) = self.for_each_piece(piece_bytes, &mut |piece| pieces.blocking_send(Ok(piece)).is_ok()) {
             let _ = pieces.blocking_send(Err(error));
         }
     }
 
     /// Hands out its pieces for as long as they are wanted.
-    fn for_each_piece(&self, take: &mut dyn FnMut(Vec<u8>) -> bool) -> io::Result<()> {
+    fn for_each_piece(&self, piece_bytes: usize, take: &mut dyn FnMut(Vec<u8>) -> bool) -> io::Result<()> {
         match &self.content {
             Content::Bytes(bytes) => {
-                bytes.chunks(PIECE).all(|piece| take(piece.to_vec()));
+                bytes.chunks(piece_bytes).all(|piece| take(piece.to_vec()));
                 Ok(())
             }
             Content::File(file) => {
                 use std::os::unix::fs::FileExt;
                 let mut at = 0;
                 while at < self.bytes {
-                    let length = usize::try_from(self.bytes - at).unwrap_or(PIECE).min(PIECE);
+                    let length = usize::try_from(self.bytes - at).unwrap_or(piece_bytes).min(piece_bytes);
                     let mut piece = vec![0; length];
                     file.read_exact_at(&mut piece, at)?;
                     at += length as u64;

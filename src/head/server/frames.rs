@@ -310,6 +310,10 @@ impl Server {
                 fault::point("task_stored");
                 reactor::on_stored(state, io, task);
             }
+            FromAgent::Unanswered(task) => {
+                io.log(format!("the engine has not answered the submission of task {task}, which is accepted: it goes into its queue when the engine answers"));
+                reactor::on_unanswered(state, io, task);
+            }
             FromAgent::NotStored(task, refusal) => reactor::on_not_stored(state, io, task, refusal, now),
             FromAgent::Ended(task, end) => {
                 io.end_shared_output(state, task, &end);
@@ -353,6 +357,7 @@ impl Server {
             FromAgent::Output { task, place, node_id, output } => {
                 io.show_shared_output(state, task, (place, &node_id), &output);
             }
+            FromAgent::Copied(text) => io.on_copied(text),
             FromAgent::LostWrites { told, now } => io.on_lost_writes(told, now),
             FromAgent::Log(line) => io.log(format!("the agent: {line}")),
         }
@@ -369,15 +374,15 @@ impl Server {
             Query::Status => Reply::Status(Box::new(self.status(now))),
             Query::Tasks { limit, which } => Reply::Tasks(reactor::list_tasks(state, io, limit, &which)),
             Query::Task { id } => Reply::Task(reactor::get_task(state, io, id).map(Box::new)),
+            Query::Import { id } => {
+                let found = id.parse().ok().and_then(|id| reactor::get_import(state, io, id));
+                Reply::Task(found.map(Box::new))
+            }
             Query::Shared { id: shared } => return io.find_shared(&shared, id, number),
             Query::Cluster => return io.find_cluster(id, number),
             Query::Explain { id } => Reply::Explanation(reactor::explain_task(state, io, id).map(Box::new)),
             Query::Actors => Reply::Actors(self.actors()),
             Query::Actor { wanted } => Reply::Actor(reactor::find_actor(state, &wanted).map(Box::new)),
-            Query::Import { id } => {
-                let found = id.parse().ok().and_then(|id| reactor::get_import(state, io, id));
-                Reply::Task(found.map(Box::new))
-            }
             Query::Workers => {
                 let mut workers = reactor::list_workers(state, io, now);
                 workers.append(&mut self.replica_rows(now));

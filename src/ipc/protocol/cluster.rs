@@ -78,7 +78,7 @@ impl NodeReport {
 }
 
 /// A queue, as the engine has it.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct QueueReport {
     /// Its name.
     pub name: String,
@@ -102,4 +102,7 @@ pub struct QueueReport {
     pub waiting_commands: u64,
     /// The nodes among these that run commands too, by name.
     pub commands_run_by: Vec<String>,
+    /// Reason why nobody is given its tasks, if so, as a clause.
+    #[serde(default)]
+    pub problem: Option<String>,
 }

@@ -57,6 +57,15 @@ pub enum Reason {
         /// Address of the engine.
         address: String,
     },
+    /// The queue that it is in stands still: nobody is given its tasks.
+    StuckQueue {
+        /// The queue.
+        queue: String,
+        /// Reason for it, as a clause.
+        problem: String,
+        /// Address of the engine.
+        address: String,
+    },
     /// A command that waits in a queue whose nodes all run functions alone.
     NoCommandsTaken {
         /// The queue.
@@ -337,6 +346,11 @@ impl fmt::Display for Reason {
             Reason::UnservedQueue { queue, address } => write!(
                 f,
                 "no living node serves the queue `{queue}`\n(hint: `tracer start --address {address} --queue {queue}`)"
+            ),
+            Reason::StuckQueue { queue, problem, address } => write!(
+                f,
+                "the queue `{queue}` stands still: {problem}\n\
+                 (hint: `tracer engine init --address {address} --queue {queue}` makes what is missing; `tracer doctor` says more)"
             ),
             Reason::NoCommandsTaken { queue, nodes, address } => write!(
                 f,

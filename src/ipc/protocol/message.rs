@@ -503,6 +503,11 @@ pub struct EngineReport {
     pub cluster: Option<Box<super::ClusterReport>>,
 }
 
+impl EngineReport {
+    /// Text of one that the agent has not tried to reach.
+    pub const NOT_YET: &str = "it was not reached yet";
+}
+
 /// Counts of what came by OTLP, under this head and those before it in its place.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct OtlpCounts {
@@ -773,11 +778,6 @@ pub struct TaskReport {
     /// The actor that it makes, or is a method of.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub actor_id: Option<TaskId>,
-}
-
-impl TaskReport {
-    /// Enters the result, and what JSON cannot say of it.
-    pub fn set_result(&mut self, result: Option<JsonText>) {
     /// The queue that it is for, or has come from.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub queue: Option<String>,
@@ -787,6 +787,11 @@ impl TaskReport {
     /// The node that runs it or ran it last, as spans name it, if it is of a queue and was submitted here. Its worker is that node's.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub node_id: Option<String>,
+}
+
+impl TaskReport {
+    /// Enters the result, and what JSON cannot say of it.
+    pub fn set_result(&mut self, result: Option<JsonText>) {
         self.result_loss = result.as_ref().and_then(JsonText::loss);
         self.result = result;
     }

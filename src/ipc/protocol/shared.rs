@@ -131,6 +131,11 @@ impl SharedEnd {
         borrowed.encode()
     }
 
+    /// Returns whether its outcome is a value that it has with it.
+    pub fn has_returned(&self) -> bool {
+        matches!(self.outcome, Outcome::Returned(_))
+    }
+
     /// Returns whether an encoded end has a large value, in a file or in the engine. Looks no further, so the rest of it may be anything.
     pub fn has_stored(bytes: &[u8]) -> bool {
         let mut take = Take::new(bytes);
@@ -846,6 +851,10 @@ pub enum FromAgent<'a> {
         /// Sequence of the write after that.
         now: u64,
     },
+    /// The engine was asked to store this task, or the bundle that begins with it, and has not answered for as long as a submission waits.
+    Unanswered(TaskId),
+    /// A copy of this place has begun, and yields; what people are told of it.
+    Copied(String),
     /// A message of a queue is put aside, where people find it with the reason; or could not be.
     PutAside {
         /// The queue.
@@ -1264,6 +1273,14 @@ impl FromAgent<'_> {
                 [queue, name, reason].into_iter().for_each(|text| out.put_str(text));
                 put_option(out, problem.as_deref());
             }
+            FromAgent::Unanswered(task) => {
+                out.put_u8(24);
+                out.put_u64(task.0);
+            }
+            FromAgent::Copied(text) => {
+                out.put_u8(25);
+                out.put_str(text);
+            }
             FromAgent::LostWrites { told, now } => {
                 out.put_u8(16);
                 out.put_u64(*told);
@@ -1338,6 +1355,8 @@ impl FromAgent<'_> {
                 let claim = if flag(&mut take)? { Some(ClaimedBy::take(&mut take)?) } else { None };
                 FromAgent::BundleClaimed(first, claim)
             }
+            24 => FromAgent::Unanswered(TaskId(take.u64()?)),
+            25 => FromAgent::Copied(take.str()?.into()),
             16 => FromAgent::LostWrites { told: take.u64()?, now: take.u64()? },
             17 => FromAgent::Superseded(take_id(&mut take)?),
             18 => FromAgent::CutOff { ended: take.u32()?, after_ms: take.u64()? },
@@ -1488,6 +1507,8 @@ mod tests {
             FromAgent::Settled(ID, 3),
             FromAgent::GiveBack(ID),
             FromAgent::Engine { is_reachable: true, text: "nats-server 2.9.10".into() },
+            FromAgent::Unanswered(TaskId(1)),
+            FromAgent::Copied("a".into()),
             FromAgent::LostWrites { told: 9, now: 1 },
             FromAgent::Cancel { task: TaskId(4), stop: Stop::default(), by: PlaceId(5) },
             FromAgent::Log("line".into()),
