@@ -469,8 +469,11 @@ fn try_engine(engine: &config::Engine, place: &Path, has: &QueueBound) -> Result
         return Ok(warnings);
     }
     let text = String::from_utf8_lossy(&tried.stderr);
-    let text = text.trim_end();
-    Err(CommandError::new(exit::FAILED, text.strip_prefix("error: ").unwrap_or(text).to_owned()))
+    let text = match text.trim_end() {
+        "" => format!("the process that was to try the engine out {}", describe_exit(tried.status).cause),
+        text => text.strip_prefix("error: ").unwrap_or(text).to_owned(),
+    };
+    Err(CommandError::new(exit::FAILED, text))
 }
 
 /// Loads a hook once in a process of its own, so that one that crashes or hangs cannot hurt. It has the contract and the settings of

@@ -13,6 +13,7 @@ use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::sync::mpsc::unbounded_channel;
 use tracer_core::clock::now_unix_nano;
 use tracer_core::codec::WireError;
+use tracer_core::count::Count;
 use tracer_core::queue::QueueBound;
 use tracer_core::task::{Refusal, RefusalCode};
 use tracer_ipc::fault;
@@ -282,8 +283,8 @@ impl Out {
                 attempt: claim.attempt,
                 lost: all_lost(&claim, clocks),
                 why: format!(
-                    "the nodes that ran it were lost {} times, the last one with attempt {} ({})",
-                    claim.crashes.saturating_add(1),
+                    "the nodes that ran it were lost {}, the last one with attempt {} ({})",
+                    Count(claim.crashes.saturating_add(1), "time"),
                     claim.attempt,
                     of(&claim)
                 ),

@@ -28,7 +28,7 @@ impl Agent {
                 if share.bundle.is_none() && !share.is_stored && is_asked {
                     look(share.since_ns, task, &mut share.is_unanswered);
                 } else if share.bundle.is_none() && !share.is_stored && !share.is_unanswered {
-                    next_ns_of_others = next_ns_of_others.min(now_ns.saturating_add(limit_ns));
+                    next_ns_of_others = now_ns.saturating_add(limit_ns.max(self.settings.keep_ns));
                 }
             }
             for (first, bundle) in self.shared_bundles.iter_mut().filter(|(_, bundle)| bundle.is_unconfirmed()) {
