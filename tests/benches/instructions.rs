@@ -231,19 +231,21 @@ const NO_HOST: abi::Host = abi::Host {
     host_observe: None,
 };
 
-/// Builds the module of [`in_task`], beside tracer.
+/// Builds the module of [`in_task`], a fixture and so an example, beside tracer.
 fn build_module() -> Result<(), String> {
     let folder = folder();
     let profile = folder.file_name().filter(|name| *name != "debug").unwrap_or("dev".as_ref());
     let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
-    cargo.args(["build", "--quiet", "--package", "traced_tasks", "--profile"]).arg(profile);
+    cargo
+        .args(["build", "--quiet", "--package", "traced_tasks", "--example", "traced_tasks", "--profile"])
+        .arg(profile);
     cargo.arg("--target-dir").arg(folder.parent().ok_or("tracer is in no target folder")?);
     let status = cargo.current_dir(env!("CARGO_MANIFEST_DIR")).status().map_err(|error| error.to_string())?;
     if status.success() { Ok(()) } else { Err("the module `traced_tasks` cannot be built".into()) }
 }
 
 fn module() -> PathBuf {
-    folder().join("libtraced_tasks.so")
+    folder().join("examples/libtraced_tasks.so")
 }
 
 /// Returns the folder that tracer was built in.

@@ -29,7 +29,7 @@ fn a_file_settles_everything_with_paths_relative_to_itself() {
     )
     .expect("the folder is ours");
     let mut start = cluster.command(&["start", "--head", "--config", "etc/tracer.toml"]);
-    start.env_remove("TRACER_TEMP_DIR").env_remove("TRACER_SPANS_DIR");
+    start.env_remove("TRACER_TEMP_DIR").env_remove("TRACER_SPANS_DIR").env_remove("TRACER_MODULE_PATH");
     cluster.run(start).success();
     let status = cluster.status();
     assert_eq!(status["workers"]["wanted"], 2);

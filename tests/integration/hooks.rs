@@ -280,7 +280,7 @@ fn what_a_hook_prints_is_not_taken_for_data() {
         "hook_forms:talkative_failure",
         &[],
         "to standard output\nerror: from the hook\n\
-         error: hook `hook_forms:talkative_failure` (<bin>/libhook_forms.so) returned an error: the true reason\nin two \
+         error: hook `hook_forms:talkative_failure` (<fixtures>/libhook_forms.so) returned an error: the true reason\nin two \
          lines\n",
     );
     let check = refused.tracer(&["hooks", "check", "hook_forms:talkative_failure", "--format", "json"]).status(REFUSED);
@@ -369,14 +369,14 @@ fn misspelt_module_and_attribute_get_the_nearest_as_a_suggestion() {
         "local_temp_tracing:setup_tracing",
         &[],
         "error: module `local_temp_tracing` was not found: there is no `liblocal_temp_tracing.so` in \
-         `<bin>` and `<target>/lib/tracer`\n\
+         `<fixtures>`, `<bin>` and `<target>/lib/tracer`\n\
          Did you mean `local_tmp_tracing`?\n",
     );
     assert_refused(
         &cluster,
         "hook_forms:own_describtion",
         &[],
-        "error: module `hook_forms` (<bin>/libhook_forms.so) has no hook `own_describtion`; it has `description`, \
+        "error: module `hook_forms` (<fixtures>/libhook_forms.so) has no hook `own_describtion`; it has `description`, \
          `talkative`, `talkative_failure`, `provider`, `processors`, `exporter`, `exporter_without_backend`, `stamping_exporter`, \
          `request_exporter`, `asking_exporter`, `own_description`, `own_limits` and `own_provider`\n\
          Did you mean `own_description`?\n",
@@ -468,21 +468,21 @@ fn hook_that_fails_panics_or_hangs_is_refused_with_its_own_words() {
         &cluster,
         "bad_hooks:returns_an_error",
         &[],
-        "error: hook `bad_hooks:returns_an_error` (<bin>/libbad_hooks.so) returned an error: collector `collector:4317` \
+        "error: hook `bad_hooks:returns_an_error` (<fixtures>/libbad_hooks.so) returned an error: collector `collector:4317` \
          cannot be reached: name not known\n",
     );
     assert_refused(
         &cluster,
         "bad_hooks:panics",
         &[],
-        "error: hook `bad_hooks:panics` (<bin>/libbad_hooks.so) panicked: the endpoint has no port at \
+        "error: hook `bad_hooks:panics` (<fixtures>/libbad_hooks.so) panicked: the endpoint has no port at \
          tests/fixtures/bad_hooks/src/lib.rs:<line>\n",
     );
     assert_refused(
         &cluster,
         "bad_hooks:never_returns",
         &["--hook-timeout=300ms"],
-        "error: hook `bad_hooks:never_returns` (<bin>/libbad_hooks.so) did not return within 300 ms\n\
+        "error: hook `bad_hooks:never_returns` (<fixtures>/libbad_hooks.so) did not return within 300 ms\n\
          (hint: give it more time with --hook-timeout, or do slow work on a thread of its own)\n",
     );
     assert_refused(
@@ -547,7 +547,7 @@ fn occupy_all_but(cluster: &Cluster, pid: u64) -> (crate::support::Background, P
 #[test]
 fn worker_whose_hook_fails_runs_tasks_and_tracer_writes_their_spans() {
     let cluster = Cluster::builder().workers(2).hook("bad_hooks:fails_in_the_second_worker").start();
-    let reason = "hook `bad_hooks:fails_in_the_second_worker` (<bin>/libbad_hooks.so) returned an error: the collector takes \
+    let reason = "hook `bad_hooks:fails_in_the_second_worker` (<fixtures>/libbad_hooks.so) returned an error: the collector takes \
                   one connection only";
 
     let status = cluster.status();
@@ -599,7 +599,7 @@ fn worker_whose_hook_fails_is_said_when_the_head_starts() {
     let (_cluster, run) = Cluster::builder().workers(2).hook("bad_hooks:fails_in_the_second_worker").try_start();
     run.success().stderr_contains(
         " (pid <pid>), whose spans tracer writes itself: hook \
-         `bad_hooks:fails_in_the_second_worker` (<bin>/libbad_hooks.so) returned an error: the collector takes one \
+         `bad_hooks:fails_in_the_second_worker` (<fixtures>/libbad_hooks.so) returned an error: the collector takes one \
          connection only\n",
     );
 }
@@ -615,7 +615,7 @@ fn hook_that_fails_in_one_worker_is_fatal_when_tracing_is_required() {
     assert_eq!(
         shown(&run),
         "error: the head gives up: tracing is required, but the hook failed in a worker: hook `bad_hooks:fails_in_the_second_worker` \
-         (<bin>/libbad_hooks.so) returned an error: the collector takes one connection only\n\
+         (<fixtures>/libbad_hooks.so) returned an error: the collector takes one connection only\n\
          (hint: the logs of the head and of its workers are in `<folder>/place/sessions/<session>/logs`)\n",
     );
     cluster.assert_nothing_runs();
@@ -626,7 +626,7 @@ fn hook_that_fails_in_one_worker_is_fatal_when_tracing_is_required() {
 fn a_hook_that_fails_in_the_process_of_the_http_api_is_said_by_status() {
     let cluster = Cluster::builder().hook("bad_hooks:fails_in_the_http_process").arg("--http=127.0.0.1:0").start();
     let failed = "the hook failed in the process of the HTTP API, whose spans tracer writes itself: hook \
-                  `bad_hooks:fails_in_the_http_process` (<bin>/libbad_hooks.so) returned an error: no connection from a server";
+                  `bad_hooks:fails_in_the_http_process` (<fixtures>/libbad_hooks.so) returned an error: no connection from a server";
     wait_until("status says it", || {
         let run = cluster.tracer(&["status"]);
         run.normalized(&run.stdout_text()).contains(failed).then_some(())
@@ -650,7 +650,7 @@ fn driver_whose_hook_fails_submits_and_tracer_writes_its_spans() {
     assert_eq!(
         shown(&run),
         "warning: the hook failed here, so tracer writes this command's spans itself: hook `bad_hooks:fails_in_drivers` \
-         (<bin>/libbad_hooks.so) returned an error: no connection from a terminal\n"
+         (<fixtures>/libbad_hooks.so) returned an error: no connection from a terminal\n"
     );
     let spans = cluster.spans();
     let [job, ..] = assert_one_trace(&spans);
@@ -747,7 +747,7 @@ fn exporter_is_named_by_flag_environment_or_file() {
             .expect("the folder is ours");
         let mut start = cluster.start_command(arguments);
         start.env("TRACER_TRACING_EXPORTER_IMPORT_PATH", variable);
-        cluster.run(start).success().stderr_contains(&format!("  tracing  {name}, from <bin>/libhook_forms.so\n"));
+        cluster.run(start).success().stderr_contains(&format!("  tracing  {name}, from <fixtures>/libhook_forms.so\n"));
         let hook = &cluster.status()["hook"];
         assert_eq!((&hook["import_string"], &hook["contract"]), (&json!(name), &json!("exporter")));
         let result = cluster.submit("traced_tasks:nested", &[]).success().json();
@@ -768,15 +768,15 @@ fn exporter_and_startup_hook_are_not_taken_for_each_other() {
         &cluster,
         "hook_forms:exporter",
         &[],
-        "error: `hook_forms:exporter` (<bin>/libhook_forms.so) is an exporter, which returns span processors, and no startup \
+        "error: `hook_forms:exporter` (<fixtures>/libhook_forms.so) is an exporter, which returns span processors, and no startup \
          hook\n(hint: name it with --tracing-exporter)\n",
     );
     cluster.start_head(&["--tracing-exporter=hook_forms:description"]).status(REFUSED).stdout("").stderr(
-        "error: `hook_forms:description` (<bin>/libhook_forms.so) is a startup hook, which sets up all of the tracing, and no \
+        "error: `hook_forms:description` (<fixtures>/libhook_forms.so) is a startup hook, which sets up all of the tracing, and no \
          exporter\n(hint: name it with --tracing-startup-hook)\n",
     );
     cluster.start_head(&["--tracing-exporter=hook_forms:exporter_without_backend"]).status(REFUSED).stderr(
-        "error: hook `hook_forms:exporter_without_backend` (<bin>/libhook_forms.so) returned an error: no backend is \
+        "error: hook `hook_forms:exporter_without_backend` (<fixtures>/libhook_forms.so) returned an error: no backend is \
          configured\n",
     );
     cluster

@@ -403,3 +403,16 @@ fn comments_texts_and_tests_are_not_code() {
             && !has("eprintln!()", "println!")
     );
 }
+
+#[test]
+fn fixtures_are_examples_so_that_nobody_finds_them_among_modules() {
+    let fixtures = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures");
+    let mut count = 0;
+    for entry in fs::read_dir(&fixtures).expect("there are fixtures").flatten() {
+        let Ok(manifest) = fs::read_to_string(entry.path().join("Cargo.toml")) else { continue };
+        count += 1;
+        let has_library = manifest.contains("\n[lib]\n") || manifest.contains("\n[[bin]]\n");
+        assert!(!has_library && manifest.contains("autolib = false"), "{}", entry.path().display());
+    }
+    assert!(count > 10, "{count} fixtures were found");
+}

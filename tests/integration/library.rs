@@ -28,6 +28,7 @@ fn connect(cluster: &support::Cluster) -> Cluster {
 fn embedded(workers: u32) -> Cluster {
     support::build_modules();
     let init = Init::new().embedded(EmbeddedHead::Always).executable(env!("CARGO_BIN_EXE_tracer"));
+    let init = init.module_path(support::fixture_folder());
     init.num_workers(workers).init().expect("a head can be started")
 }
 

@@ -72,6 +72,7 @@ mod otel_env;
 mod otlp_in;
 mod output;
 mod over_a_queue;
+mod pages;
 mod partitions;
 mod place;
 mod priorities;

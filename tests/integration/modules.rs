@@ -6,7 +6,7 @@ use rustix::process::Signal;
 use serde_json::{Value, json};
 
 use crate::support::{
-    Cluster, HOOK, Span, Spans, build_standalone, compile_c, compile_c_with, kill, module_folder, wait_until,
+    Cluster, HOOK, Span, Spans, build_standalone, compile_c, compile_c_with, fixture_folder, kill, wait_until,
 };
 
 /// Returns the spans of the one task that was submitted, and its attempt among them. Nothing is torn, double or without its parent.
@@ -233,7 +233,8 @@ fn module_with_a_provider_of_its_own_is_reported() {
 #[track_caller]
 fn assert_older_otel_is_traced(folder: &Path, module: &str, version: &str) {
     let named = |name: &str| format!("{name} {version}");
-    let cluster = Cluster::builder().hook(HOOK).arg("--module-path").arg(folder).start();
+    let folders = std::env::join_paths([folder, &fixture_folder()]).expect("plain names");
+    let cluster = Cluster::builder().hook(HOOK).arg("--module-path").arg(folders).start();
     let (result, spans) = traced(&cluster, &format!("{module}:nested"), &[]);
     {
         let attempt = attempt(&spans);
@@ -339,7 +340,7 @@ fn misspelt_module_and_function_get_the_nearest_as_a_suggestion() {
         ("wordcuont:count", "Did you mean `wordcount`?"),
         ("traced_tasks:nestd", "Did you mean `nested`?"),
         ("traced_tasks:nestd", ") has no task `nestd`; it has `nested`, `active_span`"),
-        ("traced_tasks:nestd", "module `traced_tasks` (<bin>/libtraced_tasks.so, build "),
+        ("traced_tasks:nestd", "module `traced_tasks` (<fixtures>/libtraced_tasks.so, build "),
         ("bad_hooks:panics", ") has no task `panics`; it has no tasks at all"),
         ("./libnone.so:task", "module `<folder>/libnone.so` was not found: there is no such file"),
     ] {
@@ -484,7 +485,7 @@ fn module_that_was_built_in_between_is_found() {
     std::fs::create_dir(cluster.file("mine")).unwrap();
     cluster.start_head(&[]).success();
     cluster.submit("made_later:nested", &[]).status(1).stderr_contains("module `made_later` was not found");
-    let built = module_folder().join("libtraced_tasks.so");
+    let built = fixture_folder().join("libtraced_tasks.so");
     std::fs::copy(built, cluster.file("mine/libmade_later.so")).unwrap();
     wait_until("the module is found", || {
         (cluster.submit("made_later:active_span", &[]).output.status.code() == Some(0)).then_some(())

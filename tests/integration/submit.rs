@@ -178,7 +178,9 @@ fn unknown_modules_and_functions_are_named_and_the_nearest_is_offered() {
     cluster
         .submit("wordcuont:count", &["\"a\""])
         .status(1)
-        .stderr_contains("module `wordcuont` was not found: there is no `libwordcuont.so` in `<bin>` and ")
+        .stderr_contains(
+            "module `wordcuont` was not found: there is no `libwordcuont.so` in `<fixtures>`, `<bin>` and ",
+        )
         .stderr_contains("\nDid you mean `wordcount`?\n");
     assert_failed_span(&cluster, 1, "module", "module `wordcuont` was not found");
     cluster

@@ -12,7 +12,7 @@ use std::time::Duration;
 use rustix::process::Signal;
 use serde_json::Value;
 
-use super::modules::{build_modules, module_folder};
+use super::modules::{build_modules, fixture_folder, module_folder};
 use super::network::in_network_of;
 use super::processes::{self, Process};
 use super::run::{Background, Run};
@@ -189,6 +189,7 @@ impl Cluster {
             .env(processes::FOLDER_VARIABLE, &self.path)
             .env("TRACER_TEMP_DIR", self.temp_dir())
             .env("TRACER_SPANS_DIR", self.spans_dir())
+            .env("TRACER_MODULE_PATH", fixture_folder())
             .env("NO_COLOR", "1")
             .envs(self.builder.env.iter().map(|(name, value)| (name, value)))
             .stdin(Stdio::null())
@@ -234,7 +235,11 @@ impl Cluster {
         let child = command.spawn().unwrap_or_else(|error| panic!("{command:?} cannot be started: {error}"));
         let words = std::iter::once(command.get_program()).chain(command.get_args());
         let words: Vec<_> = words.map(|word| word.to_string_lossy().into_owned()).collect();
-        let places = vec![(self.path.clone(), "<folder>"), (module_folder().to_owned(), "<bin>")];
+        let places = vec![
+            (self.path.clone(), "<folder>"),
+            (fixture_folder(), "<fixtures>"),
+            (module_folder().to_owned(), "<bin>"),
+        ];
         Background::new(child, words.join(" "), places)
     }
 

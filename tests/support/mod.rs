@@ -31,7 +31,7 @@ pub use cluster::{Builder, Cluster, Cluster as Head};
 pub use foreign::{build_standalone, cargo_on_new_crate, compile_c, compile_c_with};
 pub use http::{Answer, Api, Ask, read_answer, read_chunk, read_head};
 pub use load::{Clients, Exchange, Idle, Outcome};
-pub use modules::{build_modules, module_folder, program_path};
+pub use modules::{build_modules, fixture_folder, module_folder, program_path};
 pub use network::{Network, Relay, in_network_of};
 pub use node::{node_client, node_clients};
 pub use processes::{Process, is_alive, kill, kill_if_there};

@@ -8,7 +8,7 @@ use std::sync::OnceLock;
 
 use rustix::fs::{FlockOperation, flock};
 
-/// The packages whose libraries tests load.
+/// The packages whose libraries tests load, beside the executable under test as after `cargo build --workspace`.
 const PACKAGES: &[&str] = &[
     "wordcount",
     "async_task",
@@ -25,6 +25,11 @@ const PACKAGES: &[&str] = &[
     "otlp_file",
     "otlp_grpc",
     "console",
+];
+
+/// The packages of `tests/fixtures`. Their libraries are examples, which cargo puts into a folder of their own: they are not among the modules and
+/// hooks of somebody who has built tracer, and `cargo build --workspace` does without them.
+const FIXTURES: &[&str] = &[
     "actor_tasks",
     "hostile_tasks",
     "misbehaving_tasks",
@@ -42,14 +47,19 @@ const PACKAGES: &[&str] = &[
 /// The programs that tests run.
 const PROGRAMS: &[&str] = &["driver", "driver_program"];
 
-/// Returns the folder of the executable under test, and of the libraries.
+/// Returns the folder of the executable under test, and of the libraries that are built with it.
 pub fn module_folder() -> &'static Path {
     Path::new(env!("CARGO_BIN_EXE_tracer")).parent().expect("an executable is in a folder")
 }
 
+/// Returns the folder of the fixtures' libraries. No name is looked for there unless `TRACER_MODULE_PATH` says so.
+pub fn fixture_folder() -> PathBuf {
+    module_folder().join("examples")
+}
+
 /// Returns a program that tests run.
 pub fn program_path(name: &str) -> PathBuf {
-    module_folder().join("examples").join(name)
+    fixture_folder().join(name)
 }
 
 /// Builds the libraries and programs, once for each run of the tests. Returns the folder that they are in.
@@ -82,7 +92,8 @@ fn build_once() -> Result<(), String> {
     }
     // What is there is used as it is; the registry is asked only when something was never fetched.
     let libraries = PACKAGES.iter().flat_map(|package| ["-p", package]);
-    let libraries: Vec<_> = ["--lib"].into_iter().chain(libraries).collect();
+    let fixtures = FIXTURES.iter().flat_map(|package| ["-p", package, "--example", package]);
+    let libraries: Vec<_> = ["--lib"].into_iter().chain(libraries).chain(fixtures).collect();
     let programs = PROGRAMS.iter().flat_map(|program| ["--example", program]);
     let programs: Vec<_> = ["-p", "tracer"].into_iter().chain(programs).collect();
     for targets in [libraries, programs] {

@@ -76,26 +76,37 @@ impl Hook {
     }
 }
 
-/// Builds a module of the fixtures, beside the binary, where it is found by its name.
+/// Builds a module, which clusters find by its name.
 pub(crate) fn build(module: &str) -> Result<(), Failure> {
     let library = library(module)?;
     if library.is_file() { Ok(()) } else { Err(format!("there is no `{}`", library.display()).into()) }
 }
 
-/// Returns the path of a module that was built beside the binary.
+/// Returns the path of a module that was built: beside the binary or, of a fixture, among the examples.
 pub(crate) fn library_path(package: &str) -> Result<PathBuf, Failure> {
     let folder = Path::new(TRACER).parent().ok_or("the binary is in no folder")?;
+    let folder = if is_fixture(package) { folder.join(FIXTURES) } else { folder.into() };
     Ok(folder.join(format!("lib{package}.so")))
 }
 
-/// Returns the library of a package, beside the binary, built from what is there now: an older one would be measured without a word.
+/// Folder of the fixtures' libraries, below that of the binary: cargo's for examples.
+const FIXTURES: &str = "examples";
+
+fn is_fixture(package: &str) -> bool {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures").join(package).is_dir()
+}
+
+/// Returns the library of a package, built from what is there now: an older one would be measured without a word.
 fn library(package: &str) -> Result<PathBuf, Failure> {
     let library = library_path(package)?;
-    let folder = library.parent().ok_or("the binary is in no folder")?;
+    let folder = Path::new(TRACER).parent().ok_or("the binary is in no folder")?;
     super::say(&format!("building lib{package}.so"));
     let mut build = cargo("build");
     // Beside the binary, wherever that is.
     build.args(["--package", package, "--target-dir"]).arg(folder.parent().ok_or("the binary is in no target folder")?);
+    if is_fixture(package) {
+        build.args(["--example", package]);
+    }
     let built = build.stdout(Stdio::null()).status();
     if !built.is_ok_and(|status| status.success()) {
         super::say("it cannot be built");
@@ -169,6 +180,7 @@ fn command(program: impl AsRef<OsStr>, folder: &Path) -> Command {
         }
     }
     command.env("TRACER_TEMP_DIR", temp_dir(folder)).env("TRACER_SPANS_DIR", spans_dir(folder));
+    command.env("TRACER_MODULE_PATH", Path::new(TRACER).with_file_name(FIXTURES));
     if !HAS_SPINNING.load(Ordering::Relaxed) {
         command.env("TRACER_TEST_SPINNING", "never");
     }

@@ -44,7 +44,7 @@ impl Server for Alone {
 }
 
 fn alone(which: &str) -> Result<Box<dyn Server>, Failure> {
-    let program = service::build("interop")?.join("interop");
+    let program = service::build("interop", "interop_server")?.join("interop_server");
     let child = Command::new(program).arg(which).stdin(Stdio::null()).stdout(Stdio::piped()).spawn()?;
     let mut role = Role::of(child);
     Ok(Box::new(Alone { port: role.port()?, role, _folder: None }))

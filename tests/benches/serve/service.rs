@@ -85,9 +85,9 @@ impl Service {
         is_traced: bool,
         variables: &[(&str, &str)],
     ) -> Result<Service, Failure> {
-        let modules = build("handlers")?;
+        let modules = build("handlers", "handlers")?;
         if applications.contains("interop:") {
-            build("interop")?;
+            build("interop", "interop")?;
         }
         let mut head = tracer(folder.path());
         head.args(["start", "--head", "--num-workers", "1", "--module-path"]).arg(modules);
@@ -160,15 +160,15 @@ pub(crate) fn succeed(mut command: Command) -> Result<(), Failure> {
     Err(format!("`{command:?}` failed: {}", String::from_utf8_lossy(&output.stderr)).into())
 }
 
-/// Builds a package of services beside the binary, in its profile. Returns the folder.
-pub(crate) fn build(package: &str) -> Result<PathBuf, Failure> {
+/// Builds an example of a package of fixtures, in the profile of the binary. Returns the folder.
+pub(crate) fn build(package: &str, example: &str) -> Result<PathBuf, Failure> {
     let folder = Path::new(TRACER).parent().ok_or("the binary is in no folder")?;
     let profile = folder.file_name().filter(|name| *name != "debug").unwrap_or(OsStr::new("dev"));
     let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
-    cargo.args(["build", "--quiet", "--package", package, "--profile"]).arg(profile);
+    cargo.args(["build", "--quiet", "--package", package, "--example", example, "--profile"]).arg(profile);
     cargo.arg("--target-dir").arg(folder.parent().ok_or("the binary is in no target folder")?);
     succeed(cargo)?;
-    Ok(folder.into())
+    Ok(folder.join("examples"))
 }
 
 /// The command lines of all processes, in words.
