@@ -80,6 +80,9 @@ const LONG_EXAMPLES: &str = concat!(
     "  tracer trace show last\n",
     "  tracer stop\n\n",
     "Results alone go to standard output, all else to standard error.\n\n",
+    "A DURATION is a number and its unit: 500ms, 10s, 2m, 1h. A number alone is in\n",
+    "seconds, and refused where something would be removed. A SIZE has a unit too:\n",
+    "500MiB, 2GiB.\n\n",
     "Exit codes:\n",
     "    0  it went well\n",
     "    1  the task failed, or the command could not do what it was asked\n",
@@ -120,7 +123,7 @@ enum Command {
     Completions(completions::Args),
     Man(man::Args),
     /// Print the version
-    Version,
+    Version(FormatArgs),
     #[command(hide = true)]
     Agent(AgentArgs),
     #[command(hide = true)]
@@ -478,7 +481,7 @@ pub fn main() -> ExitCode {
         Command::Serve(args) => serve::run(args),
         Command::Logs(args) => logs::run(&args),
         Command::Modules(args) => modules::run(&args),
-        Command::Version => {
+        Command::Version(_) => {
             report::value(format, &serde_json::json!({ "version": crate::VERSION }), |_| {
                 format!("tracer {}", crate::VERSION)
             });

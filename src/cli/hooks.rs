@@ -7,6 +7,7 @@ use std::time::Duration;
 use clap::Subcommand;
 
 use super::modules::{SearchArgs, SearchedAs, others_can_change_it};
+use super::start::{check_in_process, try_in_process};
 use super::{CommandError, CommandResult, Format, FormatArgs, report};
 use crate::config::parse_duration;
 use crate::exit;
@@ -22,7 +23,7 @@ pub(super) struct Args {
 
 #[derive(Subcommand)]
 enum HooksCommand {
-    /// Load a hook and run it here, as every process of a head would
+    /// Load a hook and run it in a process of its own, as every process of a head would
     #[command(after_help = "Example:\n  tracer hooks check local_tmp_tracing:setup_tracing")]
     Check {
         /// The hook, as `module:attribute`
@@ -34,6 +35,9 @@ enum HooksCommand {
         /// Time limit for the hook
         #[arg(long, value_name = "DURATION", default_value = "10s", value_parser = parse_duration, env = "TRACER_HOOK_TIMEOUT")]
         hook_timeout: Duration,
+        /// Run it in this process, which it may end.
+        #[arg(long, hide = true)]
+        here: bool,
         #[command(flatten)]
         search: SearchArgs,
         #[command(flatten)]
@@ -43,19 +47,27 @@ enum HooksCommand {
 }
 
 pub(super) fn run(args: &Args) -> CommandResult {
-    let (hook, wanted, hook_timeout, search, format) = match &args.command {
-        HooksCommand::Check { hook, wanted, hook_timeout, search, format } => {
-            (hook, wanted, hook_timeout, search, format)
+    let (hook, wanted, hook_timeout, here, search, format) = match &args.command {
+        HooksCommand::Check { hook, wanted, hook_timeout, here, search, format } => {
+            (hook, wanted.as_deref(), *hook_timeout, *here, search, format)
         }
         HooksCommand::Undelivered(args) => return undelivered::run(args),
     };
-    report::reserve_stdout()?;
-    let wanted = wanted.as_deref().map(|name| match name {
-        "exporter" => HookContract::Exporter,
-        _ => HookContract::Startup,
-    });
-    let (search, searched_as) = search.search_path();
-    let error = match check_hook(&search, hook, wanted, *hook_timeout) {
+    let (path, searched_as) = if here { search.searched() } else { search.search_path() };
+    let checked = if here {
+        report::reserve_stdout()?;
+        let wanted = wanted.map(|name| match name {
+            "exporter" => HookContract::Exporter,
+            _ => HookContract::Startup,
+        });
+        check_hook(&path, hook, wanted, hook_timeout).map_err(|error| CommandError::new(exit::HOOK_REFUSED, error))
+    } else {
+        let mut check = check_in_process()?;
+        check.args(search.arguments());
+        check.args(wanted.into_iter().flat_map(|wanted| ["--as", wanted]));
+        try_in_process(check, hook, hook_timeout)
+    };
+    let error = match checked {
         Ok(check) => {
             report::value(format.format, &HookReport::Works(check), |report| render(hook, report, &searched_as));
             return Ok(exit::OK);
@@ -63,11 +75,10 @@ pub(super) fn run(args: &Args) -> CommandResult {
         Err(error) => error,
     };
     match format.format {
-        Format::Text => report::error(&error),
+        Format::Text => report::error(error.error.as_ref()),
         Format::Json => {
-            let refused = error.to_string();
-            let error = CommandError::new(exit::HOOK_REFUSED, error).report().error;
-            let report = HookReport::Refused { refused, error: Some(error) };
+            let refused = error.error.to_string();
+            let report = HookReport::Refused { refused, error: Some(error.report().error) };
             report::value(format.format, &report, |report| render(hook, report, &searched_as));
         }
     }

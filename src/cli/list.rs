@@ -6,6 +6,7 @@ use serde_json::json;
 
 use super::connect::{ask, unexpected_reply};
 use super::modules::{Found, SearchArgs, SearchedAs};
+use super::parse::check_query;
 use super::{CommandError, CommandResult, FormatArgs, PlaceArgs, cluster, report, serve};
 use crate::clock::parse_rfc3339;
 use crate::config::parse_duration;
@@ -132,7 +133,7 @@ struct FilterArgs {
     /// In this state; may be repeated, for any of several
     #[arg(long, value_name = "STATE", value_parser = state_parser())]
     state: Vec<TaskState>,
-    /// With a --name that fits; `*` stands for any text, `?` for any character
+    /// Submitted with a --name that fits; `*` stands for any text, `?` for any character. QUERY has `name:` for functions too
     #[arg(long, value_name = "PATTERN")]
     name: Option<String>,
     /// With a function or actor of a module that fits; `*` and `?` as for --name
@@ -176,6 +177,7 @@ impl FilterArgs {
 pub(super) fn run(args: &Args) -> CommandResult {
     match &args.kind {
         ListedKind::Tasks { query, limit, summary, filter, place, format } => {
+            check_query("tracer list tasks", query)?;
             let question = trace::Query::parse_for_tasks(&query.join(" "), now_unix_nano())
                 .map_err(|error| CommandError::new(exit::USAGE, error))?;
             let looked_at = if *summary || !question.is_empty() { LOOKED_AT } else { *limit };

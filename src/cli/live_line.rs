@@ -11,6 +11,7 @@ use std::sync::mpsc::{self, RecvTimeoutError, Sender};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use super::report;
 use crate::count::Elapsed;
 use crate::driver::Driver;
 use crate::protocol::{Explanation, Query, Reply};
@@ -86,7 +87,7 @@ pub(super) fn end() {
 
 /// Returns whether a line can be shown.
 pub(super) fn is_possible() -> bool {
-    io::stderr().is_terminal() && std::env::var_os("TERM").is_none_or(|term| term != "dumb")
+    io::stderr().is_terminal() && !report::is_dumb()
 }
 
 /// The line. Dropped, it is gone.

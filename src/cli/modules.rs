@@ -73,6 +73,25 @@ impl SearchedAs {
 impl SearchArgs {
     /// Returns the folders that are named here; else those of the head, if one runs.
     pub(super) fn search_path(&self) -> (SearchPath, SearchedAs) {
+        let (search, searched_as) = self.searched();
+        if searched_as == SearchedAs::Command {
+            warn_of_missing(&search.module_path, "--module-path");
+        }
+        (search, searched_as)
+    }
+
+    /// Returns the arguments that say the same.
+    pub(super) fn arguments(&self) -> Vec<OsString> {
+        let mut arguments = self.no_head.then(|| "--no-head".into()).into_iter().collect::<Vec<OsString>>();
+        if let Some(path) = &self.module_path {
+            arguments.extend(["--module-path".into(), path.clone()]);
+        }
+        arguments.extend(["--temp-dir".into(), self.place.temp_dir().into()]);
+        arguments
+    }
+
+    /// Does what [`Self::search_path`] does, without a warning of folders that are not there.
+    pub(super) fn searched(&self) -> (SearchPath, SearchedAs) {
         let named = split_paths(self.module_path.as_ref());
         if let (None, false) = (&named, self.no_head)
             && let Ok(driver) = Driver::connect(&self.place.temp_dir())
@@ -81,7 +100,6 @@ impl SearchArgs {
             let search = SearchPath { module_path: module_folders, is_complete: true };
             return (search, SearchedAs::Head { head_pid });
         }
-        warn_of_missing(named.as_deref().unwrap_or_default(), "--module-path");
         let search = SearchPath { module_path: named.unwrap_or_default(), is_complete: false };
         (search, SearchedAs::Command)
     }

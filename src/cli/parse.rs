@@ -8,8 +8,10 @@ use std::ffi::{OsStr, OsString};
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{Arg, Command, CommandFactory, FromArgMatches};
 
-use super::{Cli, Format, hints};
+use super::{Cli, CommandError, Format, hints};
 use crate::escape;
+use crate::exit;
+use crate::suggestion::shell_word;
 
 /// Reason why a command line was not run: it is wrong, or asks for help or for the version.
 pub(super) enum NotParsed {
@@ -97,7 +99,8 @@ fn named<'a>(command: &'a mut Command, arguments: &[OsString]) -> &'a mut Comman
     for argument in arguments.iter().skip(1) {
         if named.find_subcommand(argument).is_some() {
             named = named.find_subcommand_mut(argument).expect("it was just found");
-        } else if !named.has_subcommands() || argument == "--" {
+        } else if !named.has_subcommands() || argument == "--" || !argument.to_string_lossy().starts_with('-') {
+            // Behind a word that is no command here there are none either: `job submit` is no `submit`.
             break;
         }
     }
@@ -169,11 +172,22 @@ fn explain(error: &clap::Error, arguments: &[OsString], lookup: impl Fn(&OsStr) 
         }
         ErrorKind::InvalidSubcommand => {
             (mistake.message, mistake.tips) = clap_words(error);
+            let hidden = command.get_subcommands().filter(|command| command.is_hide_set());
+            let hidden: Vec<_> = hidden.map(|command| format!("'{}'", command.get_name())).collect();
+            mistake.tips.retain(|tip| !hidden.iter().any(|name| tip.contains(name)));
             let given = text_of(error, ContextKind::InvalidSubcommand).unwrap_or_default();
             let own = tip_for_word(&path, &given, arguments);
             if own.is_some() {
                 mistake.tips = own.into_iter().collect();
             }
+        }
+        // A command that only tracer itself calls, with a name that other tools have.
+        _ if command.is_hide_set() => {
+            let name = command.get_name();
+            mistake.message = format!("unrecognized subcommand '{name}'");
+            mistake.tips = tip_for_word("tracer", name, arguments).into_iter().collect();
+            mistake.usage = Some(Cli::command().render_usage().to_string());
+            mistake.command = "tracer".to_owned();
         }
         _ => (mistake.message, mistake.tips) = clap_words(error),
     }
@@ -347,33 +361,80 @@ fn tip_for_word(path: &str, word: &str, arguments: &[OsString]) -> Option<String
         ("tracer", "run" | "exec" | "launch" | "call") => {
             "`tracer submit task MODULE:FUNCTION` runs a function, `tracer submit command -- PROGRAM` a program".into()
         }
+        // As one submits to Ray, to Slurm and to HyperQueue.
+        ("tracer", "job" | "jobs" | "hq" | "sbatch" | "srun" | "qsub") if program_of_job(arguments).is_some() => format!(
+            "`tracer submit command -- {}` runs a program, `--no-wait` before it returns at once",
+            program_of_job(arguments).unwrap_or_default()
+        ),
+        ("tracer", "job") if arguments.iter().any(|word| word == "logs") => "`tracer logs ID` shows what a task has written".into(),
+        ("tracer", "job") if arguments.iter().any(|word| word == "stop" || word == "cancel" || word == "delete") => {
+            "`tracer cancel ID` ends a task".into()
+        }
+        ("tracer", "job") if arguments.iter().any(|word| word == "info" || word == "status" || word == "cat") => {
+            "`tracer get ID` shows a task, `tracer logs ID` what it has written".into()
+        }
         ("tracer", "task" | "command" | "actor") => format!("`tracer submit {}`", rest()),
         ("tracer", "tasks" | "actors" | "workers" | "modules_list") => format!("`tracer list {word}`"),
-        ("tracer", "ps" | "jobs" | "job" | "ls" | "top" | "queue") => {
+        ("tracer", "ps" | "jobs" | "job" | "ls" | "queue" | "squeue" | "summary" | "memory") => {
             "`tracer list tasks` lists tasks, `tracer status` sums them up".into()
         }
-        ("tracer", "log" | "output") => {
+        ("tracer", "log" | "output" | "attach" | "tail") => {
             "`tracer logs ID` shows what a task has written, `tracer logs REPLICA` what a replica has".into()
         }
-        ("tracer", "show" | "result" | "inspect" | "describe") => {
+        ("tracer", "show" | "result" | "results" | "inspect" | "describe" | "info") => {
             "`tracer get ID` shows a task, `tracer trace show ID` a trace".into()
         }
-        ("tracer", "kill" | "rm" | "abort" | "delete") => {
+        ("tracer", "kill" | "rm" | "abort" | "delete" | "scancel" | "terminate") => {
             "`tracer cancel ID` ends a task, `tracer stop` the head".into()
         }
         ("tracer", "restart") => "`tracer stop`, then `tracer start --head`; accepted tasks are remembered".into(),
-        ("tracer", "up" | "init" | "head" | "server" | "daemon") => "`tracer start --head` starts a head".into(),
+        ("tracer", "up" | "init" | "head" | "server" | "daemon" | "boot" | "connect") => {
+            "`tracer start --head` starts a head".into()
+        }
         ("tracer", "down" | "shutdown" | "quit" | "exit") => "`tracer stop` ends the head and its workers".into(),
+        ("tracer", "worker" | "alloc" | "node" | "nodes" | "join" | "scale" | "cluster") => {
+            "`tracer start --num-workers N` says how many workers run, `tracer start --address nats://HOST --queue NAME` joins other machines, \
+             `tracer list nodes` shows them"
+                .into()
+        }
+        ("tracer", "timeline" | "profile" | "trace-export") => {
+            "`tracer trace export last --format chrome` writes a timeline".into()
+        }
+        ("tracer", "stack" | "debug" | "stats" | "monitor") => {
+            "`tracer top` shows what runs now, `tracer trace stats` what took how long".into()
+        }
+        ("tracer", "events" | "watch" | "web" | "ui") => "`tracer view` shows traces and tasks in a browser while they run".into(),
+        ("tracer", "apply" | "rollout" | "expose" | "service" | "services") => {
+            "`tracer serve deploy FILE` rolls a service file out, `tracer serve status` shows services".into()
+        }
+        ("tracer", "sbatch" | "srun" | "qsub" | "hq") => "`tracer submit command -- PROGRAM` runs a program".into(),
+        ("tracer", "images" | "image" | "volume" | "network" | "pull" | "push" | "container" | "pod" | "pods") => {
+            "there are no images and no containers: `tracer submit command -- PROGRAM` runs a program of this machine".into()
+        }
+        ("tracer", "build" | "create") => {
+            "`tracer new NAME` makes a task module, which `cargo build` builds".into()
+        }
+        ("tracer", "clean" | "gc" | "cleanup" | "purge") => "`tracer prune --older-than 7d` removes what is old".into(),
+        ("tracer", "health" | "healthcheck" | "ping" | "check") => {
+            "`tracer status` says how the head is, `tracer doctor` what is wrong with an engine".into()
+        }
+        ("tracer", "env" | "settings" | "configure") => {
+            "`tracer start --config tracer.toml` takes a file with settings, `tracer status` shows those in use".into()
+        }
+        ("tracer", "upgrade" | "update") => "install the new tracer, `tracer stop`, then `tracer start --head`".into(),
+        ("tracer", "pause" | "unpause" | "suspend" | "resume" | "hold" | "release") => {
+            "a task that was accepted is not held back: `tracer cancel ID` ends it".into()
+        }
         ("tracer", "deploy" | "rollback" | "history" | "config") => format!("`tracer serve {}`", rest()),
         ("tracer serve", "start" | "up") => {
             "`tracer serve run MODULE:NAME` serves a deployment, `tracer serve deploy FILE` a service file".into()
         }
         ("tracer serve", "stop" | "down" | "delete" | "rm" | "kill") => "`tracer serve shutdown` ends a service".into(),
-        ("tracer serve", "list" | "ls" | "ps") => {
+        ("tracer serve", "list" | "ls" | "ps" | "get" | "describe" | "info") => {
             "`tracer list services` lists services, `tracer serve status` shows their state".into()
         }
         ("tracer serve", "logs" | "log") => "`tracer logs REPLICA` shows what a replica has written".into(),
-        ("tracer serve", "apply" | "update" | "check" | "validate") => {
+        ("tracer serve", "apply" | "update" | "check" | "validate" | "create" | "restart" | "reload") => {
             "`tracer serve deploy FILE` rolls a service file out; `--dry-run` only checks it".into()
         }
         ("tracer", "http" | "dashboard") => "`tracer start --head --http 127.0.0.1:8265` serves the HTTP API".into(),
@@ -383,12 +444,20 @@ fn tip_for_word(path: &str, word: &str, arguments: &[OsString]) -> Option<String
         }
         ("tracer", "module") => "`tracer modules show MODULE` shows one, `tracer list modules` lists them".into(),
         ("tracer", "why") => "`tracer explain ID` says why a task waits".into(),
+        ("tracer serve", "scale") => "`num_replicas` or `autoscaling` in the service file says how many replicas run; `tracer serve deploy` rolls it out".into(),
+        ("tracer serve", "undo") => "`tracer serve rollback` goes back to the version before".into(),
+        ("tracer serve", _) if looks_like_function => format!("`tracer serve run {}` serves a deployment", rest()),
         ("tracer trace", "get" | "view" | "last") => "`tracer trace show last` shows the last trace".into(),
         ("tracer trace", "ls") => "`tracer trace list` lists traces".into(),
         ("tracer list", "task" | "actor" | "worker" | "module" | "hook") => format!("`tracer list {word}s`"),
         ("tracer list", "traces" | "spans" | "trace") => "`tracer trace list` lists traces".into(),
         ("tracer list", "service" | "deployment" | "replica") => format!("`tracer list {word}s`"),
-        ("tracer list", "jobs" | "queue") => "`tracer list tasks` lists tasks".into(),
+        ("tracer list", "logs" | "log") => "`tracer logs ID` shows what a task has written".into(),
+        ("tracer list", "cluster-events" | "objects" | "runtime-envs" | "placement-groups") => {
+            format!("tracer has no {word}; `tracer list` shows what it has")
+        }
+        ("tracer list", "queues") => "`tracer list nodes` shows the queues of a cluster".into(),
+        ("tracer list", "jobs" | "queue" | "ps" | "all") => "`tracer list tasks` lists tasks".into(),
         ("tracer modules", "list" | "ls") => "`tracer list modules` lists modules".into(),
         ("tracer hooks", "list" | "ls") => "`tracer list hooks` lists hooks".into(),
         ("tracer hooks", "show" | "test" | "try" | "run") => {
@@ -407,13 +476,32 @@ fn tip_for_word(path: &str, word: &str, arguments: &[OsString]) -> Option<String
     })
 }
 
+/// Refuses a flag that stands among the words of a query, where nearly everything may stand.
+pub(super) fn check_query(path: &str, words: &[String]) -> Result<(), CommandError> {
+    let Some(flag) = words.iter().find(|word| word.starts_with("--")) else { return Ok(()) };
+    let tip = tip_for_flag(path, flag).unwrap_or_else(|| format!("`{path} --help` lists the flags"));
+    let text = format!("unexpected argument '{}' found\n(hint: {tip})", escape::line(flag));
+    Err(CommandError::new(exit::USAGE, text))
+}
+
+/// Returns the program that a `job submit … -- PROGRAM ARG…` of another tool runs; none without one.
+fn program_of_job(arguments: &[OsString]) -> Option<String> {
+    let at = arguments.iter().position(|word| word == "--").or_else(|| {
+        let submit = arguments.iter().position(|word| word == "submit" || word == "run")?;
+        // Without the two dashes the program is what follows; a flag before it might have a value.
+        arguments.get(submit + 1).filter(|word| !word.to_string_lossy().starts_with('-')).map(|_| submit)
+    })?;
+    let words: Vec<_> = arguments[at + 1..].iter().map(|word| shell_word(&word.to_string_lossy())).collect();
+    (!words.is_empty()).then(|| escape::line(&words.join(" ")).into_owned())
+}
+
 /// Returns what is meant by a flag that is none here: one of another tool, or of another command.
 pub(super) fn tip_for_flag(path: &str, flag: &str) -> Option<String> {
     let name = flag.split('=').next().unwrap_or(flag);
     let tip = match (path, name) {
         (_, "--json" | "-o" | "--output-format") => "`--format json` writes JSON",
         (_, "--verbose" | "-v" | "--debug" | "--quiet" | "-q") => {
-            "there are no levels of talk; `--format json` has all there is to say"
+            "tracer is neither more verbose nor quieter; `--format json` has all there is to say"
         }
         ("tracer start", "--hook" | "--tracing-hook" | "--startup-hook" | "--tracing_startup_hook" | "--tracing") => {
             "`--tracing-startup-hook=MODULE:ATTRIBUTE` names the hook"
@@ -426,6 +514,25 @@ pub(super) fn tip_for_flag(path: &str, flag: &str) -> Option<String> {
         }
         ("tracer start", "--foreground" | "-f" | "--no-daemon" | "--fg") => "`--block` stays in the foreground",
         ("tracer start", "--detach" | "-d" | "--background" | "--daemon") => "a head goes to the background by itself",
+        ("tracer start", "--dashboard" | "--include-dashboard" | "--metrics-export-port") => {
+            "`--http 127.0.0.1:8265` serves the HTTP API, `--metrics` metrics alone; `tracer view` shows a page"
+        }
+        ("tracer start", "--memory" | "--object-store-memory") => {
+            "`--worker-memory SIZE` limits a worker, `--queue-memory SIZE` what waits"
+        }
+        ("tracer start", "--redis-password" | "--token") => {
+            "the head is for one user: its place has mode 0700, and needs no password"
+        }
+        ("tracer start", "--temp" | "--data-dir" | "--server-dir" | "--dir" | "--state-dir") => {
+            "`--temp-dir DIR` names the place of the head"
+        }
+        ("tracer start", "--worker") => {
+            "`tracer start --address nats://HOST --queue NAME` starts a node that serves a queue"
+        }
+        ("tracer start", "--config-file" | "-c" | "--settings") => "`--config FILE` names a file with settings",
+        ("tracer start", "--env" | "-e") => "`tracer submit command --env NAME=VALUE` gives a program a variable",
+        ("tracer start", "--restart") => "a systemd unit restarts it: see `running.md` of the guide",
+        ("tracer start", "--name") => "a place names a head: `--temp-dir DIR`",
         ("tracer start", "--num-gpus") => "`--resources gpu=2` says how much there is of a named resource",
         ("tracer start", "--spans" | "--spans-folder" | "--span-dir") => {
             "`--spans-dir DIR` says where spans are written"
@@ -448,6 +555,102 @@ pub(super) fn tip_for_flag(path: &str, flag: &str) -> Option<String> {
         (path, "--name" | "-s") if path.starts_with("tracer serve") => "`--service NAME` says which service is meant",
         ("tracer submit command", "--working-dir" | "--workdir" | "--dir" | "-w" | "-C") => {
             "`--cwd DIR` says where it runs"
+        }
+        (path, "--num_cpus" | "--cpus" | "--cpus-per-task" | "-c") if path.starts_with("tracer submit") => {
+            "`--num-cpus N` says how many cpus it needs"
+        }
+        (path, "--num_gpus" | "--gres" | "--entrypoint-num-gpus") if path.starts_with("tracer submit") => {
+            "`--resource gpu=1` asks for a named resource"
+        }
+        (path, "--entrypoint-num-cpus") if path.starts_with("tracer submit") => {
+            "`--num-cpus N` says how many cpus it needs"
+        }
+        (path, "--max-fails" | "--keep-going") if path.starts_with("tracer submit") => {
+            "with `--map`, `--halt now,fail=3` ends the rest after three failures"
+        }
+        (path, "--mem" | "--memory-limit" | "--entrypoint-memory" | "-m") if path.starts_with("tracer submit") => {
+            "`--memory SIZE` says how much memory it needs"
+        }
+        (path, "--runtime-env" | "--runtime-env-json") if path.starts_with("tracer submit") => {
+            "`tracer submit command --env NAME=VALUE --cwd DIR` gives a program variables and a folder"
+        }
+        (path, "--array" | "--each-line" | "--from-json") if path.starts_with("tracer submit") => {
+            "`tracer submit task MODULE:FUNCTION --map FILE` submits a task for each line"
+        }
+        (path, "--rm" | "-it" | "-t" | "--tty") if path.starts_with("tracer submit") => {
+            "nothing is left of a program that has ended but its log; `-i` hands standard input over"
+        }
+        (path, "--user" | "-u" | "--privileged" | "--network" | "-p" | "--publish" | "--volume" | "--mount")
+            if path.starts_with("tracer submit") =>
+        {
+            "a program runs as the user of the head, without a container: it sees this machine as it is"
+        }
+        (path, "--restart" | "--restart-policy" | "--backoff-limit") if path.starts_with("tracer submit") => {
+            "`--retries N` says how often it is tried again, `--crash-limit N` after its worker died"
+        }
+        (path, "--ttl" | "--max-time" | "--time" | "--time-request" | "--active-deadline-seconds")
+            if path.starts_with("tracer submit") =>
+        {
+            "`--timeout DURATION` bounds an attempt, `--queue-timeout` the wait for it"
+        }
+        (path, "--job-name" | "-J" | "--submission-id" | "--label" | "-l") if path.starts_with("tracer submit") => {
+            "`--name NAME` names it; `--idempotency-key KEY` makes submitting twice harmless"
+        }
+        (path, "--priority-class" | "--nice") if path.starts_with("tracer submit") => {
+            "`--priority N` says what begins before others"
+        }
+        (path, "--output" | "--stdout" | "--stderr" | "--log") if path.starts_with("tracer submit") => {
+            "what it writes is shown, and kept: `tracer logs ID`; or redirect with `>`"
+        }
+        (path, "--depends-on" | "--dependency" | "--after") if path.starts_with("tracer submit") => {
+            "`tracer wait ID && tracer submit …` begins when another has ended; programs pass the handle of one task to the next"
+        }
+        (path, "--address") if path.starts_with("tracer submit") => {
+            "`--temp-dir DIR` names the place of another head of this machine"
+        }
+        (path, "--namespace" | "--context") => {
+            if path.starts_with("tracer serve") {
+                "`--service NAME` says which service is meant"
+            } else {
+                "`--temp-dir DIR` names the place of another head"
+            }
+        }
+        ("tracer logs", "-f") => "`--follow` goes on until the task has ended",
+        ("tracer logs", "--timestamps" | "-t") => "`--times` puts its time before each line",
+        ("tracer logs", "-p" | "--previous" | "--attempt") => "the log has all attempts, in their order",
+        ("tracer status", "--watch" | "-w") => "`tracer top` shows it again and again",
+        ("tracer list tasks", "--all" | "-a") => {
+            "all that are remembered are listed: `--limit N` says how many, `--state running` which"
+        }
+        ("tracer list tasks", "--filter" | "-f" | "--selector" | "-l") => {
+            "a question stands behind it: `tracer list tasks 'state:failed name:count'`"
+        }
+        ("tracer list tasks", "--status" | "--states") => "`--state failed` chooses by state",
+        ("tracer list tasks", "--watch" | "-w") => "`tracer top` shows it again and again",
+        ("tracer prune", "--all" | "-a" | "-f" | "--volumes") => {
+            "`--older-than 0s` removes all that is not in use; `--dry-run` lists it first"
+        }
+        ("tracer prune", "--until" | "--age" | "--keep" | "--days") => "`--older-than 7d` says from which age on",
+        ("tracer prune", "--keep-last" | "--max-count") => "`--max-tasks N` says how many tasks are kept",
+        ("tracer cancel", "--signal" | "-s" | "-15" | "-SIGTERM") => {
+            "it sends SIGTERM, and SIGKILL after `--grace DURATION`"
+        }
+        ("tracer cancel", "--yes" | "-y") | ("tracer stop", "--yes" | "-y" | "--all") => {
+            "nothing is asked before: leave it out"
+        }
+        ("tracer stop", "--timeout" | "--time" | "-t" | "--grace") => {
+            "`--grace-period DURATION` says how long tasks may take to end"
+        }
+        ("tracer wait", "--for") => "`tracer wait ID…` waits for the end; `--any` for the first of several",
+        ("tracer get", "-w" | "--watch") => "`--wait` waits for its end",
+        ("tracer serve deploy", "-f" | "--filename" | "--file") => {
+            "the file stands alone: `tracer serve deploy service.toml`"
+        }
+        ("tracer serve run", "--non-blocking" | "-d" | "--detach") => {
+            "`tracer serve deploy FILE` returns when it is served; `tracer serve build` prints such a file"
+        }
+        ("tracer serve run", "--route-prefix") => {
+            "`route_prefix` stands in a service file, which `tracer serve build` prints"
         }
         (path, "--num-gpus" | "--gpus") if path.starts_with("tracer submit") => {
             "`--resource gpu=1` asks for a named resource"

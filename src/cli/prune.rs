@@ -41,7 +41,7 @@ use crate::spool::{Parcel, owners};
 )]
 #[command(group(clap::ArgGroup::new("which").required(true).multiple(true)))]
 pub(super) struct Args {
-    /// Remove files and tasks that are older, such as 12h or 7d
+    /// Remove files and tasks that are older, such as 12h or 7d; a number without a unit is refused
     #[arg(long, value_name = "DURATION", value_parser = parse_age, group = "which")]
     older_than: Option<Duration>,
     /// Remove the oldest until the rest takes at most this much, such as 1GiB
@@ -59,12 +59,17 @@ pub(super) struct Args {
     format: FormatArgs,
 }
 
-/// Takes days too, which no limit on a task is given in.
+/// Takes days too, which no limit on a task is given in, and no number without a unit: seconds are meant elsewhere, days by whoever knows `find` or
+/// logrotate, and what is removed is gone.
 fn parse_age(text: &str) -> Result<Duration, String> {
+    const EXPECTED: &str = "expected an age with its unit, such as `30m`, `12h` or `7d`";
     let days = text.strip_suffix('d').and_then(|days| days.parse::<u32>().ok());
     match days {
         Some(days) => Ok(Duration::from_secs(u64::from(days) * 24 * 60 * 60)),
-        None => parse_duration(text).map_err(|error| format!("{error}, or days such as `7d`")),
+        None if text.parse::<f64>().is_ok() => {
+            Err(format!("{EXPECTED}, found `{text}` without one\n(hint: `{text}d` is in days, `{text}s` in seconds)"))
+        }
+        None => parse_duration(text).map_err(|_| format!("{EXPECTED}")),
     }
 }
 
@@ -429,6 +434,10 @@ mod tests {
     fn an_age_may_be_in_days() {
         assert_eq!(parse_age("7d"), Ok(Duration::from_secs(7 * 24 * 3600)));
         assert_eq!(parse_age("90m"), Ok(Duration::from_secs(90 * 60)));
-        assert!(parse_age("soon").is_err_and(|error| error.contains("days such as `7d`")));
+        assert!(parse_age("soon").is_err_and(|error| error.contains("such as `30m`, `12h` or `7d`")));
+        for text in ["7", "0", "1.5"] {
+            let hint = format!("(hint: `{text}d` is in days, `{text}s` in seconds)");
+            assert!(parse_age(text).is_err_and(|error| error.contains(&hint)), "{text}");
+        }
     }
 }

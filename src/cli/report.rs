@@ -19,6 +19,7 @@ use std::sync::{Arc, OnceLock};
 
 use comfy_table::{Table, presets};
 use serde::Serialize;
+use unicode_width::{UnicodeWidthChar, UnicodeWidthStr};
 
 use super::{CommandError, Format, hints, live_line};
 use crate::causes::with_causes;
@@ -200,7 +201,7 @@ pub(super) fn page(text: &str) {
 /// Returns the command of the pager, if standard output is a terminal and has fewer rows than the text.
 fn pager(text: &str) -> Option<Command> {
     let rows = rustix::termios::tcgetwinsize(io::stdout()).map_or(0, |size| usize::from(size.ws_row));
-    if !is_terminal() || (rows > 0 && text.lines().count() < rows) {
+    if !is_terminal() || is_dumb() || (rows > 0 && text.lines().count() < rows) {
         return None;
     }
     let chosen = ["TRACER_PAGER", "PAGER"].into_iter().find_map(std::env::var_os);
@@ -233,8 +234,18 @@ pub(super) fn colours_on_stdout() -> bool {
 }
 
 fn colours_on(stream: &impl IsTerminal) -> bool {
+    stream.is_terminal() && are_colours_wanted()
+}
+
+/// Returns whether the user's terminal has colours, and the user wants them.
+pub(super) fn are_colours_wanted() -> bool {
     // https://no-color.org
-    stream.is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty())
+    !is_dumb() && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty())
+}
+
+/// Returns whether the terminal has no colours and no cursor that moves, as that of an editor.
+pub(super) fn is_dumb() -> bool {
+    std::env::var_os("TERM").is_some_and(|term| term == "dumb")
 }
 
 /// Returns whether standard output is a terminal.
@@ -289,12 +300,44 @@ pub(super) fn width() -> usize {
     size().filter(|&width| width > 0).or_else(columns).unwrap_or(80)
 }
 
-/// Returns a table without lines: columns two spaces apart.
+/// Returns a table without lines: columns two spaces apart. On a terminal it is as wide as that at most.
 pub(super) fn table<const N: usize>(header: [&str; N], rows: impl IntoIterator<Item = [String; N]>) -> String {
+    table_within(is_terminal().then(width), header, rows)
+}
+
+/// Width below which no column is cut: that of the beginning of a trace's id.
+const LEAST_CUT: usize = 12;
+
+/// Returns a table whose lines have at most `width` columns of a terminal, if that can be had: the cells of the widest columns are cut. Whole cells are
+/// in `--format json`, and wherever the table goes that is no terminal.
+fn table_within<const N: usize>(
+    width: Option<usize>,
+    header: [&str; N],
+    rows: impl IntoIterator<Item = [String; N]>,
+) -> String {
+    let rows: Vec<[String; N]> = rows.into_iter().map(|row| row.map(|cell| escape::line(&cell).into_owned())).collect();
+    let mut widths = header.map(UnicodeWidthStr::width);
+    for row in &rows {
+        for (most, cell) in widths.iter_mut().zip(row) {
+            *most = (*most).max(cell.width());
+        }
+    }
+    if let Some(width) = width {
+        let between = 2 * N.saturating_sub(1);
+        while widths.iter().sum::<usize>() + between > width {
+            match widths.iter_mut().filter(|most| **most > LEAST_CUT).max_by_key(|most| **most) {
+                Some(widest) => *widest -= 1,
+                None => break,
+            }
+        }
+    }
     let mut table = Table::new();
     table.load_style(presets::NOTHING).set_header(header);
     for row in rows {
-        table.add_row(row.map(|cell| escape::line(&cell).into_owned()));
+        let mut cells = row.into_iter().zip(widths);
+        table.add_row(std::array::from_fn::<_, N, _>(|_| {
+            cells.next().map(|(cell, most)| cut(cell, most)).unwrap_or_default()
+        }));
     }
     for column in table.column_iter_mut() {
         column.set_padding((0, 2));
@@ -302,21 +345,60 @@ pub(super) fn table<const N: usize>(header: [&str; N], rows: impl IntoIterator<I
     table.lines().map(|line| line.trim_end().to_owned() + "\n").collect()
 }
 
+/// Returns a cell of at most so many columns of a terminal.
+fn cut(cell: String, most: usize) -> String {
+    if cell.width() <= most {
+        return cell;
+    }
+    let (mut kept, mut used) = (String::new(), 1);
+    for character in cell.chars() {
+        used += character.width().unwrap_or(0);
+        if used > most {
+            break;
+        }
+        kept.push(character);
+    }
+    kept + "…"
+}
+
 /// Returns a name that somebody chose, as one line.
 pub(super) fn name(text: &str) -> String {
     escape::line(text).into_owned()
 }
 
-/// Names and values below each other, the values aligned.
+/// Returns names and values below each other, the values aligned, and on a terminal broken between their words where it ends.
 pub(super) fn fields(fields: &[(&str, String)]) -> String {
-    let width = fields.iter().map(|(name, _)| name.len()).max().unwrap_or(0);
-    fields
-        .iter()
-        .map(|(name, value)| {
-            let value = escape::lines(value).replace('\n', &format!("\n{:width$}  ", ""));
-            format!("{name:width$}  {value}\n")
-        })
-        .collect()
+    fields_within(is_terminal().then(width), fields)
+}
+
+fn fields_within(width: Option<usize>, fields: &[(&str, String)]) -> String {
+    let names = fields.iter().map(|(name, _)| name.len()).max().unwrap_or(0);
+    let room = width.map(|width| width.saturating_sub(names + 2).max(20));
+    let mut text = String::new();
+    for (name, value) in fields {
+        let mut name = *name;
+        for line in escape::lines(value).split('\n').flat_map(|line| broken(line, room)) {
+            text.push_str(&format!("{name:names$}  {line}\n"));
+            name = "";
+        }
+    }
+    text
+}
+
+/// Breaks a line between words, so that each piece has room. A word that is longer stays whole: it may be a path, to be copied.
+fn broken(line: &str, room: Option<usize>) -> Vec<String> {
+    let Some(room) = room.filter(|room| line.width() > *room) else { return vec![line.to_owned()] };
+    let mut pieces: Vec<String> = Vec::new();
+    for word in line.split(' ') {
+        match pieces.last_mut() {
+            Some(last) if last.width() + 1 + word.width() <= room => {
+                last.push(' ');
+                last.push_str(word);
+            }
+            _ => pieces.push(word.to_owned()),
+        }
+    }
+    pieces
 }
 
 /// Ends this process if the output is closed, unless it [outlives](outlive_outputs) that. Returns whether it is closed.
@@ -363,4 +445,37 @@ pub(super) fn task_lines(prefix: &str, lines: &[u8]) {
 pub(super) fn options(task: &TaskReport) -> Option<String> {
     let options: Vec<_> = task.options.iter().map(|(name, value)| format!("{name} {value}")).collect();
     (!options.is_empty()).then(|| options.join(", "))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_table_is_cut_at_the_width_of_a_terminal_in_its_widest_columns() {
+        let rows = || [["1", "wordcount.frequencies_of_all_words", "9f6b5d3c2a10"].map(str::to_owned)];
+        let whole =
+            "ID  TARGET                              TRACE\n1   wordcount.frequencies_of_all_words  9f6b5d3c2a10\n";
+        assert_eq!(table_within(None, ["ID", "TARGET", "TRACE"], rows()), whole);
+        assert_eq!(table_within(Some(52), ["ID", "TARGET", "TRACE"], rows()), whole);
+        let cut = "ID  TARGET                TRACE\n1   wordcount.frequenci…  9f6b5d3c2a10\n";
+        assert_eq!(table_within(Some(38), ["ID", "TARGET", "TRACE"], rows()), cut);
+        // What is left of each column can still be read, whatever the width.
+        assert!(table_within(Some(1), ["ID", "TARGET", "TRACE"], rows()).contains("1   wordcount.f…  9f6b5d3c2a10\n"));
+        assert_eq!(cut_text("日本語の名前", 7), "日本語…");
+    }
+
+    fn cut_text(text: &str, most: usize) -> String {
+        cut(text.to_owned(), most)
+    }
+
+    #[test]
+    fn values_of_fields_are_broken_between_words_and_paths_stay_whole() {
+        let path = "/a/path/that/is/longer/than/the/room";
+        let fields = [("head", format!("tracer 0.1.0, from {path}")), ("is", "so".into())];
+        let expected = format!("head  tracer 0.1.0, from\n      {path}\nis    so\n");
+        assert_eq!(fields_within(Some(30), &fields), expected);
+        assert_eq!(fields_within(None, &fields), format!("head  tracer 0.1.0, from {path}\nis    so\n"));
+        assert_eq!(fields_within(None, &[("a", "b\nc".into())]), "a  b\n   c\n");
+    }
 }

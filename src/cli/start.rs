@@ -3,6 +3,7 @@
 use std::ffi::OsString;
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::os::fd::OwnedFd;
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -306,11 +307,25 @@ fn settings(args: Args) -> Result<Settings, CommandError> {
             ));
         }
     }
+    warn_of_open_folder(&settings.spans_dir);
     // Said before the hook is tried out; the lock decides it in the end.
     if let Ok(holder) = find_head(&settings.temp_dir) {
         return Err(occupied(SessionError::Occupied { temp_dir: settings.temp_dir, holder: Some(holder) }));
     }
     Ok(settings)
+}
+
+/// Warns of a folder for spans that was there already and that others may write to. It is not changed: its owner may mean it.
+fn warn_of_open_folder(spans_dir: &Path) {
+    let Ok(metadata) = std::fs::metadata(spans_dir) else { return };
+    let mode = metadata.permissions().mode() & 0o7777;
+    if mode & 0o022 != 0 {
+        let folder = spans_dir.display();
+        report::warning(&format!(
+            "others may write to the span folder `{folder}` (its mode is {mode:04o}, expected 0700): they cannot read spans, and can put files \
+             beside them\n(hint: `chmod 700 {folder}`)"
+        ));
+    }
 }
 
 /// Returns the error, with the variable of the environment in place of a flag that was not given.
@@ -481,19 +496,29 @@ fn try_engine(engine: &config::Engine, place: &Path, has: &QueueBound) -> Result
 fn try_hook(import_string: &str, hook: &HookChoice, settings: &HeadSettings) -> Result<HookCheck, CommandError> {
     let parsed: Result<ImportString, HookError> = import_string.parse();
     parsed.map_err(|error| CommandError::new(exit::HOOK_REFUSED, error))?;
-    let limit = Duration::from_millis(hook.timeout_ms);
-    let contract = match hook.contract {
-        HookContract::Startup => "startup-hook",
-        HookContract::Exporter => "exporter",
-    };
-    let module_path = std::env::join_paths(&settings.module_path).unwrap_or_default();
+    let mut check = check_in_process()?;
+    check.args(["--no-head", "--as", hook.contract.flag().trim_start_matches("--tracing-")]);
+    check.env(config::MODULE_PATH_VARIABLE, std::env::join_paths(&settings.module_path).unwrap_or_default());
+    check.envs(settings.tracing.variables());
+    try_in_process(check, import_string, Duration::from_millis(hook.timeout_ms))
+}
+
+/// Begins the command line of `tracer hooks check` in a process of its own.
+pub(super) fn check_in_process() -> io::Result<Command> {
     let mut check = Command::new(std::env::current_exe()?);
     static_tls::reserve(&mut check);
+    check.args(["hooks", "check"]);
+    Ok(check)
+}
+
+/// Runs `tracer hooks check`, which has all arguments but those of this function, in a process of its own, and returns what it says of the hook.
+pub(super) fn try_in_process(
+    mut check: Command,
+    import_string: &str,
+    limit: Duration,
+) -> Result<HookCheck, CommandError> {
     let mut child = check
-        .args(["hooks", "check", "--no-head", "--format", "json", "--hook-timeout", &format!("{}ms", hook.timeout_ms)])
-        .args(["--as", contract, "--", import_string])
-        .env(config::MODULE_PATH_VARIABLE, module_path)
-        .envs(settings.tracing.variables())
+        .args(["--here", "--format", "json", "--hook-timeout", &format!("{}ns", limit.as_nanos()), "--", import_string])
         .env("NO_COLOR", "1")
         .stdin(Stdio::null())
         .stdout(Stdio::piped())

@@ -60,8 +60,9 @@ fn worker_line(workers: &WorkerCounts) -> String {
     if workers.starting > 0 {
         line.push_str(&format!(", {} starting", workers.starting));
     }
-    if running < workers.wanted + workers.actors {
-        line.push_str(&format!(", {} wanted", workers.wanted + workers.actors));
+    let missing = (workers.wanted + workers.actors).saturating_sub(running + workers.starting);
+    if missing > 0 {
+        line.push_str(&format!(", {missing} more wanted"));
     }
     if workers.lost > 0 {
         line.push_str(&format!(", {} lost so far", workers.lost));

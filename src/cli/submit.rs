@@ -21,12 +21,14 @@ use super::live_line::LiveLine;
 use super::{CommandError, CommandResult, Format, FormatArgs, PlaceArgs, live_line, report};
 use crate::config;
 use crate::driver::{Driver, DriverError, SubmitRequest, TaskOutput, Ticket, split_target};
+use crate::escape;
 use crate::exit;
 use crate::hook::{ActiveSpan, Attribute};
 use crate::names;
 use crate::propagation::{self, Carrier};
 use crate::protocol::{CancelWhich, CommandUsage, Finished, Query, Stream};
 use crate::standard_input::Offer;
+use crate::suggestion::shell_word;
 use crate::task::{
     ActorRole, AttemptReport, CommandSpec, Failure, FunctionSpec, Outcome, PastAttempts, TaskId, TaskOptions, TaskSpec,
     sort_resources,
@@ -190,7 +192,8 @@ const PATIENCE_MAX: Duration = Duration::from_millis(500);
 pub(super) fn run(args: Args) -> CommandResult {
     match args.kind {
         SubmittedKind::Task { target, arguments, map, common } => {
-            let (module, function) = split_target(&target)?;
+            let (module, function) = split_target(&target)
+                .map_err(|error| program_meant(&target, &arguments).unwrap_or_else(|| error.into()))?;
             let arguments = encode_arguments(&arguments)?;
             let module = absolute(module);
             if let Some(mapping) = map.mapping() {
@@ -639,6 +642,33 @@ impl FinishedTask {
         }
         Ok(exit_code)
     }
+}
+
+/// Returns what is said of a target that is no function but a script, or a program of the `PATH`, with the command line that is meant.
+fn program_meant(target: &str, arguments: &[String]) -> Option<CommandError> {
+    let interpreter = match Path::new(target).extension().and_then(OsStr::to_str) {
+        Some("py") => Some("python3"),
+        Some("sh") => Some("sh"),
+        Some("js" | "mjs") => Some("node"),
+        Some("rb") => Some("ruby"),
+        Some("pl") => Some("perl"),
+        _ => None,
+    };
+    let is_program = || {
+        let path = std::env::var_os("PATH").unwrap_or_default();
+        target.contains('/') && !target.ends_with(".so") && Path::new(target).is_file()
+            || std::env::split_paths(&path).any(|folder| folder.join(target).is_file())
+    };
+    if target.is_empty() || interpreter.is_none() && !is_program() {
+        return None;
+    }
+    let words = interpreter.into_iter().chain([target]).chain(arguments.iter().map(String::as_str));
+    let words: Vec<_> = words.map(|word| escape::line(&shell_word(word)).into_owned()).collect();
+    let text = format!(
+        "a task is named `module:function`, but got `{target}`, which is a program\n(hint: `tracer submit command -- {}` runs it)",
+        words.join(" ")
+    );
+    Some(CommandError::new(exit::USAGE, text))
 }
 
 /// Returns a hint for a module that was not found by the head's workers and is in `TRACER_MODULE_PATH` of this command. `target` is `module.function`,

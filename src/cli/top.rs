@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use self::input::{Key, Screen};
 use self::model::{Model, Sample};
 use super::connect::unexpected_reply;
-use super::{CommandError, CommandResult, PlaceArgs};
+use super::{CommandError, CommandResult, PlaceArgs, report};
 use crate::config::parse_duration;
 use crate::driver::Driver;
 use crate::exit;
@@ -41,8 +41,8 @@ pub(super) struct Args {
 
 pub(super) fn run(args: &Args) -> CommandResult {
     let mut driver = Driver::connect(&args.place.temp_dir())?;
-    if !io::stdout().is_terminal() || !io::stdin().is_terminal() {
-        let text = "`tracer top` needs a terminal for what it shows and for keys\n(hint: `tracer status` and `tracer list workers` write text, with `--format json` for programs)";
+    if !io::stdout().is_terminal() || !io::stdin().is_terminal() || report::is_dumb() {
+        let text = "`tracer top` needs a terminal with a cursor that moves for what it shows and for keys\n(hint: `tracer status` and `tracer list workers` write text, with `--format json` for programs)";
         return Err(CommandError::new(exit::FAILED, text));
     }
     let mut live = Live::new(&driver.welcome().session_dir);

@@ -373,6 +373,7 @@ fn warn_of(loaded: &Loaded) {
 
 /// Parses the words of a query on the command line.
 fn parse_query(words: &[String]) -> Result<Query, CommandError> {
+    super::parse::check_query("tracer trace list", words)?;
     Query::parse_words(words, now_unix_nano()).map_err(|error| CommandError::new(exit::USAGE, error))
 }
 

@@ -5,7 +5,7 @@
 
 /// Returns the known name that `name` most probably stands for, or `None` when none is near enough.
 ///
-/// Near enough is a Damerau-Levenshtein distance of at most a third of the longer name. Case, and `-` in place of `_`, do not
+/// Near enough is a Damerau-Levenshtein distance of at most a third of the longer name; of names of up to three letters, two letters swapped. Case, and `-` in place of `_`, do not
 /// count. Of several equally near names the first is returned.
 pub fn nearest<'a>(name: &str, known: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
     let name_folded = fold(name);
@@ -13,7 +13,9 @@ pub fn nearest<'a>(name: &str, known: impl IntoIterator<Item = &'a str>) -> Opti
     for candidate in known {
         let candidate_folded = fold(candidate);
         let (name_len, candidate_len) = (name_folded.chars().count(), candidate_folded.chars().count());
-        let limit = name_len.max(candidate_len) / 3;
+        // One letter makes another word of so short a one: `tpu` is no slip for `gpu`. Two that are swapped are one.
+        let is_other_word = name_len.max(candidate_len) <= 3 && sorted(&name_folded) != sorted(&candidate_folded);
+        let limit = if is_other_word { 0 } else { name_len.max(candidate_len) / 3 };
         // The distance is at least the difference in length; this also keeps a hostile name of a megabyte cheap.
         if name_len.abs_diff(candidate_len) > limit {
             continue;
@@ -30,6 +32,12 @@ pub fn nearest<'a>(name: &str, known: impl IntoIterator<Item = &'a str>) -> Opti
 /// ...?)`. Empty when no known name is near enough.
 pub fn hint<'a>(name: &str, known: impl IntoIterator<Item = &'a str>) -> String {
     nearest(name, known).map_or_else(String::new, |nearest| format!("\n(hint: did you mean `{nearest}`?)"))
+}
+
+fn sorted(name: &str) -> Vec<char> {
+    let mut letters: Vec<char> = name.chars().take(4).collect();
+    letters.sort_unstable();
+    letters
 }
 
 fn fold(name: &str) -> String {
@@ -75,12 +83,14 @@ mod tests {
     #[test]
     fn short_names_are_not_guessed_at() {
         assert_eq!(nearest("ab", ["ac"]), None);
-        assert_eq!(nearest("abc", ["abd"]), Some("abd"));
+        assert_eq!(nearest("tpu", ["gpu"]), None);
+        assert_eq!(nearest("gup", ["tpu", "gpu"]), Some("gpu"));
+        assert_eq!(nearest("GPU", ["gpu"]), Some("gpu"));
     }
 
     #[test]
     fn of_equally_near_names_the_first_wins() {
-        assert_eq!(nearest("cat", ["bat", "car"]), Some("bat"));
+        assert_eq!(nearest("cats", ["bats", "cars"]), Some("bats"));
     }
 
     #[test]

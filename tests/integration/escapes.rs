@@ -4,7 +4,7 @@ use std::process::Command;
 
 use serde_json::{Value, json};
 
-use crate::support::{Cluster, HOOK, Run, in_a_terminal, wait_until};
+use crate::support::{Cluster, HOOK, Run, in_a_terminal, run_in_a_terminal, wait_until};
 
 /// Sets a terminal's title, clears its screen, turns the direction of writing, and goes back to the beginning of a line; the last is a C1 control.
 const HOSTILE: &str = "evil\u{1b}]0;x\u{7}\u{1b}[2J\u{202e}txet\r\n\u{9b}2Jend";
@@ -113,4 +113,35 @@ fn lines_of_a_task_stay_behind_their_prefix_on_a_terminal_and_whole_elsewhere() 
     });
     let piped: Command = cluster.command(&arguments);
     cluster.run(piped).success().stderr_contains("a\u{1b}[2J\u{1b}[31mb\u{1b}]0;x\u{7}\u{202e}c\n");
+}
+
+#[test]
+fn a_terminal_without_colours_and_cursor_gets_plain_text_and_no_pager() {
+    let cluster = Cluster::builder().hook(HOOK).start();
+    cluster.submit("traced_tasks:many", &["60"]).success();
+    for term in ["xterm", "dumb"] {
+        let mut show = cluster.command(&["trace", "show", "last", "--no-fold"]);
+        let paged = cluster.file(term);
+        // Longer than the terminal's 24 rows: a pager is asked for, which notes that it was.
+        show.env_remove("NO_COLOR").env("TERM", term).env("TRACER_PAGER", format!("cat > '{}'", paged.display()));
+        let (mut running, screen) = run_in_a_terminal(show);
+        let status = wait_until("the trace is shown", || running.try_wait().expect("it can be waited for"));
+        assert!(status.success());
+        let is_dumb = term == "dumb";
+        assert_eq!(paged.exists(), !is_dumb, "{term}");
+        if is_dumb {
+            wait_until("the trace is on the terminal", || {
+                screen.lock().expect("no reader panics").contains("critical path").then_some(())
+            });
+            let screen = screen.lock().expect("no reader panics");
+            assert!(!screen.contains('\u{1b}'), "{screen}");
+        }
+    }
+    let (mut running, screen) = in_a_terminal(&cluster, &["list", "tasks"]);
+    wait_until("the list ends", || running.try_wait().expect("it can be waited for"));
+    wait_until("the list is on the terminal", || {
+        screen.lock().expect("no reader panics").contains("traced_tasks.many").then_some(())
+    });
+    let screen = screen.lock().expect("no reader panics");
+    assert!(screen.lines().all(|line| line.chars().count() <= 100), "{screen}");
 }

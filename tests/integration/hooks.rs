@@ -264,6 +264,23 @@ fn hooks_can_be_tried_out_without_a_head() {
 }
 
 #[test]
+fn a_hook_that_ends_its_process_is_refused_as_by_the_start() {
+    let cluster = Cluster::builder().build();
+    let hook = "bad_hooks:ends_every_process";
+    let check = cluster.tracer(&["hooks", "check", hook]).status(REFUSED).stdout("");
+    let start = cluster.start_head(&["--tracing-startup-hook", hook]).status(REFUSED);
+    assert!(
+        check.stderr_text().contains("hook `bad_hooks:ends_every_process` ended the process that tried it out: it "),
+        "{}",
+        check.describe()
+    );
+    assert_eq!(check.stderr_text(), start.stderr_text());
+    let check = cluster.tracer(&["hooks", "check", hook, "--format", "json"]).status(REFUSED).json();
+    assert_eq!(check["error"]["kind"], "hook_refused", "{check:#}");
+    cluster.assert_nothing_runs();
+}
+
+#[test]
 fn what_a_hook_prints_is_not_taken_for_data() {
     let (cluster, run) = Cluster::builder().hook("hook_forms:talkative").try_start();
     let text = run.success().stdout("").stderr_text();

@@ -38,7 +38,8 @@ fn every_report_is_an_object_of_the_documented_schema() {
     let cluster = Cluster::builder().hook(HOOK).start();
     cluster.tracer(&["submit", "actor", "actor_tasks:Traced", "--name", "a"]).success();
     for (line, code, expected) in [
-        ("submit task demo:my_function", 0, &["id", "trace_id", "result"] as &[&str]),
+        ("version", 0, &["version"] as &[&str]),
+        ("submit task demo:my_function", 0, &["id", "trace_id", "result"]),
         ("submit task demo:my_function --no-wait", 0, &["id", "trace_id"]),
         (
             "submit task misbehaving_tasks:exits 3",

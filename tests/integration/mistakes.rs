@@ -261,6 +261,282 @@ const WITHOUT_HEAD: &[Mistake] = &[
     Mistake("trace open", 3, "no head is running in ", STARTING),
 ];
 
+/// Mistakes of people who know another tool, or take a program for a function. None of them needs a head either.
+const OF_OTHER_TOOLS: &[Mistake] = &[
+    Mistake(
+        "hooks check ./setup.py:setup",
+        4,
+        "cannot be loaded as a shared library",
+        "(hint: a module is a library of functions in Rust or C; `tracer new` makes one",
+    ),
+    // As users of Ray type it.
+    Mistake(
+        "job submit -- python3 train.py",
+        2,
+        "unrecognized subcommand 'job'",
+        "`tracer submit command -- python3 train.py`",
+    ),
+    Mistake(
+        "job submit --working-dir . -- python3 train.py",
+        2,
+        "unrecognized subcommand 'job'",
+        "`tracer submit command -- python3 train.py`",
+    ),
+    Mistake("job logs raysubmit_1", 2, "unrecognized subcommand 'job'", "`tracer logs ID`"),
+    Mistake("job stop raysubmit_1", 2, "unrecognized subcommand 'job'", "`tracer cancel ID`"),
+    Mistake("job status raysubmit_1", 2, "unrecognized subcommand 'job'", "`tracer get ID`"),
+    Mistake("job list", 2, "unrecognized subcommand 'job'", "`tracer list tasks`"),
+    Mistake("summary tasks", 2, "unrecognized subcommand 'summary'", "`tracer list tasks`"),
+    Mistake("memory", 2, "unrecognized subcommand 'memory'", "`tracer status`"),
+    Mistake("timeline", 2, "unrecognized subcommand 'timeline'", "`tracer trace export last --format chrome`"),
+    Mistake("stack", 2, "unrecognized subcommand 'stack'", "`tracer top`"),
+    Mistake("attach cluster.yaml", 2, "unrecognized subcommand 'attach'", "`tracer logs ID`"),
+    Mistake("healthcheck", 2, "unrecognized subcommand 'healthcheck'", "`tracer status`"),
+    Mistake("list jobs", 2, "unrecognized subcommand 'jobs'", "`tracer list tasks`"),
+    Mistake("list objects", 2, "unrecognized subcommand 'objects'", "tracer has no objects"),
+    Mistake("list placement-groups", 2, "unrecognized subcommand 'placement-groups'", "tracer has no placement-groups"),
+    Mistake("list logs", 2, "unrecognized subcommand 'logs'", "`tracer logs ID`"),
+    Mistake(
+        "start --head --dashboard-host 0.0.0.0",
+        2,
+        "unexpected argument '--dashboard-host' found",
+        "`--http 127.0.0.1:8265`",
+    ),
+    Mistake("start --head --include-dashboard", 2, "unexpected argument '--include-dashboard' found", "`tracer view`"),
+    Mistake(
+        "start --head --object-store-memory 1000",
+        2,
+        "unexpected argument '--object-store-memory' found",
+        "`--queue-memory SIZE`",
+    ),
+    Mistake("start --head --redis-password x", 2, "unexpected argument '--redis-password' found", "needs no password"),
+    Mistake("start --head --num-gpus 1", 2, "unexpected argument '--num-gpus' found", "`--resources gpu=2`"),
+    Mistake("stop --all", 2, "unexpected argument '--all' found", "nothing is asked before"),
+    Mistake("submit task demo:f --num_cpus 2", 2, "unexpected argument '--num_cpus' found", "`--num-cpus N`"),
+    Mistake("submit task demo:f --num-gpus 1", 2, "unexpected argument '--num-gpus' found", "`--resource gpu=1`"),
+    Mistake(
+        "submit task demo:f --runtime-env {}",
+        2,
+        "unexpected argument '--runtime-env' found",
+        "`tracer submit command --env NAME=VALUE --cwd DIR`",
+    ),
+    Mistake("submit task demo:f --namespace a", 2, "unexpected argument '--namespace' found", "`--temp-dir DIR`"),
+    Mistake(
+        "submit command --entrypoint-num-cpus 2 -- true",
+        2,
+        "`--entrypoint-num-cpus` is no flag of `tracer submit command`",
+        "`--num-cpus N`",
+    ),
+    Mistake(
+        "submit command --submission-id a -- true",
+        2,
+        "`--submission-id` is no flag of `tracer submit command`",
+        "`--idempotency-key KEY`",
+    ),
+    Mistake(
+        "submit command --runtime-env-json {} -- true",
+        2,
+        "`--runtime-env-json` is no flag of `tracer submit command`",
+        "`tracer submit command --env NAME=VALUE --cwd DIR`",
+    ),
+    Mistake("serve start", 2, "unrecognized subcommand 'start'", "`tracer serve run MODULE:NAME`"),
+    Mistake("serve shop:hello", 2, "unrecognized subcommand 'shop:hello'", "`tracer serve run shop:hello`"),
+    Mistake(
+        "serve run shop:hello --route-prefix /a",
+        2,
+        "unexpected argument '--route-prefix' found",
+        "`route_prefix` stands in a service file",
+    ),
+    Mistake(
+        "serve run shop:hello --non-blocking",
+        2,
+        "unexpected argument '--non-blocking' found",
+        "`tracer serve deploy FILE`",
+    ),
+    // As users of Docker type it.
+    Mistake("images", 2, "unrecognized subcommand 'images'", "no images and no containers"),
+    Mistake("inspect 1", 2, "unrecognized subcommand 'inspect'", "`tracer get ID`"),
+    Mistake("info", 2, "unrecognized subcommand 'info'", "`tracer get ID`"),
+    Mistake("stats", 2, "unrecognized subcommand 'stats'", "`tracer top`"),
+    Mistake("events", 2, "unrecognized subcommand 'events'", "`tracer view`"),
+    Mistake("pause 1", 2, "unrecognized subcommand 'pause'", "`tracer cancel ID`"),
+    Mistake("update", 2, "unrecognized subcommand 'update'", "install the new tracer"),
+    Mistake("build .", 2, "unrecognized subcommand 'build'", "`tracer new NAME`"),
+    Mistake("rm 1", 2, "unrecognized subcommand 'rm'", "`tracer cancel ID`"),
+    Mistake("logs 1 --timestamps", 2, "unexpected argument '--timestamps' found", "`--times`"),
+    Mistake("list tasks --all", 2, "unexpected argument '--all' found", "`--limit N`"),
+    Mistake(
+        "list tasks --filter status=failed",
+        2,
+        "unexpected argument '--filter' found",
+        "`tracer list tasks 'state:failed name:count'`",
+    ),
+    Mistake("prune --all", 2, "unexpected argument '--all' found", "`--older-than 0s`"),
+    Mistake("prune --until 24h", 2, "unexpected argument '--until' found", "`--older-than 7d`"),
+    Mistake("stop --time 5", 2, "unexpected argument '--time' found", "`--grace-period DURATION`"),
+    Mistake("cancel 1 --signal KILL", 2, "unexpected argument '--signal' found", "`--grace DURATION`"),
+    Mistake(
+        "submit command --rm -- true",
+        2,
+        "`--rm` is no flag of `tracer submit command`",
+        "nothing is left of a program",
+    ),
+    Mistake(
+        "submit command --user root -- true",
+        2,
+        "`--user` is no flag of `tracer submit command`",
+        "as the user of the head",
+    ),
+    Mistake(
+        "submit command --volume /a:/b -- true",
+        2,
+        "`--volume` is no flag of `tracer submit command`",
+        "without a container",
+    ),
+    Mistake(
+        "submit command --restart always -- true",
+        2,
+        "`--restart` is no flag of `tracer submit command`",
+        "`--retries N`",
+    ),
+    Mistake(
+        "submit command --memory-limit 1 -- true",
+        2,
+        "`--memory-limit` is no flag of `tracer submit command`",
+        "`--memory SIZE`",
+    ),
+    Mistake(
+        "submit command --label a=b -- true",
+        2,
+        "`--label` is no flag of `tracer submit command`",
+        "`--name NAME`",
+    ),
+    // As users of Kubernetes type it.
+    Mistake("apply service.toml", 2, "unrecognized subcommand 'apply'", "`tracer serve deploy FILE`"),
+    Mistake("describe 1", 2, "unrecognized subcommand 'describe'", "`tracer get ID`"),
+    Mistake("rollout", 2, "unrecognized subcommand 'rollout'", "`tracer serve deploy FILE`"),
+    Mistake("scale", 2, "unrecognized subcommand 'scale'", "`tracer start --num-workers N`"),
+    Mistake("expose", 2, "unrecognized subcommand 'expose'", "`tracer serve deploy FILE`"),
+    Mistake("delete 1", 2, "unrecognized subcommand 'delete'", "`tracer cancel ID`"),
+    Mistake("nodes", 2, "unrecognized subcommand 'nodes'", "`tracer list nodes`"),
+    Mistake("services", 2, "unrecognized subcommand 'services'", "`tracer serve status`"),
+    Mistake("debug", 2, "unrecognized subcommand 'debug'", "`tracer top`"),
+    Mistake("serve scale hello 3", 2, "unrecognized subcommand 'scale'", "`num_replicas` or `autoscaling`"),
+    Mistake("serve undo", 2, "unrecognized subcommand 'undo'", "`tracer serve rollback`"),
+    Mistake("serve restart", 2, "unrecognized subcommand 'restart'", "`tracer serve deploy FILE`"),
+    Mistake("serve get", 2, "unrecognized subcommand 'get'", "`tracer list services`"),
+    Mistake("serve deploy -f service.toml", 2, "unexpected argument '-f' found", "`tracer serve deploy service.toml`"),
+    Mistake("serve status --namespace a", 2, "unexpected argument '--namespace' found", "`--service NAME`"),
+    Mistake("logs 1 --previous", 2, "unexpected argument '--previous' found", "all attempts"),
+    Mistake("wait 1 --for complete", 2, "unexpected argument '--for' found", "`--any`"),
+    Mistake(
+        "list tasks --selector a=b",
+        2,
+        "unexpected argument '--selector' found",
+        "`tracer list tasks 'state:failed name:count'`",
+    ),
+    Mistake("list tasks --watch", 2, "unexpected argument '--watch' found", "`tracer top`"),
+    Mistake("status --watch", 2, "unexpected argument '--watch' found", "`tracer top`"),
+    Mistake(
+        "submit command --backoff-limit 3 -- true",
+        2,
+        "`--backoff-limit` is no flag of `tracer submit command`",
+        "`--retries N`",
+    ),
+    Mistake(
+        "submit command --active-deadline-seconds 3 -- true",
+        2,
+        "`--active-deadline-seconds` is no flag of `tracer submit command`",
+        "`--timeout DURATION`",
+    ),
+    Mistake("submit task demo:f --ttl 1h", 2, "unexpected argument '--ttl' found", "`--queue-timeout`"),
+    // As users of HyperQueue and Slurm type it.
+    Mistake("hq submit -- ./a.sh", 2, "unrecognized subcommand 'hq'", "`tracer submit command -- ./a.sh`"),
+    Mistake("sbatch job.sh", 2, "unrecognized subcommand 'sbatch'", "`tracer submit command -- PROGRAM`"),
+    Mistake("squeue", 2, "unrecognized subcommand 'squeue'", "`tracer list tasks`"),
+    Mistake("scancel 1", 2, "unrecognized subcommand 'scancel'", "`tracer cancel ID`"),
+    Mistake("server start", 2, "unrecognized subcommand 'server'", "`tracer start --head`"),
+    Mistake("worker start", 2, "unrecognized subcommand 'worker'", "`tracer start --num-workers N`"),
+    Mistake("alloc add slurm", 2, "unrecognized subcommand 'alloc'", "`tracer start --num-workers N`"),
+    Mistake("job cat 1 stdout", 2, "unrecognized subcommand 'job'", "`tracer logs ID`"),
+    Mistake("job info 1", 2, "unrecognized subcommand 'job'", "`tracer get ID`"),
+    Mistake("job cancel 1", 2, "unrecognized subcommand 'job'", "`tracer cancel ID`"),
+    Mistake("task list", 2, "unrecognized subcommand 'task'", "`tracer submit task list`"),
+    Mistake("start --head --server-dir x", 2, "unexpected argument '--server-dir' found", "`--temp-dir DIR`"),
+    Mistake("submit task demo:f --cpus 2", 2, "unexpected argument '--cpus' found", "`--num-cpus N`"),
+    Mistake("submit task demo:f --mem 4G", 2, "unexpected argument '--mem' found", "`--memory SIZE`"),
+    Mistake(
+        "submit task demo:f --array 1-10",
+        2,
+        "unexpected argument '--array' found",
+        "`tracer submit task MODULE:FUNCTION --map FILE`",
+    ),
+    Mistake(
+        "submit task demo:f --each-line x",
+        2,
+        "unexpected argument '--each-line' found",
+        "`tracer submit task MODULE:FUNCTION --map FILE`",
+    ),
+    Mistake("submit task demo:f --job-name a", 2, "unexpected argument '--job-name' found", "`--name NAME`"),
+    Mistake(
+        "submit task demo:f --dependency 1",
+        2,
+        "unexpected argument '--dependency' found",
+        "`tracer wait ID && tracer submit",
+    ),
+    Mistake("submit task demo:f --max-fails 3", 2, "unexpected argument '--max-fails' found", "`--halt now,fail=3`"),
+    Mistake("submit task demo:f --output a.txt", 2, "unexpected argument '--output' found", "`tracer logs ID`"),
+    Mistake(
+        "submit task demo:f --time-request 1h",
+        2,
+        "unexpected argument '--time-request' found",
+        "`--timeout DURATION`",
+    ),
+    Mistake("submit task demo:f --nice 1", 2, "unexpected argument '--nice' found", "`--priority N`"),
+    Mistake("submit command --cpus 2 -- true", 2, "`--cpus` is no flag of `tracer submit command`", "`--num-cpus N`"),
+    Mistake(
+        "submit command --gres gpu:1 -- true",
+        2,
+        "`--gres` is no flag of `tracer submit command`",
+        "`--resource gpu=1`",
+    ),
+    Mistake(
+        "submit command --stdout a.txt -- true",
+        2,
+        "`--stdout` is no flag of `tracer submit command`",
+        "redirect with `>`",
+    ),
+    // Programs in the place of functions, and ages without a unit.
+    Mistake(
+        "submit task python3 train.py",
+        2,
+        "`python3`, which is a program",
+        "`tracer submit command -- python3 train.py`",
+    ),
+    Mistake(
+        "submit task tasks.py 5",
+        2,
+        "`tasks.py`, which is a program",
+        "`tracer submit command -- python3 tasks.py 5`",
+    ),
+    Mistake("submit task ./run.sh", 2, "`./run.sh`, which is a program", "`tracer submit command -- sh ./run.sh`"),
+    Mistake("submit task sh -- -c true", 2, "`sh`, which is a program", "`tracer submit command -- sh -c true`"),
+    Mistake(
+        "prune --older-than 7",
+        2,
+        "expected an age with its unit, such as `30m`, `12h` or `7d`, found `7` without one",
+        "(hint: `7d` is in days, `7s` in seconds)",
+    ),
+    Mistake("prune --older-than 0", 2, "found `0` without one", "`0s` in seconds"),
+    Mistake(
+        "prune --older-than soon",
+        2,
+        "expected an age with its unit, such as `30m`, `12h` or `7d`, found `soon`",
+        "",
+    ),
+    Mistake("prune --max-size 5", 2, "expected a size such as `500MiB` or `2GiB`, found `5`", ""),
+];
+
 /// With a head that has run no task.
 const WITH_HEAD: &[Mistake] = &[
     Mistake("start --head", 5, "a head is already running in ", "(hint: use it, end it with `tracer stop`"),
@@ -295,6 +571,12 @@ const WITH_HEAD: &[Mistake] = &[
         "",
     ),
     Mistake("submit task demo:my_function --resource gpu=1", 1, "gpu", "--resources"),
+    Mistake(
+        "submit task demo:my_function --resource tpu=1",
+        1,
+        "the resource `tpu`",
+        "(hint: start the head with --resources",
+    ),
     Mistake("submit task demo:my_function --num-cpus 99", 1, "asks for 99 cpus", "--num-workers 99"),
     Mistake("submit call hits get", 1, "hits", ""),
     Mistake("submit command -- no_such_program_here", 127, "no_such_program_here", ""),
@@ -360,6 +642,15 @@ fn a_hundred_mistakes_are_named_with_the_next_step() {
         arguments.extend(["--format".to_owned(), "json".to_owned()]);
         check_json(cluster.tracer(&arguments), mistake);
     }
+}
+
+#[test]
+fn a_hundred_mistakes_of_users_of_other_tools_are_answered_with_what_is_meant() {
+    assert!(OF_OTHER_TOOLS.len() >= 100, "{}", OF_OTHER_TOOLS.len());
+    let cluster = Cluster::builder().build();
+    fs::write(cluster.file("run.sh"), "").expect("the folder is ours");
+    fs::write(cluster.file("setup.py"), "def setup(): ...\n").expect("the folder is ours");
+    assert_all_right(OF_OTHER_TOOLS.iter().map(|mistake| check(&cluster.tracer(&words(mistake.0)), mistake)));
 }
 
 #[test]

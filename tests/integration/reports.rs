@@ -162,7 +162,7 @@ fn a_hook_is_tried_out() {
         .tracer(&["hooks", "check", HOOK])
         .success()
         .stdout_contains("hook      local_tmp_tracing:setup_tracing works\n")
-        .stdout_contains("\ndoes      spans to `<folder>/spans/");
+        .stdout_contains("\ndoes      spans to `<folder>/spans/<pid>.json`");
     assert_keys(&json_of(&cluster, &["hooks", "check", HOOK]), &["library", "producer", "description"]);
     cluster
         .tracer(&["hooks", "check", "local_tmp_tracin:setup_tracing"])

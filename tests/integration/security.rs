@@ -353,6 +353,29 @@ fn clients_beyond_the_limit_on_open_files_wait_and_the_head_stays_calm() {
     cluster.tracer(&["status"]).success().stdout_contains("commands had to wait for a connection");
 }
 
+#[test]
+fn a_span_folder_that_others_may_write_to_is_warned_of_and_kept_as_it_is() {
+    let mode =
+        |cluster: &Cluster| fs::metadata(cluster.spans_dir()).expect("it is there").permissions().mode() & 0o7777;
+    for (given, is_warned) in [(0o777, true), (0o1777, true), (0o775, true), (0o755, false), (0o700, false)] {
+        let cluster = Cluster::builder().hook(crate::support::HOOK).build();
+        fs::create_dir(cluster.spans_dir()).expect("the folder is ours");
+        fs::set_permissions(cluster.spans_dir(), fs::Permissions::from_mode(given)).expect("the folder is ours");
+        let start = cluster.start_head(&[]).success();
+        let said = format!(
+            "warning: others may write to the span folder `<folder>/spans` (its mode is {given:04o}, expected 0700): "
+        );
+        let text = start.normalized(&start.stderr_text());
+        assert_eq!(text.contains(&said), is_warned, "{given:o}: {text}");
+        assert_eq!(text.contains("(hint: `chmod 700 <folder>/spans`)"), is_warned, "{given:o}: {text}");
+        assert_eq!(mode(&cluster), given);
+    }
+    // One that tracer makes is its user's alone.
+    let cluster = Cluster::traced();
+    cluster.tracer(&["submit", "task"]).success();
+    assert_eq!(mode(&cluster), 0o700);
+}
+
 /// Returns a copy of a library that is there for tests, in a folder of its own that only this user can change.
 fn copy_of(cluster: &Cluster, library: &str, folder: &str) -> PathBuf {
     let folder = cluster.file(folder);

@@ -47,7 +47,7 @@ macro_rules! task_options {
             /// A name of your own for the task, shown in lists and on its spans.
             name: text = String::new(),
                 Face { kind: Kind::Text { longest: 128 }, json: "name", is_c_field: true, ..Face::PLAIN };
-            /// Maximum run time of an attempt; one that runs longer is ended as `tracer cancel` ends it.
+            /// Maximum run time of an attempt, 0 for none; one that runs longer is ended as `tracer cancel` ends it.
             ///
             /// A call of an actor with a limit runs alone on its actor; if it exceeds the limit and does not end, the actor's worker is killed.
             timeout: time in calls = None,

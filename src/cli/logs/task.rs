@@ -432,7 +432,7 @@ impl Shown<'_> {
             match self.args.format.format {
                 Format::Json => {
                     let worker_pid = entry.pid.filter(|_| is_line);
-                    text.push_str(&report::json_line(&EntryReport { entry, worker_pid }));
+                    text.push_str(&report::object_line(&EntryReport { entry, worker_pid }));
                 }
                 Format::Text => {
                     let writer = (entry.task, entry.attempt, entry.worker_id, entry.origin);

@@ -7,6 +7,7 @@ use ratatui::style::{Color, Modifier, Style};
 use ratatui::text::{Line, Span};
 use ratatui::widgets::{Block, Borders, Cell, Paragraph, Row, Table as TableWidget};
 
+use super::super::report;
 use super::model::{Model, QueueRow, Table, WorkerRow};
 
 /// Rows of a table beside its own: its frame and the names of its columns.
@@ -46,8 +47,7 @@ fn height_of_queue(all: u16, workers: usize, queue: usize) -> u16 {
 
 /// Returns a colour, unless the user wants none.
 fn colour(colour: Color) -> Style {
-    let is_wanted = std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty());
-    if is_wanted { Style::new().fg(colour) } else { Style::new() }
+    if report::are_colours_wanted() { Style::new().fg(colour) } else { Style::new() }
 }
 
 /// Keeps the first row of a table within its rows, and returns which are shown.

@@ -38,7 +38,7 @@ pub(super) fn run(source: &SourceArgs, trace: &str, details: &Details<'_>, forma
     let mut loaded = Loaded::new(&folder, written, Vec::new());
 
     let mut output = match format {
-        Format::Text if report::is_terminal() => Output::Tree(report::Redrawn::default()),
+        Format::Text if report::is_terminal() && !report::is_dumb() => Output::Tree(report::Redrawn::default()),
         format => Output::Lines { format, printed: HashSet::new() },
     };
     let mut asker = Asker::default();

@@ -1,7 +1,7 @@
 //! Errors of modules and hooks that are refused: one variant for each step of the loading staircase.
 
 use std::fmt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use tracer_abi::{ABI_MAJOR, ABI_MINOR, ENTRY_SYMBOL};
@@ -117,6 +117,13 @@ pub enum ModuleError {
     },
 }
 
+/// Returns whether a file is a source or a script by its name, and no library that went wrong.
+fn is_source(path: &Path) -> bool {
+    let extension = path.extension().and_then(std::ffi::OsStr::to_str);
+    extension
+        .is_some_and(|extension| ["py", "rs", "c", "js", "ts", "sh", "rb", "pl", "go", "java"].contains(&extension))
+}
+
 impl fmt::Display for ModuleError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -143,7 +150,13 @@ impl fmt::Display for ModuleError {
                          `disable_initial_exec_tls` of tikv-jemallocator, or set GLIBC_TUNABLES=glibc.rtld.optional_static_tls=65536 where this process is started)",
                     );
                 }
-                f.write_str("\n(hint: a module is a cdylib for this system; check it with `file` and `ldd`)")
+                f.write_str(match is_source(path) {
+                    true => {
+                        "\n(hint: a module is a library of functions in Rust or C; `tracer new` makes one, and \
+                             `tracer submit command -- PROGRAM` runs a program)"
+                    }
+                    false => "\n(hint: a module is a cdylib for this system; check it with `file` and `ldd`)",
+                })
             }
             ModuleError::NoEntry { path } => {
                 write!(f, "`{}` is a shared library but not a tracer module: ", path.display())?;

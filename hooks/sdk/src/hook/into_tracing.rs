@@ -98,7 +98,7 @@ impl<T: IntoProcessors, E: fmt::Display> IntoProcessors for Result<T, E> {
 
 /// Error of a hook that could not set up tracing: a text for whoever started `tracer`.
 ///
-/// `?` makes one of any error; the text then holds the whole chain of sources. For that reason the type is not itself a
+/// `?` makes one of any error; the text then holds the whole chain of sources. `.into()` makes one of a text, as in `Err("no licence".into())`. For that reason the type is not itself a
 /// [`std::error::Error`].
 pub struct Error {
     message: String,
@@ -123,8 +123,9 @@ impl fmt::Debug for Error {
     }
 }
 
-impl<E: std::error::Error> From<E> for Error {
+impl<E: Into<Box<dyn std::error::Error>>> From<E> for Error {
     fn from(error: E) -> Error {
+        let error = error.into();
         let mut message = error.to_string();
         let mut source = error.source();
         while let Some(cause) = source {
@@ -142,6 +143,23 @@ impl<E: std::error::Error> From<E> for Error {
 
 #[cfg(test)]
 mod tests {
+    #[test]
+    fn a_text_and_any_error_become_the_error_of_a_hook() {
+        fn of_text() -> Result<(), super::Error> {
+            Err("no licence".into())
+        }
+        fn of_string(port: u16) -> Result<(), super::Error> {
+            Err(format!("port {port} is taken"))?
+        }
+        fn of_any() -> Result<(), super::Error> {
+            let failed: Result<(), Box<dyn std::error::Error + Send + Sync>> = Err("boxed".into());
+            Ok(failed?)
+        }
+        assert_eq!(of_text().unwrap_err().to_string(), "no licence");
+        assert_eq!(of_string(1).unwrap_err().to_string(), "port 1 is taken");
+        assert_eq!(of_any().unwrap_err().to_string(), "boxed");
+    }
+
     use super::*;
 
     #[derive(Debug)]
