@@ -125,6 +125,8 @@ enum Command {
     /// Print the version
     Version(FormatArgs),
     #[command(hide = true)]
+    Complete(completions::CompleteArgs),
+    #[command(hide = true)]
     Agent(AgentArgs),
     #[command(hide = true)]
     Head(HeadArgs),
@@ -251,7 +253,7 @@ struct WorkerArgs {
 /// the time that a short command needs.
 fn command_with_only(name: &str) -> Option<clap::Command> {
     type Augment = fn(clap::Command) -> clap::Command;
-    const SUBCOMMANDS: [(&str, Augment); 29] = [
+    const SUBCOMMANDS: [(&str, Augment); 30] = [
         ("start", start::Args::augment_args),
         ("stop", stop::Args::augment_args),
         ("status", status::Args::augment_args),
@@ -274,6 +276,7 @@ fn command_with_only(name: &str) -> Option<clap::Command> {
         ("engine", engine::Args::augment_args),
         ("completions", completions::Args::augment_args),
         ("man", man::Args::augment_args),
+        ("complete", completions::CompleteArgs::augment_args),
         ("agent", AgentArgs::augment_args),
         ("head", HeadArgs::augment_args),
         ("finish-place", FinishPlaceArgs::augment_args),
@@ -493,6 +496,7 @@ pub fn main() -> ExitCode {
         Command::Engine(args) => engine::run(&args),
         Command::Completions(args) => completions::run(&args),
         Command::Man(args) => man::run(&args),
+        Command::Complete(args) => completions::run_complete(&args),
         Command::Agent(args) => args.run(),
         Command::Head(HeadArgs {}) => start::run_head(),
         Command::FinishPlace(args) => start::run_finish(&args.temp_dir, args.spans_dir),

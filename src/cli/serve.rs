@@ -153,7 +153,7 @@ pub(super) fn list(place: &PlaceArgs) -> Result<Vec<ServiceReport>, CommandError
 }
 
 /// Returns the services that there are, or the one that is meant.
-fn services(driver: &mut Driver, wanted: Option<&str>) -> Result<Vec<ServiceReport>, CommandError> {
+pub(super) fn services(driver: &mut Driver, wanted: Option<&str>) -> Result<Vec<ServiceReport>, CommandError> {
     let ServiceReply::Services(mut services) = ask(driver, ServiceQuery::List)? else { return Err(unexpected_reply()) };
     let Some(wanted) = wanted else { return Ok(services) };
     let names: Vec<_> = services.iter().map(|service| service.name.clone()).collect();

@@ -1,9 +1,7 @@
 //! Shell completions and manual pages, as they are installed.
 
+use crate::support::{Cluster, HOOK, module_folder};
 use std::fs;
-use std::process::Command;
-
-use crate::support::Cluster;
 
 #[test]
 fn manual_pages_are_written_for_every_command_and_say_where_they_cannot_be() {
@@ -26,26 +24,48 @@ fn manual_pages_are_written_for_every_command_and_say_where_they_cannot_be() {
 }
 
 #[test]
-fn bash_completes_commands_and_flags() {
-    let cluster = Cluster::builder().build();
+fn bash_completes_commands_flags_and_values() {
+    let cluster = Cluster::builder().workers(2).hook(HOOK).build();
     let script = cluster.tracer(&["completions", "bash"]).success().stdout_text();
     let path = cluster.file("tracer.bash");
     fs::write(&path, script).expect("the folder is ours");
+    let search = format!("{}:{}", module_folder().display(), std::env::var("PATH").unwrap_or_default());
+    // Words as bash makes them, which takes a colon for one.
     let complete = |words: &[&str]| {
-        let (current, before) = (words[words.len() - 1], words[words.len() - 2]);
         let text = format!(
-            "source '{}'; COMP_WORDS=({}); COMP_CWORD={}; _tracer tracer '{current}' '{before}'; echo \"${{COMPREPLY[@]}}\"",
+            "source '{}'; COMP_WORDS=({}); COMP_CWORD={}; _tracer; echo \"${{COMPREPLY[@]}}\"",
             path.display(),
             words.join(" "),
             words.len() - 1,
         );
-        let output = Command::new("bash").args(["--norc", "-c", &text]).output().expect("bash is there");
-        assert!(output.status.success() && output.stderr.is_empty(), "{}", String::from_utf8_lossy(&output.stderr));
-        String::from_utf8(output.stdout).expect("words are text").trim().to_owned()
+        let mut bash = cluster.program("bash");
+        bash.args(["--norc", "-c", &text]).env("PATH", &search);
+        let run = cluster.run(bash).success().stderr("");
+        let mut words: Vec<_> = run.stdout_text().split_whitespace().map(str::to_owned).collect();
+        words.sort();
+        words.join(" ")
     };
     assert_eq!(complete(&["tracer", "trace", "sh"]), "show");
     assert_eq!(complete(&["tracer", "start", "--tracing-st"]), "--tracing-startup-hook");
     assert_eq!(complete(&["tracer", "workers"]), "");
+    assert_eq!(complete(&["tracer", "status", "--format", "=", "js"]), "json");
+    // Modules are found without a head; what only it knows is not, and nothing is said.
+    assert_eq!(complete(&["tracer", "submit", "task", "wordc"]), "wordcount:");
+    assert_eq!(complete(&["tracer", "submit", "task", "wordcount", ":", "fr"]), "frequencies");
+    assert_eq!(complete(&["tracer", "submit", "actor", "counter", ":"]), "Counter");
+    assert_eq!(complete(&["tracer", "start", "--tracing-startup-hook", "console", ":"]), "setup_tracing");
+    assert_eq!(complete(&["tracer", "get", "''"]), "");
+    cluster.start_head(&[]).success();
+    cluster.tracer(&["submit", "actor", "counter:Counter", "40", "--name", "hits"]).success();
+    cluster.submit("demo:my_function", &[]).success();
+    assert_eq!(complete(&["tracer", "get", "''"]), "1 2 hits");
+    assert_eq!(complete(&["tracer", "cancel", "hi"]), "hits");
+    assert_eq!(complete(&["tracer", "submit", "call", "h"]), "hits");
+    assert_eq!(complete(&["tracer", "submit", "call", "hits", "incr"]), "increment");
+    assert_eq!(complete(&["tracer", "serve", "status", "''"]), "");
+    // With a head of another place, its tasks.
+    let place = cluster.file("nowhere").display().to_string();
+    assert_eq!(complete(&["tracer", "get", "--temp-dir", &place, "''"]), "");
     cluster
         .tracer(&["completions", "csh"])
         .status(2)
