@@ -11,6 +11,7 @@
 //! | [`serving`] | functions and types of libraries behind HTTP |
 //! | [`http`] | the HTTP API |
 //! | [`otlp`] | OTLP over HTTP from commands and other programs: variables, files, limits, answers |
+//! | [`other_programs`] | what SDKs, servers, test runners and tools do beside tracer, with versions, and what to set |
 //! | [`many_machines`] | queues that several nodes share over a NATS server |
 //! | [`logs`] | log records of modules: `tracing`, `log` and C, files, settings |
 //! | [`metrics`] | `GET /metrics` for Prometheus: names, tokens, what survives, exemplars |
@@ -45,6 +46,8 @@ pub mod many_machines {}
 pub mod otlp {}
 #[doc = include_str!("guide/metrics.md")]
 pub mod metrics {}
+#[doc = include_str!("guide/other_programs.md")]
+pub mod other_programs {}
 #[doc = include_str!("guide/programs.md")]
 pub mod programs {}
 pub mod promises;
