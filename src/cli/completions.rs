@@ -61,9 +61,10 @@ pub(super) fn run_complete(args: &CompleteArgs) -> CommandResult {
     let candidates = complete(&mut command, args.words.clone(), last, folder.as_deref()).unwrap_or_default();
     let mut text = String::new();
     // Flags are for whoever has typed a dash.
+    let has_dash = args.words[last].as_encoded_bytes().starts_with(b"-");
     let is_meant = |candidate: &&CompletionCandidate| {
         let is_flag = candidate.get_value().as_encoded_bytes().starts_with(b"-");
-        !candidate.is_hide_set() && !(is_flag && args.words[last].is_empty())
+        !candidate.is_hide_set() && (has_dash || !is_flag)
     };
     for candidate in candidates.iter().filter(is_meant) {
         text.push_str(&candidate.get_value().to_string_lossy());

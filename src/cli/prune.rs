@@ -69,7 +69,7 @@ fn parse_age(text: &str) -> Result<Duration, String> {
         None if text.parse::<f64>().is_ok() => {
             Err(format!("{EXPECTED}, found `{text}` without one\n(hint: `{text}d` is in days, `{text}s` in seconds)"))
         }
-        None => parse_duration(text).map_err(|_| format!("{EXPECTED}")),
+        None => parse_duration(text).map_err(|_| EXPECTED.to_owned()),
     }
 }
 

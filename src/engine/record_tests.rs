@@ -142,7 +142,7 @@ fn nobody_begins_a_task_again_that_was_cancelled_whoever_dies() {
         assert_eq!(change(Some(&wanted), &cancelled), Err(Refusal::Begun), "its holder is told again");
         // Its holder may still end it otherwise, and its next attempt has the wish too.
         assert_eq!(word(&change(Some(&wanted), &columns()[8].1)), "ended");
-        let next = change(Some(&wanted), &failed(2, true, b"r")).unwrap();
+        let next = change(Some(&wanted), &failed(2, Charge::Crash, b"r")).unwrap();
         for record in [&wanted, &next] {
             for ended in [delivered(C, Sight::NewLife), Event::GivenBack { by: B, attempt: 2, has_begun: false }] {
                 let Ok(ended) = change(Some(record), &ended) else { continue };

@@ -408,7 +408,9 @@ fn a_task_is_looked_up_by_its_id_in_the_cluster_on_any_node() {
 fn who_looks_for_lines_that_another_node_has_is_told_which_and_there_they_are_by_the_same_id() {
     let Some(broker) = Broker::start() else { return };
     let (b, a, c) = (holder(&broker), origin(&broker), origin(&broker));
-    [&a, &b, &c].into_iter().for_each(|node| drop(agent_pid(node)));
+    for node in [&a, &b, &c] {
+        agent_pid(node);
+    }
     let prints =
         ["submit", "task", "--queue", "default", "--no-wait", "misbehaving_tasks:prints_bytes", "[104,105,10]"];
     let submit = |node: &Cluster| node.tracer(&prints).success().stdout_text().trim().parse::<u64>().expect("an id");

@@ -36,7 +36,9 @@ fn change(broker: &Broker, subject: &str, question: &Value) {
 fn a_queue_that_nobody_is_given_tasks_of_is_told_by_name_and_made_again_by_a_node_that_may() {
     let Some(broker) = Broker::start() else { return };
     let (b, a) = (holder(&broker), origin(&broker));
-    [&a, &b].into_iter().for_each(|node| drop(agent_pid(node)));
+    for node in [&a, &b] {
+        agent_pid(node);
+    }
     submit(&a).success();
     assert_eq!(a.wait_for_task(1)["state"], "succeeded");
     b.stop().success();
@@ -87,7 +89,9 @@ fn a_submission_to_an_engine_that_takes_connections_and_answers_nothing_is_accep
     let Some(mut broker) = Broker::start() else { return };
     let b = holder(&broker);
     let a = Cluster::builder().workers(1).arg("--address").arg(broker.address()).arg("--engine-wait=500ms").start();
-    [&a, &b].into_iter().for_each(|node| drop(agent_pid(node)));
+    for node in [&a, &b] {
+        agent_pid(node);
+    }
     broker.signal(Signal::STOP);
     let begun = Instant::now();
     let id = id_of(&submit(&a).success());
@@ -113,7 +117,9 @@ fn servers_that_are_away_are_told_and_so_is_that_nothing_is_stored_any_more() {
         builder.arg("--insecure-engine").arg("--engine-wait=500ms")
     };
     let (b, a) = (node(2).arg("--queue=default=2").start(), node(1).start());
-    [&a, &b].into_iter().for_each(|node| drop(agent_pid(node)));
+    for node in [&a, &b] {
+        agent_pid(node);
+    }
     let found = |code: &str| findings(&a).iter().any(|found| found == code);
     assert!(!found("server_away"));
     brokers[2].kill();

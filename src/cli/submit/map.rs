@@ -176,7 +176,9 @@ pub(super) fn run(template: &Template<'_>, mapping: &Mapping<'_>) -> CommandResu
     let mut driver = Driver::connect(template.temp_dir)?;
     driver.keep_module_versions();
     start_tracing(&mut driver);
-    super::builds::warn_of_others(&mut driver, template.module, template.request.policy.queue)?;
+    if let Body::Function { module, .. } = template.body {
+        super::builds::warn_of_others(&mut driver, module, template.request.policy.queue)?;
+    }
     let job = driver.start_job();
     let trace_id = job.as_ref().filter(|job| job.is_recording()).map(|job| hex(&job.context().parent.trace_id));
     let mut map = Map {

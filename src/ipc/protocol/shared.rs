@@ -1219,7 +1219,7 @@ impl FromAgent<'_> {
                 out.put_u64(*after_ms);
             }
             FromAgent::HeardAgain => out.put_u8(19),
-            FromAgent::HasLetGo => out.put_u8(24),
+            FromAgent::HasLetGo => out.put_u8(26),
             FromAgent::Settled(id, count) => {
                 out.put_u8(7);
                 put_id(out, *id);
@@ -1361,7 +1361,7 @@ impl FromAgent<'_> {
             17 => FromAgent::Superseded(take_id(&mut take)?),
             18 => FromAgent::CutOff { ended: take.u32()?, after_ms: take.u64()? },
             19 => FromAgent::HeardAgain,
-            24 => FromAgent::HasLetGo,
+            26 => FromAgent::HasLetGo,
             14 => {
                 let (task, place, node_id) = (TaskId(take.u64()?), PlaceId(take.u64()?), take.str()?.into());
                 FromAgent::Output { task, place, node_id, output: SharedOutput::take(&mut take)? }

@@ -36,11 +36,12 @@ impl Receiver {
         http_api::place::receiver(session_dir).map(|(url, token)| Receiver { url, token })
     }
 
-    /// Returns the variables for a program that is an attempt of a command, or serves a deployment: with these attributes of its resource. `said` is what its environment
+    /// Returns the variables for a program that is an attempt of a command, or serves a deployment: with these attributes of its resource. What is not sampled is to record nothing. `said` is what its environment
     /// says without them.
     pub(in crate::worker) fn variables<'a>(
         &self,
         attributes: &str,
+        is_sampled: bool,
         said: impl Fn(&str) -> Option<&'a [u8]>,
     ) -> Vec<(&'static str, Vec<u8>)> {
         // An empty variable counts as not set, as the specification has it.
@@ -62,7 +63,7 @@ impl Receiver {
             variables.push(("OTEL_EXPORTER_OTLP_PROTOCOL", b"http/protobuf".to_vec()));
             variables.push(("OTEL_BSP_SCHEDULE_DELAY", DELAY_MS.to_vec()));
             variables.push(("OTEL_BLRP_SCHEDULE_DELAY", DELAY_MS.to_vec()));
-            if of.is_not_sampled() {
+            if !is_sampled {
                 // Few kinds of automatic instrumentation read `TRACEPARENT`: the others would begin traces of their own.
                 variables.push(("OTEL_TRACES_SAMPLER", b"always_off".to_vec()));
             }
@@ -84,9 +85,9 @@ fn trimmed(mut list: Vec<u8>) -> Vec<u8> {
 }
 
 impl CommandAttempt {
-    /// Returns whether the trace of the attempt is not recorded. Where no hook traces attempts, those of commands stand alone.
-    fn is_not_sampled(&self) -> bool {
-        self.context.is_some_and(|context| context.flags & FLAG_SAMPLED == 0)
+    /// Returns whether the trace of the attempt is recorded. Where no hook traces attempts, those of commands stand alone.
+    pub(super) fn is_sampled(&self) -> bool {
+        self.context.is_none_or(|context| context.flags & FLAG_SAMPLED != 0)
     }
 
     pub(super) fn attributes(&self) -> String {
@@ -112,7 +113,7 @@ mod tests {
         let of = CommandAttempt { task: TaskId(7), attempt: 2, context };
         let value = |name: &str| said.iter().find(|(known, _)| *known == name).map(|(_, value)| value.as_bytes());
         let pair = |(name, value): (&str, Vec<u8>)| format!("{name}={}", String::from_utf8(value).unwrap());
-        receiver.variables(&of.attributes(), value).into_iter().map(pair).collect()
+        receiver.variables(&of.attributes(), of.is_sampled(), value).into_iter().map(pair).collect()
     }
 
     const ATTRIBUTES: &str = "tracer.task_id=7,tracer.attempt=2,\

@@ -67,8 +67,10 @@ pub(super) fn spawn(
         let set = spec.environment.iter().rfind(|(set, _)| *set == name.as_bytes());
         set.map(|(_, value)| *value).or_else(|| inherited.0.value(name.as_bytes()))
     };
-    let exporting =
-        around.receiver.map(|receiver| receiver.variables(&around.of.attributes(), said)).unwrap_or_default();
+    let exporting = around
+        .receiver
+        .map(|receiver| receiver.variables(&around.of.attributes(), around.of.is_sampled(), said))
+        .unwrap_or_default();
     let exporting = exporting.iter().map(|(name, value)| (name.as_bytes(), value.as_slice()));
     let set: Vec<_> = spec.environment.iter().copied().chain(exporting).collect();
     let environment = Environment::new(inherited, &carried, &set)?;

@@ -49,7 +49,7 @@ pub(super) fn exporting(session_dir: &Path, service: &str, worker: WorkerId) -> 
     let Some(receiver) = Receiver::of(session_dir) else { return BTreeMap::new() };
     let environment: BTreeMap<_, _> = std::env::vars_os().collect();
     let said = |name: &str| environment.get(OsStr::new(name)).map(|value| value.as_bytes());
-    let set = receiver.variables(&format!("service.instance.id={service}-{worker}"), said);
+    let set = receiver.variables(&format!("service.instance.id={service}-{worker}"), true, said);
     let mut variables: BTreeMap<_, _> =
         set.into_iter().map(|(name, value)| (name, String::from_utf8_lossy(&value).into_owned())).collect();
     let is_named = said("OTEL_SERVICE_NAME").is_some_and(|name| !name.is_empty())
