@@ -21,7 +21,7 @@ use crate::session::find_head;
 /// (`--at-most-once`, `--crash-limit 0`) and was killed while it ran ends as lost.
 #[derive(clap::Args)]
 #[command(after_help = "\
-Examples:
+Example:
   tracer stop --grace-period 30s
   tracer stop --drain               # accepts nothing new, and ends when all tasks have
   tracer stop --discard             # gives up what has not ended")]

@@ -1,4 +1,4 @@
-//! What an orderly end keeps: `tracer stop` and signals lose nothing that `kill -9` keeps.
+//! Orderly ends: `tracer stop` and signals lose nothing that `kill -9` keeps.
 
 use rustix::process::Signal;
 use serde_json::{Value, json};

@@ -1062,7 +1062,7 @@ pub struct StopReport {
     pub killed: Vec<u32>,
     /// Tasks that had not ended.
     pub unfinished: usize,
-    /// Those of them that are kept for the next head in this place.
+    /// Number of these that are kept for the next head in this place.
     #[serde(default)]
     pub kept: usize,
     /// Spans that no exporter has taken yet; the next head in this place goes on with them.
