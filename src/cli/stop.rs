@@ -23,8 +23,8 @@ use crate::session::find_head;
 #[command(after_help = "\
 Example:
   tracer stop --grace-period 30s
-  tracer stop --drain               # accepts nothing new, and ends when all tasks have
-  tracer stop --discard             # gives up what has not ended")]
+  tracer stop --drain      # accepts nothing new, ends when all tasks have
+  tracer stop --discard    # gives up what has not ended")]
 pub(super) struct Args {
     #[command(flatten)]
     place: PlaceArgs,

@@ -4,7 +4,7 @@ use std::fs;
 
 use serde_json::json;
 
-use crate::support::{Cluster, build_standalone, compile_c, compile_c_with, skip};
+use crate::support::{Cluster, build_standalone, compile_c, compile_c_with, fixture_folder, skip};
 
 /// The variable that has libraries with real allocators compiled, which takes a minute.
 const REAL: &str = "TRACER_REAL_ALLOCATORS";
@@ -33,7 +33,8 @@ fn twenty_libraries_with_variables_in_the_static_block_fit_into_a_worker() {
         fs::copy(cluster.file("modules/libblock1.so"), cluster.file(&format!("modules/libblock{number}.so")))
             .expect("the folder is ours");
     }
-    cluster.start_head(&["--module-path", cluster.file("modules").to_str().expect("a plain path")]).success();
+    let folders = std::env::join_paths([cluster.file("modules"), fixture_folder()]).expect("plain names");
+    cluster.start_head(&["--module-path", folders.to_str().expect("a plain path")]).success();
     for number in 1..=20 {
         cluster.submit(&format!("block{number}:ones"), &[]).success().stdout("1\n");
     }

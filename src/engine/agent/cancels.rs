@@ -43,9 +43,9 @@ pub(super) struct Cancel {
 pub(super) enum Source {
     /// The task's own.
     Own,
-    /// That of its bundle, which is settled.
+    /// Record of its bundle, which is settled.
     Bundle,
-    /// That of its bundle, which one node has all of.
+    /// Record of its bundle, which one node has all of.
     WholeBundle,
 }
 

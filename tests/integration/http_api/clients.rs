@@ -309,7 +309,7 @@ fn those_who_wait_hear_how_it_ended_when_the_head_is_stopped() {
     let mut following = api.ask("GET", "/api/v1/tasks/1/logs").open().expect("it listens");
     assert_eq!(read_head(&mut following).expect("it is answered").0, 200);
     api.get("/api/v1/status").status(200);
-    let stop = cluster.tracer_in_background(&["stop", "--force"]);
+    let stop = cluster.tracer_in_background(&["stop", "--force", "--discard"]);
     let ended = read_answer(&mut waiting, false).expect("it is answered").json();
     assert_eq!((&ended["state"], &ended["failure"]["reason"]), (&json!("failed"), &json!("head_stopped")));
     let mut rest = String::new();
