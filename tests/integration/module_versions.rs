@@ -340,19 +340,24 @@ fn whoever_asks_about_modules_is_told_what_the_head_finds() {
     let cluster = cluster(1, None);
     build(&cluster, 1);
     let pid = cluster.head_pid();
-    // This command has no module path of its own.
-    let shown = cluster.tracer(&["modules", "show", "version"]).success();
+    // These commands have no module path of their own.
+    let tracer = |arguments: &[&str]| {
+        let mut command = cluster.command(arguments);
+        command.env_remove("TRACER_MODULE_PATH");
+        cluster.run(command)
+    };
+    let shown = tracer(&["modules", "show", "version"]).success();
     shown.stdout_contains("built/libversion.so").stdout_contains(&format!("as the head (pid {pid}) looks for modules"));
-    let rows = cluster.tracer(&["list", "modules", "--format", "json"]).success().json();
+    let rows = tracer(&["list", "modules", "--format", "json"]).success().json();
     let row = rows["modules"].as_array().unwrap().iter().find(|row| row["name"] == "version").expect("it is listed");
     assert_eq!(row["searched_as"], serde_json::json!({"by": "head", "head_pid": pid}));
     fs::copy(module_folder().join("libhook_stdout.so"), cluster.file("built/libmine.so")).unwrap();
-    cluster.tracer(&["hooks", "check", "mine:setup_tracing"]).success().stdout_contains("as the head (pid");
-    cluster.tracer(&["list", "hooks"]).success().stdout_contains("mine:setup_tracing");
+    tracer(&["hooks", "check", "mine:setup_tracing"]).success().stdout_contains("as the head (pid");
+    tracer(&["list", "hooks"]).success().stdout_contains("mine:setup_tracing");
     // Who names folders, or wants no head, gets his own.
-    cluster.tracer(&["modules", "show", "version", "--no-head"]).status(1).stderr_contains("`version` was not found");
-    let own = cluster.tracer(&["modules", "show", "version", "--module-path", "built"]).success();
+    tracer(&["modules", "show", "version", "--no-head"]).status(1).stderr_contains("`version` was not found");
+    let own = tracer(&["modules", "show", "version", "--module-path", "built"]).success();
     own.stdout_contains("no head was asked");
     cluster.stop().success();
-    cluster.tracer(&["modules", "show", "version"]).status(1).stderr_contains("`version` was not found");
+    tracer(&["modules", "show", "version"]).status(1).stderr_contains("`version` was not found");
 }

@@ -388,7 +388,7 @@ fn the_log_of_its_process_stays_within_its_share() {
 fn nobody_is_told_that_a_task_was_not_taken_that_the_next_head_may_run_and_with_its_key_it_is_one() {
     let Some(broker) = Broker::start() else { return };
     // The head dies with the task in its journal, before it has answered; or while one waits for the end of a task that is accepted.
-    for (point, query) in [("task_journaled", ""), ("", "?wait_ms=60000")] {
+    for (point, query, key) in [("task_journaled", "", "one"), ("", "?wait_ms=60000", "two")] {
         let cluster = builder().arg("--address").arg(broker.address()).arg("--queue=default");
         let cluster = cluster.env("TRACER_TEST_KILL_AT", point).build();
         let start = || {
@@ -402,7 +402,7 @@ fn nobody_is_told_that_a_task_was_not_taken_that_the_next_head_may_run_and_with_
         let (started, released) = (cluster.file("started"), cluster.file("released"));
         let function = "misbehaving_tasks:waits";
         let body = json!({"function": function, "arguments": [&started, &released], "queue": "default"});
-        let mut submission = api.submission(query, &body).header("Idempotency-Key", "one").open().expect("it listens");
+        let mut submission = api.submission(query, &body).header("Idempotency-Key", key).open().expect("it listens");
         let is_accepted = point.is_empty();
         if is_accepted {
             cluster.wait_for_file(&started);
@@ -419,7 +419,7 @@ fn nobody_is_told_that_a_task_was_not_taken_that_the_next_head_may_run_and_with_
         wait_until("the head is gone", || (!is_alive(head)).then_some(()));
         fs::write(&released, "").expect("the folder is ours");
         let (api, _) = start();
-        let again = api.submission("", &body).header("Idempotency-Key", "one").send().status(202).json();
+        let again = api.submission("", &body).header("Idempotency-Key", key).send().status(202).json();
         assert_eq!(again["id"], 1, "{again}");
         assert_eq!(cluster.wait_for_task(1)["state"], "succeeded");
     }
