@@ -80,7 +80,10 @@ fn run(fences: &[(&str, Vec<&str>)], starts_head: bool, further: &[(&str, &str)]
     for (name, original) in [("examples", clone.join("examples")), ("target", target.into())] {
         std::os::unix::fs::symlink(original, cluster.file(name)).expect("the folder is ours");
     }
-    fs::write(cluster.file("lines.txt"), "a b\nc\n").expect("the folder is ours");
+    // Files that a reader has.
+    for (name, text) in [("lines.txt", "a b\nc\n"), ("some.csv", "a,b\n"), ("grid.txt", "0.1 2\n"), ("train.py", "")] {
+        fs::write(cluster.file(name), text).expect("the folder is ours");
+    }
     let spans = cluster.spans_dir().display().to_string();
     let changed = |text: &str| {
         let places = [("/tmp/spans", spans.as_str()), ("/tmp/tracer-nats", "nats")];

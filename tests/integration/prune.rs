@@ -191,6 +191,9 @@ fn ended_tasks_are_forgotten_by_their_number_and_stay_forgotten_under_the_next_h
 fn a_limit_has_to_be_given() {
     let cluster = Cluster::builder().build();
     cluster.tracer(&["prune"]).status(2);
-    cluster.tracer(&["prune", "--older-than", "soon"]).status(2).stderr_contains("days such as `7d`");
+    cluster
+        .tracer(&["prune", "--older-than", "soon"])
+        .status(2)
+        .stderr_contains("an age with its unit, such as `30m`, `12h` or `7d`");
     cluster.tracer(&["prune", "--older-than", "1d"]).success().stdout_contains("removed 0 span files");
 }
