@@ -115,36 +115,6 @@ fn a_gibibyte_each_way_at_once_takes_no_memory_to_speak_of() {
 }
 
 #[test]
-fn a_client_that_does_not_read_costs_the_proxy_little_more_than_its_window() {
-    const CLIENTS: u64 = 32;
-    /// The window of a request, what its connection holds, and what the rest of it takes. It was a mebibyte once.
-    const CLIENT_KIB: u64 = 640;
-    let service = Service::of("handlers:app", "max_ongoing_requests = 64");
-    let proxy = || service.memory().into_iter().find(|(role, _)| *role == "proxy").expect("there is one").1;
-    service.ask("GET / HTTP/1.1\r\nhost: bodies\r\n\r\n", 200);
-    let before = proxy();
-    let ask = |_| {
-        let mut client = service.connect();
-        client.get_mut().write_all(b"GET /endless HTTP/1.1\r\nhost: bodies\r\n\r\n").expect("it is connected");
-        assert_eq!(read_head(&mut client).expect("it answers").0, 200);
-        client
-    };
-    let clients: Vec<_> = (0..CLIENTS).map(ask).collect();
-    let pid = service.report()["proxies"][0]["pid"].as_u64().expect("it runs");
-    let (mut last, mut equal) = (String::new(), 0);
-    wait_until("nothing moves any more", || {
-        let stat = fs::read_to_string(format!("/proc/{pid}/stat")).expect("it runs");
-        let used = stat.split_whitespace().skip(13).take(2).collect::<Vec<_>>().join(" ");
-        equal = if used == last { equal + 1 } else { 0 };
-        last = used;
-        (equal > 20).then_some(())
-    });
-    let after = proxy();
-    drop(clients);
-    assert!(after < before + CLIENTS * CLIENT_KIB, "{CLIENTS} clients took {} KiB", after - before);
-}
-
-#[test]
 fn a_handler_in_c_gives_a_gibibyte_back_as_it_comes() {
     assert_large_body_comes_back(&Service::of("./libdeployment_c.so:echo", ""));
 }

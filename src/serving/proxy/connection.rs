@@ -541,10 +541,7 @@ async fn converse_1(thread: &Rc<ProxyThread>, socket: Socket, connection: &Rc<Co
     let for_requests = Rc::clone(thread);
     let service = service_fn(move |asked| request::serve(Rc::clone(&for_requests), Rc::clone(&own), None, asked));
     // The scanner refuses more headers than hyper takes by itself.
-    let mut serving = http1::Builder::new()
-        .header_read_timeout(None)
-        .max_buf_size(limits::CLIENT_BUFFER)
-        .serve_connection(TokioIo::new(socket), service);
+    let mut serving = http1::Builder::new().header_read_timeout(None).serve_connection(TokioIo::new(socket), service);
     let left = poll_fn(|context| {
         if connection.poll_cut(context) {
             return Poll::Ready(Left::Over);
@@ -613,7 +610,6 @@ async fn converse_2(thread: Rc<ProxyThread>, socket: Socket, connection: Rc<Conn
         .max_pending_accept_reset_streams(limits::PENDING_RESETS)
         .initial_stream_window_size(limits::STREAM_WINDOW)
         .initial_connection_window_size(limits::CONNECTION_WINDOW)
-        .max_send_buf_size(limits::CLIENT_BUFFER)
         .serve_connection(TokioIo::new(socket), service);
     let mut is_ending = false;
     poll_fn(|context| {

@@ -15,8 +15,6 @@ use crate::request_names as names;
 
 /// A piece of a body from this length on stays in the memory that it was read into.
 const LONG: usize = 16 << 10;
-/// Pieces that wait before another one of a client that reads slowly.
-const WAITING: usize = 2;
 
 /// Outcome of an attempt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -116,10 +114,7 @@ impl Exchange {
                 state.head = Some((status, header_map(headers, bytes)));
             }
             Body::Data([]) => {}
-            // A piece that will wait is not to keep the memory of all that came with it.
-            Body::Data(piece) if piece.len() < LONG || state.pieces.len() >= WAITING => {
-                state.pieces.push_back(Bytes::copy_from_slice(piece));
-            }
+            Body::Data(piece) if piece.len() < LONG => state.pieces.push_back(Bytes::copy_from_slice(piece)),
             Body::Data(piece) => state.pieces.push_back(bytes.slice_ref(piece)),
             Body::Trailers(trailers) => state.trailers = Some(header_map(trailers, bytes)),
             Body::Reset(Reset::Refused) if !state.has_begun && self.lane.revoke(self.number) => {

@@ -5,7 +5,6 @@ use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
 use crate::fault;
-use crate::serving::request_head::HEAD_BYTES;
 
 /// Returns the interval between two looks at the connections: the precision of the times below. It is a second, but for tests.
 pub(super) fn look() -> Duration {
@@ -29,10 +28,6 @@ pub(super) const PENDING_RESETS: usize = 20;
 pub(super) const STREAM_WINDOW: u32 = 256 << 10;
 /// HTTP/2: the same of all bodies on a connection.
 pub(super) const CONNECTION_WINDOW: u32 = 4 << 20;
-
-/// Bytes of an answer that wait in the connection for a client that reads slowly, besides the window of its request: room for a whole head is needed there
-/// in the other direction.
-pub(super) const CLIENT_BUFFER: usize = HEAD_BYTES + HEAD_TURN;
 
 /// Time for a client to see that it was refused before the connection is closed.
 pub(super) const LINGER: Duration = Duration::from_secs(1);
