@@ -256,7 +256,7 @@ fn without_waiting_the_id_is_printed_and_get_gives_the_result_later() {
     let task = cluster.wait_for_task(2);
     assert_eq!((&task["state"], &task["trace_id"]), (&json!("failed"), &report["trace_id"]));
     assert_eq!(task["failure"]["reason"], "panic");
-    cluster.tracer(&["get", "2"]).success().stdout_contains("\nfailure    panicked at ");
+    cluster.tracer(&["get", "2"]).success().stdout_contains(" panicked at ");
     let spans = cluster.wait_for_spans("of both attempts", |spans| spans.len() == 6);
     spans.assert_whole(&[]);
     assert_eq!(spans.attempt_of(1).attribute("tracer.task_name"), "short");
