@@ -525,7 +525,7 @@ fn had_no_stdout() -> bool {
 }
 
 /// Looks for the standard output. It runs before the library of Rust has done anything.
-extern "C" fn look_for_stdout() {
+extern "C" fn check_stdout() {
     // SAFETY: it only asks the kernel about a number.
     HAD_NO_STDOUT.store(unsafe { libc::fcntl(libc::STDOUT_FILENO, libc::F_GETFD) } < 0, Relaxed);
 }
@@ -533,7 +533,7 @@ extern "C" fn look_for_stdout() {
 // SAFETY: the loader calls what is in this section once, with one thread, before `main`.
 #[used]
 #[unsafe(link_section = ".init_array")]
-static LOOK_FOR_STDOUT: extern "C" fn() = look_for_stdout;
+static CHECK_STDOUT: extern "C" fn() = check_stdout;
 
 /// Puts back what the tunables were before this process was executed with room for libraries, and returns whether it was.
 fn restore_tunables() -> bool {

@@ -589,7 +589,7 @@ impl Agent {
     pub fn on_tick(&mut self, now_ns: u64) -> u64 {
         self.end_if_cut_off(now_ns);
         let next_ns = self.go_on(now_ns);
-        let others = [self.go_on_cancelling(now_ns), self.go_on_asking(now_ns), self.go_on_unanswered(now_ns)];
+        let others = [self.go_on_cancelling(now_ns), self.go_on_asking(now_ns), self.resume_unanswered(now_ns)];
         let next_ns = others.into_iter().flatten().fold(next_ns, u64::min);
         self.hearing.lapse_ns().map_or(next_ns, |lapse_ns| next_ns.min(lapse_ns))
     }

@@ -434,6 +434,11 @@ impl Drop for Cluster {
         let was_failing = std::thread::panicking();
         if was_failing {
             self.print_logs();
+            // `TRACER_TEST_KEEPS=1` keeps what a test that fails has left.
+            if let Some(folder) = self.folder.as_mut().filter(|_| std::env::var_os("TRACER_TEST_KEEPS").is_some()) {
+                eprintln!("kept: {}", folder.path().display());
+                folder.disable_cleanup(true);
+            }
         }
         let running = self.processes();
         for process in &running {

@@ -151,7 +151,7 @@ fn deployments(service: &mut Service) -> impl Iterator<Item = &mut Deployment> {
 }
 
 /// Has the programs of a service looked for where those of this command are.
-fn give_search_path(service: &mut Service, head_pid: u32) {
+fn set_search_path(service: &mut Service, head_pid: u32) {
     let found_here = search_path::differing(head_pid);
     for deployment in deployments(service).filter(|deployment| deployment.program().is_some()) {
         for (name, value) in &found_here {
@@ -172,7 +172,7 @@ pub(super) fn run(args: &Args) -> CommandResult {
     let place = args.place.temp_dir();
     let signals = signals()?;
     let (mut driver, own) = connect(&place)?;
-    give_search_path(&mut service, driver.welcome().head_pid);
+    set_search_path(&mut service, driver.welcome().head_pid);
     let served = serve(&mut driver, &mut service, args, signals);
     drop(driver);
     if let Some(own) = own {

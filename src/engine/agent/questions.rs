@@ -88,7 +88,7 @@ impl Agent {
         let Answer::Record(entry) = answer else { return self.answer(asker, Found::Unreachable) };
         match entry.map(|entry| Record::decode(&entry.value)).transpose() {
             Ok(None) => self.find_in_bundle(asker, id, 0),
-            Ok(Some(record)) => self.tell_found(asker, id, record, Source::Own),
+            Ok(Some(record)) => self.report_found(asker, id, record, Source::Own),
             Err(error) => {
                 self.note_unread(RecordKey::Task(id), &error);
                 self.answer(asker, Found::Unreachable);
@@ -97,7 +97,7 @@ impl Agent {
     }
 
     /// Answers a question for a task whose record is this one.
-    fn tell_found(&mut self, asker: Asker, id: ClusterTaskId, record: Record, of: Source) {
+    fn report_found(&mut self, asker: Asker, id: ClusterTaskId, record: Record, of: Source) {
         if let Asker::Cancel(number) = asker {
             return self.cancel_by_record(number, record, of);
         }
@@ -195,7 +195,7 @@ impl Agent {
             Some(bundle) => match bundle.of(place) {
                 Some(record) => {
                     let of = if bundle.claim().is_some() { Source::WholeBundle } else { Source::Bundle };
-                    self.tell_found(asker, id, record, of);
+                    self.report_found(asker, id, record, of);
                 }
                 None => self.ask(Asked::FindMessage(asker, 0), Request::FindMessage(id)),
             },

@@ -10,7 +10,7 @@ impl Agent {
     }
 
     /// Says which submissions were not answered for too long, once of each, and returns when to come again, if for any.
-    pub(super) fn go_on_unanswered(&mut self, now_ns: u64) -> Option<u64> {
+    pub(super) fn resume_unanswered(&mut self, now_ns: u64) -> Option<u64> {
         if self.unanswered_ns <= now_ns {
             let limit_ns = self.settings.engine_wait_ns;
             let (mut next_ns, mut next_ns_of_others, mut over) = (u64::MAX, u64::MAX, Vec::new());

@@ -71,7 +71,7 @@ impl Nats {
         let Some(other) = other else { return };
         if other.life > life {
             // The copy sees this one, and uses the engine no more.
-            return self.tell_of_copy(&other);
+            return self.report_copy(&other);
         }
         self.is_copied.store(true, Ordering::Relaxed);
         *self.copied_by.lock().expect("nobody panics with it") = other.node_id;
@@ -146,7 +146,7 @@ impl Nats {
     }
 
     /// Says that a copy of this place has begun after it.
-    fn tell_of_copy(&self, copy: &Heartbeat) {
+    fn report_copy(&self, copy: &Heartbeat) {
         let (place, node_id) = (self.place, &copy.node_id);
         let text = format!(
             "another head, of the node `{node_id}`, has begun with the id {place} of this place: its place is a copy of this one, and it uses the engine no more\n\

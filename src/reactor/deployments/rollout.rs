@@ -221,7 +221,7 @@ pub(super) fn on_tried(
 }
 
 /// Gives up settings on trial to which a replica says nothing: what it has nobody knows.
-pub(super) fn give_up_late_trials(served: &mut Served, now: Now) {
+pub(super) fn reject_late_trials(served: &mut Served, now: Now) {
     let is_late = |replica: &Replica| replica.trial.is_some_and(|trial| trial.late_ns <= now.monotonic_ns);
     let late: Vec<_> = served.replicas.iter().filter(|(_, replica)| is_late(replica)).map(|(id, _)| *id).collect();
     for id in late {

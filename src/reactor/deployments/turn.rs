@@ -55,7 +55,7 @@ fn look_at(services: &mut Services, effects: &mut impl ServiceEffects, name: &st
     }
     ask_for_health(services, effects, name, now);
     if let Some(served) = services.all.get_mut(name) {
-        rollout::give_up_late_trials(served, now);
+        rollout::reject_late_trials(served, now);
     }
     if services.all.get(name).is_some_and(|served| served.ending.is_some()) {
         return end(services, effects, name, now);

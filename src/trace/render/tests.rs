@@ -540,7 +540,7 @@ fn traces_are_listed_the_newest_first() {
 TRACE ID           STARTED  DURATION  SPANS  ERRORS  ROOT
 c0ffee000000  1 m 00 s ago    500 µs      1       -  a name that is longer than…
 4bf92f2577b3  2 h 01 m ago  2 m 06 s      1       1  tracer job
-4bf92f3577b3  2 h 01 m ago   12.4 ms      2       -  tracer job
+4bf92f3577b3  2 h 01 m ago   12.4 ms      2       -  wordcount.count  tracer job
 ",
     );
 }
@@ -551,7 +551,7 @@ fn a_wide_list_has_whole_ids() {
 TRACE ID                               STARTED  DURATION  SPANS  ERRORS  ROOT
 c0ffee00000000000000000000000007  1 m 00 s ago    500 µs      1       -  a name that is longer than what a terminal of eighty columns has room for
 4bf92f2577b34da6a3ce929d0e0e4736  2 h 01 m ago  2 m 06 s      1       1  tracer job
-4bf92f3577b34da6a3ce929d0e0e4736  2 h 01 m ago   12.4 ms      2       -  tracer job
+4bf92f3577b34da6a3ce929d0e0e4736  2 h 01 m ago   12.4 ms      2       -  wordcount.count  tracer job
 ");
 }
 
@@ -589,7 +589,7 @@ fn a_list_in_colour_marks_errors() {
 <1>TRACE ID      STARTED  DURATION  SPANS  ERRORS  ROOT<>
 c0ffee000000      now    500 µs      1  <2>     -<>  a name that is longer than what…
 4bf92f2577b3      now  2 m 06 s      1  <31>     1<>  tracer job
-4bf92f3577b3      now   12.4 ms      2  <2>     -<>  tracer job
+4bf92f3577b3      now   12.4 ms      2  <2>     -<>  wordcount.count  tracer job
 ",
     );
 }
