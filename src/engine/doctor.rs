@@ -451,16 +451,24 @@ mod tests {
 
     fn survey(address: &str, version: &str, is_clustered: bool, replicas: usize) -> Survey {
         let cluster_version = Some(1);
-        let stream = StreamSeen { name: "RECORD".into(), cluster_version, replicas, ..StreamSeen::default() };
+        let records = StreamSeen { name: "RECORD".into(), cluster_version, replicas, ..StreamSeen::default() };
+        let tasks = StreamSeen { cluster_version, replicas, ..queue("default", 0, 0) };
         Survey {
             server: ServerSeen { address: address.into(), version: version.into(), is_clustered, max_payload: 1 << 20 },
-            streams: vec![stream],
+            streams: vec![records, tasks],
             beats: vec![beat(1, "host-a", NOW_NS, &["default"])],
             unread_beats: 0,
             unanswered: Vec::new(),
             missing: Vec::new(),
             now_ns: NOW_NS,
         }
+    }
+
+    /// Puts a stream into the place of the one for the same tasks.
+    fn set(survey: &mut Survey, stream: StreamSeen) {
+        let tasks = |stream: &StreamSeen| (stream.queue.clone(), stream.is_of_commands);
+        survey.streams.retain(|other| tasks(other) != tasks(&stream));
+        survey.streams.push(stream);
     }
 
     fn seen() -> Seen {
@@ -504,11 +512,11 @@ mod tests {
             codes(&changed, seen)
         };
         let with = |stream: StreamSeen| StreamSeen { cluster_version: Some(1), ..stream };
-        assert_eq!(of(&|survey| survey.streams.push(with(queue("gpu", 1, 0))), &seen()), ["unserved_queue"]);
-        assert_eq!(of(&|survey| survey.streams.push(with(queue("gpu", 0, 0))), &seen()), [""; 0]);
-        assert_eq!(of(&|survey| survey.streams.push(with(queue("default", 80, 0))), &seen()), ["queue_full"]);
+        assert_eq!(of(&|survey| set(survey, with(queue("gpu", 1, 0))), &seen()), ["unserved_queue"]);
+        assert_eq!(of(&|survey| set(survey, with(queue("gpu", 0, 0))), &seen()), [""; 0]);
+        assert_eq!(of(&|survey| set(survey, with(queue("default", 80, 0))), &seen()), ["queue_full"]);
         let command = |survey: &mut Survey| {
-            survey.streams.push(with(StreamSeen { is_of_commands: true, ..queue("default", 1, 0) }));
+            set(survey, with(StreamSeen { is_of_commands: true, ..queue("default", 1, 0) }));
         };
         assert_eq!(of(&command, &seen()), ["unserved_commands"]);
         let runs_it = |survey: &mut Survey| {
@@ -532,12 +540,12 @@ mod tests {
         let silent = |survey: &mut Survey| survey.beats.push(beat(2, "host-a", 0, &[]));
         assert_eq!(of(&silent, &seen()), [""; 0], "the other one is gone");
         let dead = |messages| StreamSeen { name: "DEAD".into(), is_dead: true, messages, ..StreamSeen::default() };
-        assert_eq!(of(&|survey| survey.streams.push(with(dead(1))), &seen()), ["put_aside"]);
-        assert_eq!(of(&|survey| survey.streams.push(with(dead(0))), &seen()), [""; 0]);
+        assert_eq!(of(&|survey| set(survey, with(dead(1))), &seen()), ["put_aside"]);
+        assert_eq!(of(&|survey| set(survey, with(dead(0))), &seen()), [""; 0]);
         let raised = |slots| {
             move |survey: &mut Survey| {
                 let bound = Some(QueueBound { num_cpus: 3, resources: Vec::new() });
-                survey.streams.push(with(StreamSeen { bound, ..queue("default", 0, 0) }));
+                set(survey, with(StreamSeen { bound, ..queue("default", 0, 0) }));
                 survey.beats[0].heartbeat.slots = slots;
             }
         };
@@ -556,7 +564,7 @@ mod tests {
         let broken = |is_no_work_queue, lacks_consumer| {
             move |survey: &mut Survey| {
                 let queue = StreamSeen { is_no_work_queue, lacks_consumer, ..queue("default", 0, 0) };
-                survey.streams.push(with(queue));
+                set(survey, with(queue));
             }
         };
         assert_eq!(of(&broken(true, false), &seen()), ["stuck_queue"]);
