@@ -22,6 +22,7 @@ mod new;
 mod parse;
 mod prune;
 mod report;
+mod restart;
 mod serve;
 mod start;
 mod status;
@@ -102,6 +103,7 @@ const LONG_EXAMPLES: &str = concat!(
 enum Command {
     Start(start::Args),
     Stop(stop::Args),
+    Restart(restart::Args),
     Status(status::Args),
     Submit(submit::Args),
     List(list::Args),
@@ -210,7 +212,11 @@ impl AgentArgs {
 
 /// The head itself, as `start` runs it in the background
 #[derive(clap::Args)]
-struct HeadArgs {}
+struct HeadArgs {
+    /// The number of a file with the state of a head of another version, in whose place it goes on
+    #[arg(long)]
+    go_on: Option<i32>,
+}
 
 /// Finish the place of a head whose program has died
 #[derive(clap::Args)]
@@ -349,7 +355,7 @@ impl Command {
     fn is_about_an_end(&self) -> bool {
         match self {
             Command::Submit(_) | Command::Wait(_) | Command::Get(_) | Command::Cancel(_) => true,
-            Command::Start(_) | Command::Stop(_) | Command::Serve(_) => true,
+            Command::Start(_) | Command::Stop(_) | Command::Restart(_) | Command::Serve(_) => true,
             Command::Doctor(_) | Command::Hooks(_) | Command::Engine(_) => true,
             Command::Trace(args) => args.is_check(),
             _ => false,
@@ -470,6 +476,7 @@ pub fn main() -> ExitCode {
     let result = match cli.command {
         Command::Start(args) => start::run(args),
         Command::Stop(args) => stop::run(&args),
+        Command::Restart(args) => restart::run(&args),
         Command::Status(args) => status::run(&args),
         Command::Submit(args) => submit::run(args),
         Command::List(args) => list::run(&args),
@@ -498,7 +505,7 @@ pub fn main() -> ExitCode {
         Command::Man(args) => man::run(&args),
         Command::Complete(args) => completions::run_complete(&args),
         Command::Agent(args) => args.run(),
-        Command::Head(HeadArgs {}) => start::run_head(),
+        Command::Head(HeadArgs { go_on }) => start::run_head(go_on),
         Command::FinishPlace(args) => start::run_finish(&args.temp_dir, args.spans_dir),
         Command::Http(args) => crate::http_api::run(&args.session_dir, args.head_pid, args.log_limit)
             .map(|()| exit::OK)

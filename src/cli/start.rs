@@ -29,6 +29,7 @@ use crate::hook::{HookCheck, HookContract, HookError, ImportString, changeable_b
 use crate::http_api::metrics::export::ExportSettings;
 use crate::http_api::{HttpSettings, LoopbackAddress, OtlpAddress};
 use crate::propagation::Propagators;
+use crate::protocol::order::StartLine;
 use crate::protocol::{FurtherHook, HookChoice, OnPartition, TracingSettings};
 use crate::session::{Session, SessionError, find_head};
 use crate::spin::is_readable;
@@ -214,6 +215,9 @@ pub(super) struct Args {
     /// For a program that has a head of its own: run until standard input is closed, and tell how it started as a line of JSON
     #[arg(long, hide = true)]
     embedded: bool,
+    /// For `tracer restart`: try all of it, and print the settings as JSON
+    #[arg(long, hide = true, conflicts_with = "embedded")]
+    settings: bool,
     /// For a program whose head is in a place that others use too: nothing of the place is removed
     #[arg(long, hide = true, requires = "embedded")]
     keep_place: bool,
@@ -235,6 +239,12 @@ pub(super) fn run(args: Args) -> CommandResult {
     if args.embedded {
         return run_embedded(args);
     }
+    if args.settings {
+        let mut settings = head_settings(settings(args)?)?;
+        settings.start = StartLine::of_this_process().map(of_start);
+        report::json(&serde_json::to_string(&settings).map_err(io::Error::other)?);
+        return Ok(exit::OK);
+    }
     let format = args.format.format;
     let fresh = args.fresh.then_some(Fresh { discards_unfinished: args.discard_unfinished });
     let settings = settings(args)?;
@@ -244,7 +254,17 @@ pub(super) fn run(args: Args) -> CommandResult {
     let is_foreground = settings.block;
     let mut head_settings = head_settings(settings)?;
     head_settings.fresh = fresh;
+    head_settings.start = StartLine::of_this_process();
     if is_foreground { run_in_foreground(head_settings, format) } else { run_in_background(&head_settings, format) }
+}
+
+/// The flag with which the settings of another head are tried.
+pub(super) const SETTINGS_FLAG: &str = "--settings";
+
+/// Returns the command line of the start whose settings are tried.
+fn of_start(tried: StartLine) -> StartLine {
+    let arguments = tried.arguments.into_iter().filter(|argument| argument != SETTINGS_FLAG).collect();
+    StartLine { arguments, ..tried }
 }
 
 /// Combines the settings of the flags, the environment and the file.
@@ -309,7 +329,9 @@ fn settings(args: Args) -> Result<Settings, CommandError> {
     }
     warn_of_open_folder(&settings.spans_dir);
     // Said before the hook is tried out; the lock decides it in the end.
-    if let Ok(holder) = find_head(&settings.temp_dir) {
+    if !args.settings
+        && let Ok(holder) = find_head(&settings.temp_dir)
+    {
         return Err(occupied(SessionError::Occupied { temp_dir: settings.temp_dir, holder: Some(holder) }));
     }
     Ok(settings)
@@ -397,6 +419,7 @@ fn head_settings(settings: Settings) -> Result<HeadSettings, CommandError> {
         },
         hook_description: String::new(),
         fresh: None,
+        start: None,
     };
     if let Some(engine) = &settings.engine {
         let of_trust = signed::warnings(&engine.access, !engine.queues.is_empty(), &engine.trusted_keys);
@@ -579,6 +602,10 @@ fn read_until_end(child: &mut Child, pidfd: &OwnedFd, deadline: Instant) -> Resu
 fn run_in_foreground(settings: HeadSettings, format: Format) -> CommandResult {
     guard::split(guard::Attachment::Foreground)?;
     let settings = guard::inherited_settings().unwrap_or(settings);
+    serve_in_foreground(settings, format)
+}
+
+fn serve_in_foreground(settings: HeadSettings, format: Format) -> CommandResult {
     let shown = settings.clone();
     let end = run_server(settings, None, &mut |started, _| {
         if started.no_worker.is_none() {
@@ -608,8 +635,7 @@ fn run_server(
     on_started: &mut dyn FnMut(&Started, &Path),
 ) -> Result<HeadEnd, CommandError> {
     let inherited = guard::take_inherited();
-    let session = match inherited.as_ref().map(|inherited| inherited.session(&settings.temp_dir)).transpose()?.flatten()
-    {
+    let session = match inherited.as_ref().map(|inherited| inherited.session(&settings)).transpose()?.flatten() {
         Some(session) => session,
         None => Session::open(&settings.temp_dir, &settings.tracing.spans_dir, guard::pid(), now_unix_nano())
             .map_err(occupied)?,
@@ -676,8 +702,24 @@ fn head_died(child: &mut Child) -> io::Result<CommandError> {
     Ok(CommandError::new(exit::FAILED, format!("the head {} before it was ready", exit.cause)))
 }
 
-/// The head in the background: settings come in through standard input, one report goes out through standard output.
-pub(super) fn run_head() -> CommandResult {
+/// The head in the background: settings come in through standard input, one report goes out through standard output. With the number of a file, it goes on in
+/// the place of a head of another version, as that was attached.
+pub(super) fn run_head(state: Option<i32>) -> CommandResult {
+    if let Some(state) = state {
+        let place = guard::go_on(state)?;
+        let settings = guard::inherited_settings().ok_or_else(|| io::Error::other("there are no settings"))?;
+        return match place {
+            guard::Attachment::Foreground => serve_in_foreground(settings, Format::Text),
+            guard::Attachment::Background => {
+                let place = settings.temp_dir.clone();
+                let end = serve(settings, None).map(drop);
+                if let Err(failure) = &end {
+                    note_failure(&place, failure);
+                }
+                tell_how_it_ends(end)
+            }
+        };
+    }
     // A session of its own: no terminal, and no signals from the one it was started in. It fails only for the leader of a
     // group, which this process is not.
     let _ = rustix::process::setsid();
@@ -693,6 +735,15 @@ pub(super) fn run_head() -> CommandResult {
         }
     };
     tell_how_it_ends(serve(settings, None).map(drop))
+}
+
+/// Writes into the log of the session why a head has not gone on with it: nobody reads what it prints.
+fn note_failure(place: &Path, failure: &CommandError) {
+    let log = find_head(place).ok().map(|head| head.session_dir.join("logs/head.log"));
+    let log = log.and_then(|path| std::fs::OpenOptions::new().append(true).open(path).ok());
+    if let Some(mut log) = log {
+        let _ = writeln!(log, "{} {}", crate::trace::rfc3339(now_unix_nano()), failure.error);
+    }
 }
 
 /// The head of a program, as its child. It ends when the program does, however that ends: then its standard input is closed.

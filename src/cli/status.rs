@@ -1,6 +1,7 @@
 //! `tracer status`.
 
 use super::connect::unexpected_reply;
+use super::restart;
 use super::{CommandResult, FormatArgs, PlaceArgs, cluster, hints, report};
 use crate::count::{Count, Elapsed, Size};
 use crate::driver::Driver;
@@ -22,7 +23,12 @@ pub(super) struct Args {
 }
 
 pub(super) fn run(args: &Args) -> CommandResult {
-    let mut driver = Driver::connect(&args.place.temp_dir())?;
+    let mut driver = match Driver::connect(&args.place.temp_dir()) {
+        Err(error) if restart::is_of_another_version(&error) => {
+            return restart::show_status_of_another(&args.place.temp_dir(), args.format.format);
+        }
+        connected => connected?,
+    };
     let Reply::Status(mut status) = driver.query(&Query::Status)? else { return Err(unexpected_reply()) };
     if let Some(engine) = status.engine.as_mut().filter(|engine| engine.is_reachable) {
         let Reply::Cluster(found) = driver.query(&Query::Cluster)? else { return Err(unexpected_reply()) };

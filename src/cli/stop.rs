@@ -6,11 +6,13 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
 use super::connect::unexpected_reply;
+use super::restart;
 use super::{CommandError, CommandResult, FormatArgs, PlaceArgs, report};
 use crate::config::parse_duration;
 use crate::count::Count;
 use crate::driver::{Driver, DriverError};
 use crate::exit;
+use crate::protocol::order::Order;
 use crate::protocol::{Query, Reply, StopMode, StopReport};
 use crate::session::find_head;
 
@@ -47,12 +49,15 @@ pub(super) struct Args {
 /// Time that the head may take to end once it has stopped everything.
 const EXIT_LIMIT: Duration = Duration::from_secs(10);
 
+/// The same of a head of an old version that a signal has ended: its grace period, and this.
+const SIGNAL_LIMIT: Duration = Duration::from_secs(25);
+
 pub(super) fn run(args: &Args) -> CommandResult {
     let temp_dir = args.place.temp_dir();
     let head = find_head(&temp_dir).map_err(DriverError::Session)?;
-    let mut driver = Driver::connect(&temp_dir)?;
+    let connected = Driver::connect(&temp_dir);
     // Opened while the head is known to live, so that these are surely the processes that are waited for.
-    let pids = [Some(driver.welcome().head_pid), head.guard_pid];
+    let pids = [Some(head.pid), head.guard_pid];
     let pidfds: Vec<_> = pids
         .into_iter()
         .filter_map(|pid| pidfd_open(Pid::from_raw(i32::try_from(pid?).ok()?)?, PidfdFlags::empty()).ok())
@@ -63,10 +68,24 @@ pub(super) fn run(args: &Args) -> CommandResult {
         (_, true) => StopMode::Drain,
         _ => StopMode::Keep,
     };
-    let reply = driver.query(&Query::Stop { grace_ms, force: args.force, mode })?;
-    let Reply::Stopped(stopped) = reply else { return Err(unexpected_reply()) };
+    let (stopped, limit) = match connected {
+        Ok(mut driver) => match driver.query(&Query::Stop { grace_ms, force: args.force, mode })? {
+            Reply::Stopped(stopped) => (stopped, EXIT_LIMIT),
+            _ => return Err(unexpected_reply()),
+        },
+        Err(error) if restart::is_of_another_version(&error) => {
+            let order = if args.drain { Order::DRAIN } else { Order::STOP };
+            let (order, force, discard) = (order.into(), args.force, args.discard);
+            let order = Order { order, grace_ms, force, discard, ..Order::default() };
+            match restart::stop_another(&head, &order)? {
+                Some(stopped) => (stopped, EXIT_LIMIT),
+                None => (StopReport { head_pid: head.pid, ..StopReport::default() }, SIGNAL_LIMIT),
+            }
+        }
+        Err(error) => return Err(error.into()),
+    };
     for pidfd in &pidfds {
-        let limit = Timespec { tv_sec: i64::try_from(EXIT_LIMIT.as_secs()).unwrap_or(10), tv_nsec: 0 };
+        let limit = Timespec { tv_sec: i64::try_from(limit.as_secs()).unwrap_or(10), tv_nsec: 0 };
         let ended = poll(&mut [PollFd::new(pidfd, PollFlags::IN)], Some(&limit));
         if ended == Ok(0) {
             let text = format!("the head (pid {}) has stopped its workers but does not end", stopped.head_pid);

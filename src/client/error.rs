@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use tracer_core::causes;
 use tracer_core::codec::WireError;
-use tracer_core::task::{AttemptReport, Failure, PastAttempts, Refusal, TaskId};
+use tracer_core::task::{AttemptReport, Failure, PastAttempts, Refusal, RefusalCode, TaskId};
 use tracer_core::value::ValueError;
 use tracer_ipc::protocol::frame::PAYLOAD_LIMIT;
 use tracer_ipc::session::SessionError;
@@ -99,7 +99,15 @@ impl fmt::Display for DriverError {
                 f.write_str("\n(hint: it may be busy, or have no file descriptors left: its log is `logs/head.log` in the folder of its session")?;
                 write!(f, "; try again, or end it with `kill {pid}`)")
             }
-            DriverError::Refused(refusal) => write!(f, "the head refused: {refusal}"),
+            DriverError::Refused(refusal) => {
+                write!(f, "the head refused: {refusal}")?;
+                if refusal.code == RefusalCode::ProtocolVersion {
+                    f.write_str(
+                        "\n(hint: `tracer restart` has this version go on in the head's place, with its tasks and services; `tracer stop` ends it)",
+                    )?;
+                }
+                Ok(())
+            }
             DriverError::Protocol(_) => {
                 write!(f, "the head sent a message that this version ({}) cannot decode", tracer_ipc::VERSION)?;
                 f.write_str("\n(hint: compare `tracer --version` with `tracer status`)")

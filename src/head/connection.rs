@@ -32,12 +32,14 @@ pub(super) enum Peer {
     Sink(WorkerId),
     /// Speaks to the engine that other machines share.
     Agent,
+    /// Has given an order, whatever its version is, and waits for the answer.
+    Commander,
 }
 
 impl Peer {
     /// Returns the longest frame taken from it.
     pub(super) fn frame_limit(self) -> usize {
-        if self == Peer::Unknown { HELLO_LIMIT } else { FRAME_LIMIT }
+        if matches!(self, Peer::Unknown | Peer::Commander) { HELLO_LIMIT } else { FRAME_LIMIT }
     }
 }
 

@@ -172,9 +172,9 @@ impl Front {
         self.start_at.into_iter().chain(self.kill_at).min()
     }
 
-    /// Asks the process to end, and kills it when it takes too long. True when it has ended.
-    pub(super) fn end(&mut self, is_forced: bool) -> bool {
-        if self.listener.take().is_some() {
+    /// Asks the process to end, and kills it when it takes too long. True when it has ended. Its tokens are gone then, unless another program goes on with them.
+    pub(super) fn end(&mut self, is_forced: bool, keeps_tokens: bool) -> bool {
+        if self.listener.take().is_some() && !keeps_tokens {
             http_api::place::remove(&self.session_dir);
         }
         self.start_at = None;

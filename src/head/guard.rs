@@ -12,29 +12,34 @@
 //! a copy of the guard and goes on with them. So it is again and again, unless none has taken over within ten seconds, or heads end by
 //! themselves one after the other: then all of it ends. A head that no service has ends as it always did, and so does that of a program.
 //!
+//! A new version goes on in the same way: when the head has ended for it, the guard runs the other program in its own process, so that all children stay its
+//! children and all files open. What it hands over are numbers of files and what heads have said of them.
+//!
 //! The guard looks into nothing that it keeps, and shares the head's memory, so it costs next to nothing.
 //!
 //! If the guard itself is killed, the kernel kills the processes of services, whose parent it is, and the head is asked to stop.
 
 use std::fs::{self, File};
 use std::io;
-use std::os::fd::{AsFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
 use std::os::unix::process::CommandExt;
-use std::path::Path;
+use std::path::PathBuf;
 use std::process::{Command, ExitStatus, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use std::sync::{Mutex, OnceLock};
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::FdFlags;
 use rustix::process::{
     Pid, PidfdFlags, Resource, Rlimit, Signal, WaitOptions, getpid, getppid, getrlimit, kill_process, pidfd_open,
     set_child_subreaper, set_parent_process_death_signal, setpgid, setrlimit, wait, waitpid,
 };
+use serde::{Deserialize, Serialize};
 use tracer_core::lock::lock;
 use tracer_ipc::control;
 
-use super::keeper::{AllKept, FromGuard, Keeper, Kept, Key, StartOrder, ToGuard};
+use super::keeper::{AllKept, FromGuard, Keeper, Kept, Key, Replacement, StartOrder, ToGuard};
 use super::settings::HeadSettings;
 use crate::children;
 use crate::parent::head_limit;
@@ -74,14 +79,19 @@ pub(crate) struct Inherited {
     pub(super) kept: AllKept,
     /// Number of heads that have ended before it.
     pub(super) restarts: u64,
+    /// True if the head before it has made way for this program.
+    pub(super) is_replaced: bool,
+    /// The reason why another program does not go on that was to.
+    pub(super) failure: Option<String>,
 }
 
 impl Inherited {
     /// Goes on with the session of the head before this one. None for the first.
-    pub(crate) fn session(&self, temp_dir: &Path) -> io::Result<Option<Session>> {
+    pub(crate) fn session(&self, settings: &HeadSettings) -> io::Result<Option<Session>> {
         let Some(head) = self.kept.get(&Key::Head) else { return Ok(None) };
         let (lock, folder) = (File::from(head.file(1)?), File::from(head.file(2)?));
-        Session::take_over(temp_dir, head.value()?, lock, folder).map(Some).map_err(io::Error::other)
+        let folders = (settings.temp_dir.as_path(), settings.tracing.spans_dir.as_path());
+        Session::take_over(folders, head.value()?, lock, folder).map(Some).map_err(io::Error::other)
     }
 }
 
@@ -98,7 +108,7 @@ pub(crate) fn inherited_settings() -> Option<HeadSettings> {
 }
 
 /// Attachment of the head to a terminal.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum Attachment {
     /// In a terminal, whose signals the guard passes on.
     Foreground,
@@ -138,33 +148,34 @@ fn split_as(place: Attachment, heads: Heads, prepare: impl FnOnce() -> Box<dyn F
     set_child_subreaper(Some(getpid()))?;
     clock();
     let signals = Signals::block()?;
-    let Some(mut guard) = Guard::begin(place, heads, &signals)? else { return Ok(()) };
+    let Some(guard) = Guard::begin(place, heads, &signals)? else { return Ok(()) };
     let finish = prepare();
     if place == Attachment::Background {
         let_go();
     }
-    let status = 'heads: loop {
-        let status = guard.watch(&signals);
-        loop {
-            if !guard.may_start_another(&status, &signals) {
-                break 'heads status;
-            }
-            match guard.start_another(&signals) {
-                Ok(true) => return Ok(()),
-                Ok(false) => continue 'heads,
-                // One that cannot be started counts as one that has ended.
-                Err(_) => {}
-            }
+    guard.run(&signals, finish)
+}
+
+/// Goes on as the guard that this process was when it ran another program, which has left its state in this file. Returns in the head, as [`split`] does, with
+/// how it is attached.
+pub(crate) fn go_on(state: i32) -> io::Result<Attachment> {
+    set_child_subreaper(Some(getpid()))?;
+    // They were never let through since the other program blocked them.
+    let signals = Signals { before: no_signals(), ..Signals::block()? };
+    let mut guard = Guard::of_state(state, &signals)?;
+    let place = guard.place;
+    // Whatever keeps a process from being made may be over in a moment.
+    let is_head = loop {
+        match guard.start_another(&signals) {
+            Ok(is_head) => break is_head,
+            Err(error) if !guard.may_try_again(&signals) => return Err(error),
+            Err(_) => {}
         }
     };
-    // The locks of the place are among what it keeps.
-    drop(guard);
-    kill_all();
-    if status.code().is_none() {
-        let _ = signals.unblock();
-        finish();
+    if !is_head {
+        guard.run(&signals, Box::new(|| ()))?;
     }
-    end_like(status)
+    Ok(place)
 }
 
 /// Lets go of what the command that started this process waits on.
@@ -199,6 +210,12 @@ struct Guard {
     open_files: Option<Rlimit>,
     /// True if the head ends all of it in order.
     is_stopping: bool,
+    /// The program that goes on when the head has ended.
+    replacement: Option<Replacement>,
+    /// True if the next head comes after one of another program.
+    is_replaced: bool,
+    /// The reason why another program does not go on that was to, for the next head.
+    failure: Option<String>,
     /// Time at which the head has taken over.
     has_begun: Option<Instant>,
     /// Time since which there is no head that has taken over.
@@ -215,7 +232,13 @@ impl Guard {
         let (socket, of_head) = control::pair()?;
         let Some(head) = fork_head(place, signals)? else {
             drop(socket);
-            give_to_head(Keeper::of(of_head), AllKept::new(), 0);
+            give_to_head(Inherited {
+                keeper: Keeper::of(of_head),
+                kept: AllKept::new(),
+                restarts: 0,
+                is_replaced: false,
+                failure: None,
+            });
             return Ok(None);
         };
         Ok(Some(Guard {
@@ -227,12 +250,125 @@ impl Guard {
             kept: AllKept::new(),
             open_files: None,
             is_stopping: false,
+            replacement: None,
+            is_replaced: false,
+            failure: None,
             has_begun: None,
             headless_since: None,
             restarts: 0,
             short_lives: 0,
             own_ends: 0,
         }))
+    }
+
+    /// Does what a guard does. Returns in each further head, and ends as the last one did. `finish` is called when that has ended in another way than in order.
+    fn run(mut self, signals: &Signals, finish: Box<dyn FnOnce()>) -> io::Result<()> {
+        let status = 'heads: loop {
+            let status = self.watch(signals);
+            if let Some(replacement) = self.replacement.take().filter(|_| !self.is_stopping) {
+                let error = self.become_another(&replacement);
+                let executable = replacement.executable.display();
+                self.failure = Some(format!(
+                    "`{executable}` cannot go on in the place of this head, which goes on itself: {error}"
+                ));
+            }
+            loop {
+                if !self.may_start_another(&status, signals) {
+                    break 'heads status;
+                }
+                match self.start_another(signals) {
+                    Ok(true) => return Ok(()),
+                    Ok(false) => continue 'heads,
+                    // One that cannot be started counts as one that has ended.
+                    Err(_) => {}
+                }
+            }
+        };
+        // The locks of the place are among what it keeps.
+        drop(self);
+        kill_all();
+        if status.code().is_none() {
+            let _ = signals.unblock();
+            finish();
+        }
+        end_like(status)
+    }
+
+    /// Runs another program in this process, which goes on with what is kept. Returns only if it cannot.
+    fn become_another(&mut self, replacement: &Replacement) -> io::Error {
+        if !replacement.keeps_services {
+            // They begin anew, behind the same listeners.
+            let goes_on = |key: &Key| matches!(key, Key::Head | Key::Socket | Key::Front | Key::Listeners(..));
+            self.kept.retain(|key, _| goes_on(key));
+        }
+        let files = self.kept.values().flat_map(|kept| &kept.files);
+        let exec = || -> io::Result<io::Error> {
+            let kept = self.kept.iter().map(|(key, kept)| {
+                let files = kept.files.iter().map(AsRawFd::as_raw_fd).collect();
+                Ok(KeptOver { key: serde_json::to_value(key)?, value: kept.value.clone(), files, pid: kept.pid })
+            });
+            let state = State {
+                place: self.place,
+                restarts: self.restarts,
+                elapsed_ns: u64::try_from(clock().elapsed().as_nanos()).unwrap_or(u64::MAX),
+                open_files: self.open_files.map(|before| (before.current, before.maximum)),
+                settings: replacement.settings.clone(),
+                kept: kept.collect::<io::Result<_>>()?,
+            };
+            let state = control::send_long(&serde_json::to_string(&state)?)?;
+            rustix::io::fcntl_setfd(&state, FdFlags::empty())?;
+            for file in files.clone() {
+                rustix::io::fcntl_setfd(file, FdFlags::empty())?;
+            }
+            let mut command = Command::new(&replacement.executable);
+            command.args(["head", "--go-on", &state.as_raw_fd().to_string()]);
+            // SAFETY: the closure calls nothing but functions on signal sets, between which nothing else runs in this process, which has one thread.
+            unsafe { command.pre_exec(|| Signals::block().map(drop)) };
+            Ok(command.exec())
+        };
+        let error = exec().unwrap_or_else(|error| error);
+        for file in files {
+            let _ = rustix::io::fcntl_setfd(file, FdFlags::CLOEXEC);
+        }
+        error
+    }
+
+    /// Takes the state that another program has left, of which this process was the guard.
+    fn of_state(file: i32, signals: &Signals) -> io::Result<Guard> {
+        let state: String = control::receive_long(adopt(file)?)?;
+        let state: State = serde_json::from_str(&state)?;
+        let since = Duration::from_nanos(state.elapsed_ns);
+        let _ = CLOCK.set(Instant::now().checked_sub(since).unwrap_or_else(Instant::now));
+        let mut kept = AllKept::new();
+        for KeptOver { key, value, files, pid } in state.kept {
+            let files = files.into_iter().map(adopt).collect::<io::Result<_>>()?;
+            // What this version does not know ends here: its files are closed, and its process is nobody's.
+            if let Ok(key) = serde_json::from_value(key) {
+                kept.insert(key, Kept { value, files, pid });
+            }
+        }
+        let settings: HeadSettings = serde_json::from_slice(&fs::read(&state.settings)?)?;
+        let head = kept.get_mut(&Key::Head).and_then(|head| head.files.first_mut());
+        *head.ok_or_else(|| io::Error::other("the session was not kept"))? = control::send_long(&settings)?;
+        let _ = fs::remove_file(&state.settings);
+        Ok(Guard {
+            place: state.place,
+            heads: Heads::OneAfterAnother,
+            head: getpid(),
+            socket: None,
+            signals: signals.file()?,
+            kept,
+            open_files: state.open_files.map(|(current, maximum)| Rlimit { current, maximum }),
+            is_stopping: false,
+            replacement: None,
+            is_replaced: true,
+            failure: None,
+            has_begun: None,
+            headless_since: None,
+            restarts: state.restarts,
+            short_lives: 0,
+            own_ends: 0,
+        })
     }
 
     /// Splits the next head off. True in that head.
@@ -252,9 +388,16 @@ impl Guard {
                 // The head finds what it was allowed, as the first one did.
                 let _ = setrlimit(Resource::Nofile, before);
             }
-            give_to_head(Keeper::of(of_head), std::mem::take(&mut self.kept), self.restarts);
+            give_to_head(Inherited {
+                keeper: Keeper::of(of_head),
+                kept: std::mem::take(&mut self.kept),
+                restarts: self.restarts,
+                is_replaced: self.is_replaced,
+                failure: self.failure.take(),
+            });
             return Ok(true);
         };
+        (self.is_replaced, self.failure) = (false, None);
         self.head = head;
         self.socket = Some(socket);
         Ok(false)
@@ -351,6 +494,7 @@ impl Guard {
                 self.headless_since = None;
             }
             ToGuard::Stops => self.is_stopping = true,
+            ToGuard::Replace(replacement) => self.replacement = Some(replacement),
         }
     }
 
@@ -417,7 +561,8 @@ impl Guard {
         use std::os::unix::process::ExitStatusExt;
         let lived = self.has_begun.take().map(|begun| begun.elapsed());
         let has_processes = self.kept.keys().any(|key| matches!(key, Key::Process(_)));
-        if self.heads == Heads::One || self.is_stopping || !has_processes || !self.kept.contains_key(&Key::Head) {
+        let is_wanted = has_processes || self.failure.is_some();
+        if self.heads == Heads::One || self.is_stopping || !is_wanted || !self.kept.contains_key(&Key::Head) {
             return false;
         }
         let since = *self.headless_since.get_or_insert_with(Instant::now);
@@ -428,6 +573,18 @@ impl Guard {
         if since.elapsed() >= head_limit() || self.own_ends > OWN_ENDS_LIMIT {
             return false;
         }
+        self.pause(signals)
+    }
+
+    /// Decides whether a head that could not be started is tried again, and waits until then.
+    fn may_try_again(&mut self, signals: &Signals) -> bool {
+        let since = *self.headless_since.get_or_insert_with(Instant::now);
+        self.short_lives += 1;
+        since.elapsed() < head_limit() && self.pause(signals)
+    }
+
+    /// Waits for longer the more heads have ended soon after their start. False if it is to end meanwhile.
+    fn pause(&mut self, signals: &Signals) -> bool {
         let pause = (PAUSE * self.short_lives.saturating_sub(1)).min(PAUSE_LIMIT);
         let until = Instant::now() + pause;
         while let Some(left) = until.checked_duration_since(Instant::now()).filter(|left| !left.is_zero()) {
@@ -465,12 +622,61 @@ fn fork_head(place: Attachment, signals: &Signals) -> io::Result<Option<Pid>> {
     }
 }
 
-fn give_to_head(keeper: Keeper, kept: AllKept, restarts: u64) {
-    *lock(&INHERITED) = Some(Inherited { keeper, kept, restarts });
+fn give_to_head(inherited: Inherited) {
+    *lock(&INHERITED) = Some(inherited);
+}
+
+/// Takes a file that another program has left open in this process.
+fn adopt(file: i32) -> io::Result<OwnedFd> {
+    // SAFETY: asking for the flags of a number that is no open file is an error, and nothing else.
+    if unsafe { libc::fcntl(file, libc::F_GETFD) } < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: it is open, it was left open for this process alone, and each number is adopted once.
+    let file = unsafe { OwnedFd::from_raw_fd(file) };
+    rustix::io::fcntl_setfd(&file, FdFlags::CLOEXEC)?;
+    Ok(file)
+}
+
+/// State of a guard whose process goes on as another program, in JSON. As with an [order](tracer_ipc::protocol::order), fields are added, and none changes its
+/// meaning.
+#[derive(Debug, Serialize, Deserialize)]
+struct State {
+    place: Attachment,
+    restarts: u64,
+    /// Time since the [clock](clock) began, in nanoseconds.
+    #[serde(default)]
+    elapsed_ns: u64,
+    /// The limits of open files that a head finds, current and maximum, if the guard has raised its own.
+    #[serde(default)]
+    open_files: Option<(Option<u64>, Option<u64>)>,
+    /// The file with the settings of the next head.
+    settings: PathBuf,
+    kept: Vec<KeptOver>,
+}
+
+/// Something that is [kept](Kept) while the guard becomes another program.
+#[derive(Debug, Serialize, Deserialize)]
+struct KeptOver {
+    /// Its [`Key`], of which another version may know fewer.
+    key: serde_json::Value,
+    value: Vec<u8>,
+    files: Vec<i32>,
+    pid: Option<u32>,
 }
 
 fn pid_of(pid: Option<u32>) -> Option<Pid> {
     Pid::from_raw(i32::try_from(pid?).ok()?)
+}
+
+/// Returns the set of no signals.
+fn no_signals() -> libc::sigset_t {
+    // SAFETY: the set is plain memory, which is filled in before it is returned.
+    unsafe {
+        let mut none = std::mem::zeroed();
+        libc::sigemptyset(&mut none);
+        none
+    }
 }
 
 /// Takes all signals off the mask of a process that is about to run another program.
@@ -545,6 +751,7 @@ impl Signals {
         Ok(unsafe { OwnedFd::from_raw_fd(file) })
     }
 
+    /// Lets all through that were let through before.
     fn unblock(&self) -> io::Result<()> {
         // SAFETY: the set was filled in by `block`.
         match unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &self.before, std::ptr::null_mut()) } {

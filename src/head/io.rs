@@ -779,7 +779,7 @@ impl HeadIo {
         for &id in dirty {
             let Some(connection) = self.clients.connections.get_mut(&id) else { continue };
             let waits = match connection.peer {
-                Peer::Unknown | Peer::Sink(_) | Peer::Agent => false,
+                Peer::Unknown | Peer::Sink(_) | Peer::Agent | Peer::Commander => false,
                 Peer::Driver(_) | Peer::Tasks(_) => true,
                 Peer::Worker(worker) => workers.contains(&worker),
             };

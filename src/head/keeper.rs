@@ -105,6 +105,19 @@ pub(super) enum ToGuard {
     HasBegun,
     /// This head ends all of it in order: no other is to come after it.
     Stops,
+    /// This head ends for another program, which is to go on as the guard.
+    Replace(Replacement),
+}
+
+/// A program that goes on in the place of the one that the guard and its head are.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Replacement {
+    /// The program.
+    pub(super) executable: PathBuf,
+    /// The file with the settings of its head, in JSON.
+    pub(super) settings: PathBuf,
+    /// True if it goes on with the processes of services; else they have ended.
+    pub(super) keeps_services: bool,
 }
 
 /// The guard's answer to its head.
@@ -200,6 +213,12 @@ impl Keeper {
     /// Says that this head ends all of it.
     pub(super) fn stops(&self) {
         let _ = control::send(&self.socket, &ToGuard::Stops, &[]);
+    }
+
+    /// Has another program go on when this head has ended.
+    pub(super) fn replace(&self, executable: PathBuf, settings: PathBuf, keeps_services: bool) -> io::Result<()> {
+        let replacement = Replacement { executable, settings, keeps_services };
+        control::send(&self.socket, &ToGuard::Replace(replacement), &[])
     }
 
     /// Has a process started as `command` says, with these ends of its control socket: its own, and the head's.

@@ -39,7 +39,10 @@ use super::{guard, watch};
 use crate::count::Count;
 use crate::identity::wait_for_end;
 use crate::module_store::ModuleStore;
-use crate::protocol::{CancelWhich, HookChoice, Reply, SpanCounts, StopReport, Stream, ToAgent, put_reply};
+use crate::protocol::order::{HeadFacts, Order, OrderAnswer};
+use crate::protocol::{
+    CancelWhich, HookChoice, Reply, SpanCounts, StopReport, Stream, ToAgent, put_reply, spoken_version,
+};
 use crate::session::{self, Session};
 use crate::spin::{Spin, is_readable};
 use crate::spool::Story;
@@ -129,7 +132,9 @@ pub(crate) fn run(
         stored::remove_others(&stored::folder(server.session.dir()), |name| needed.contains(name));
         server.spare_values.remove_all();
     }
-    server.session.close();
+    if server.restart.is_none() {
+        server.session.close();
+    }
     if let Ok(HeadEnd::Stopped(stopped)) = &end
         && owns_place
         && stopped.spans_waiting + stopped.spans_of_other_hooks == 0
@@ -195,6 +200,8 @@ pub(super) struct Server {
     pub(super) oom_kills: OomKills,
     pub(super) stop: Option<Stop>,
     pub(super) drain: Option<Drain>,
+    /// Set while this head ends for another program, which goes on in its place.
+    pub(super) restart: Option<Restart>,
     /// A descriptor that is readable when the program has ended that this head is embedded in.
     pub(super) program: Option<OwnedFd>,
     /// Set when that program has ended: the time until which its spans are waited for.
@@ -269,10 +276,12 @@ impl Found {
     }
 }
 
+/// A connection that waits for the end of the head, with the number of its query; none for an [order](Order).
+type AskedBy = (u64, Option<u64>);
+
 /// A stop that is going on.
 pub(super) struct Stop {
-    /// Connections that asked, with the number of the query.
-    asked_by: Vec<(u64, u64)>,
+    asked_by: Vec<AskedBy>,
     deadline: Instant,
     is_forced: bool,
     /// True once the last worker has ended, and those who wait for tasks that are kept were told so.
@@ -282,19 +291,34 @@ pub(super) struct Stop {
 
 /// A stop that begins when the tasks have ended.
 pub(super) struct Drain {
-    /// Connections that asked, with the number of the query.
-    asked_by: Vec<(u64, u64)>,
+    asked_by: Vec<AskedBy>,
     grace: Duration,
+}
+
+/// A stop after which another program goes on.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Restart {
+    /// True if the processes of services go on, since that program understands them.
+    keeps_services: bool,
 }
 
 impl Server {
     fn new(settings: HeadSettings, session: Session, inherited: Option<Inherited>) -> io::Result<Server> {
-        let (keeper, mut kept, restarts) = match inherited {
-            Some(inherited) => (Some(inherited.keeper), inherited.kept, inherited.restarts),
-            None => (None, AllKept::new(), 0),
+        let (keeper, mut kept, restarts, is_replaced, failure) = match inherited {
+            Some(Inherited { keeper, kept, restarts, is_replaced, failure }) => {
+                (Some(keeper), kept, restarts, is_replaced, failure)
+            }
+            None => (None, AllKept::new(), 0, false, None),
         };
         // First: what cannot be had is said before anything has begun.
         let port = kept.remove(&Key::Front).and_then(|kept| kept.files.into_iter().next()).map(TcpListener::from);
+        // The settings may name another port by now.
+        let is_wanted = |port: &TcpListener| {
+            let address = settings.http.map(|http| http.address.get());
+            let bound = port.local_addr().ok();
+            address.is_some_and(|address| bound.is_some_and(|bound| address.port() == 0 || bound == address))
+        };
+        let port = port.filter(is_wanted);
         let front =
             settings.http.map(|http| Front::open(http, session.dir(), port)).transpose().map_err(io::Error::other)?;
         let listener = match kept.remove(&Key::Socket).and_then(|kept| kept.files.into_iter().next()) {
@@ -351,6 +375,10 @@ impl Server {
             io.log(failure.clone());
             io.warnings.push(failure);
         }
+        if let Some(failure) = failure {
+            io.log(failure.clone());
+            io.warnings.push(failure);
+        }
         if torn > 0 {
             let bytes = Count(torn, "byte");
             io.log(format!("the journal ended in {bytes} that were no whole record; they were cut off"));
@@ -373,7 +401,7 @@ impl Server {
             // Its processes, their spools and their logs are there.
             state.processes_mut().reserve(last_process(session.dir()));
         }
-        let left = io.take_over_services(kept);
+        let left = io.take_over_services(kept, is_replaced);
         let spare_values = SpareValues::new(&stored::folder(session.dir()));
         let server = Server {
             state,
@@ -395,6 +423,7 @@ impl Server {
             oom_kills: OomKills::watch(),
             stop: None,
             drain: None,
+            restart: None,
             program: None,
             program_ended: None,
             spin: Spin::default(),
@@ -420,6 +449,7 @@ impl Server {
         let services = std::mem::take(&mut self.found.services);
         let services = self.take_over_services(services, now);
         self.restore_services(services, now);
+        self.close_spare_listeners();
         if let Some(keeper) = &self.io.keeper {
             keeper.has_begun();
         }
@@ -742,7 +772,7 @@ impl Server {
     }
 
     /// Accepts nothing of drivers any more, and stops when the tasks have ended that are here.
-    fn begin_drain(&mut self, asked_by: (u64, u64), grace: Duration) {
+    fn begin_drain(&mut self, asked_by: AskedBy, grace: Duration) {
         let drain = self.drain.get_or_insert_with(|| Drain { asked_by: Vec::new(), grace });
         drain.asked_by.push(asked_by);
         drain.grace = drain.grace.min(grace);
@@ -750,7 +780,93 @@ impl Server {
         self.io.to_agent(&ToAgent::Stopping);
     }
 
-    fn begin_stop(&mut self, asked_by: Option<(u64, u64)>, grace: Duration, lot: Unfinished, force: bool, now: Now) {
+    fn begin_stop(&mut self, asked_by: Option<AskedBy>, grace: Duration, lot: Unfinished, force: bool, now: Now) {
+        if self.restart.take().is_some() {
+            // Whoever came meanwhile is told.
+            self.due.listen = Some(Instant::now());
+        }
+        if let Some(keeper) = &self.io.keeper {
+            keeper.stops();
+        }
+        self.stop_services(if force { Duration::ZERO } else { grace }, now);
+        self.begin_end(asked_by, grace, lot, force, now);
+    }
+
+    /// Ends what is this head's own for another program, which goes on in its place: with its session, its tasks, the sockets on which it listens and, if it
+    /// speaks the same protocol, the processes of its services. Whoever connects from now on waits for that program. Fails with nothing done.
+    fn begin_restart(&mut self, asked_by: AskedBy, order: Order, now: Now) -> Result<(), String> {
+        let (Some(executable), Some(settings)) = (order.executable, order.settings) else {
+            return Err("the order names no program that goes on, or no settings".into());
+        };
+        if self.program.is_some() {
+            return Err("the head belongs to a program, with which it ends".into());
+        }
+        if self.stop.is_some() || self.drain.is_some() {
+            return Err("the head is stopping already".into());
+        }
+        let keeps_services = order.protocol_version == spoken_version();
+        self.keep_head_for_another();
+        let Some(keeper) = &self.io.keeper else { return Err("the head has no guard that could start another".into()) };
+        keeper
+            .replace(executable.clone(), settings, keeps_services)
+            .map_err(|error| format!("its guard is gone: {error}"))?;
+        self.io.log(format!("the head makes way for `{}`", executable.display()));
+        self.restart = Some(Restart { keeps_services });
+        let _ = epoll::delete(&self.io.epoll, &self.listener);
+        self.due.listen = None;
+        let grace = Duration::from_millis(order.grace_ms);
+        if !keeps_services {
+            self.stop_services(grace, now);
+        }
+        self.begin_end(Some(asked_by), grace, Unfinished::Kept, order.force, now);
+        Ok(())
+    }
+
+    /// Follows an order, or says why not; none when the answer comes later.
+    fn on_order(&mut self, id: u64, order: Order, now: Now) -> Option<OrderAnswer> {
+        let (asked_by, grace) = ((id, None), Duration::from_millis(order.grace_ms));
+        let refused = match &*order.order {
+            Order::STATUS => return Some(OrderAnswer { head: self.facts(), ..OrderAnswer::default() }),
+            Order::DRAIN if self.stop.is_none() => {
+                self.begin_drain(asked_by, grace);
+                return None;
+            }
+            Order::STOP | Order::DRAIN => {
+                let lot = if order.discard { Unfinished::Discarded } else { Unfinished::Kept };
+                self.begin_stop(Some(asked_by), grace, lot, order.force, now);
+                return None;
+            }
+            Order::RESTART => match self.begin_restart(asked_by, order, now) {
+                Ok(()) => return None,
+                Err(reason) => reason,
+            },
+            other => format!("the head (tracer {}) knows no order `{other}`", crate::VERSION),
+        };
+        Some(OrderAnswer { refused: Some(refused), head: self.facts(), stopped: None })
+    }
+
+    /// Returns what whoever gives an order may want to know.
+    fn facts(&self) -> HeadFacts {
+        let counts = self.state.counts();
+        HeadFacts {
+            version: crate::VERSION.into(),
+            protocol_version: spoken_version(),
+            head_pid: std::process::id(),
+            guard_pid: guard::pid(),
+            session_dir: self.io.session_dir.clone(),
+            waiting: counts.waiting,
+            running: counts.leased,
+            workers: self.state.workers().len(),
+            actors: self.state.workers().of_actors(),
+            services: self.services.all().filter(|(_, served)| served.is_there()).count(),
+            service_processes: self.io.services.pids().count(),
+            is_stopping: self.stop.is_some() || self.drain.is_some(),
+            is_embedded: self.program.is_some(),
+            start: self.io.settings.start.clone(),
+        }
+    }
+
+    fn begin_end(&mut self, asked_by: Option<AskedBy>, grace: Duration, lot: Unfinished, force: bool, now: Now) {
         let unfinished = self.state.counts().waiting + self.state.counts().leased;
         let drained_for = self.drain.take().map(|drain| drain.asked_by).unwrap_or_default();
         let stop = self.stop.get_or_insert_with(|| Stop {
@@ -764,10 +880,6 @@ impl Server {
         stop.deadline = stop.deadline.min(Instant::now() + grace);
         stop.is_forced |= force;
         self.io.end_handover(now.monotonic_ns);
-        if let Some(keeper) = &self.io.keeper {
-            keeper.stops();
-        }
-        self.stop_services(if force { Duration::ZERO } else { grace }, now);
         // Before it hears what is given back: that is for other nodes alone.
         self.io.to_agent(&ToAgent::Stopping);
         reactor::on_stop(&mut self.state, &mut self.io, lot, force, now);
@@ -838,7 +950,9 @@ impl Server {
     }
 
     fn finished(&mut self, now: Now) -> Option<HeadEnd> {
-        let has_processes = !self.io.workers.processes.is_empty() || !self.services.are_at_rest();
+        let do_services_go_on = self.restart.is_some_and(|restart| restart.keeps_services);
+        let has_processes =
+            !self.io.workers.processes.is_empty() || !(do_services_go_on || self.services.are_at_rest());
         let stop = self.stop.as_mut().filter(|_| self.state.workers().is_empty() && !has_processes)?;
         if !std::mem::replace(&mut stop.has_told_kept, true) {
             stop.report.kept = reactor::on_workers_gone(&mut self.state, &mut self.io, now);
@@ -852,7 +966,7 @@ impl Server {
         // It tells its clients how the last tasks have ended, which it has to hear of first.
         let is_forced = self.stop.as_ref().is_some_and(|stop| stop.is_forced);
         self.io.flush();
-        if !self.io.front.as_mut().is_none_or(|front| front.end(is_forced)) {
+        if !self.io.front.as_mut().is_none_or(|front| front.end(is_forced, self.restart.is_some())) {
             return None;
         }
         let is_settled = !reactor::has_unsettled(&self.state);
@@ -864,13 +978,19 @@ impl Server {
         self.io.stories.handover.look();
         stop.report.spans_waiting = self.io.stories.handover.spans_waiting();
         stop.report.spans_of_other_hooks = self.io.stories.handover.spans_of_others();
+        let answer = OrderAnswer { refused: None, head: self.facts(), stopped: Some(stop.report.clone()) };
         for (connection, number) in &stop.asked_by {
-            if let Some(connection) = self.io.clients.connections.get_mut(connection) {
-                put_reply(&mut connection.outbox, *number, &Reply::Stopped(stop.report.clone()));
+            let Some(connection) = self.io.clients.connections.get_mut(connection) else { continue };
+            match number {
+                Some(number) => {
+                    put_reply(&mut connection.outbox, *number, &Reply::Stopped(stop.report.clone()));
+                }
+                None => answer.encode(&mut connection.outbox),
             }
         }
         self.io.clients.dirty.extend(stop.asked_by.iter().map(|(connection, _)| *connection));
-        self.io.log("the head has stopped".into());
+        let goes_on = if self.restart.is_some() { "; another program goes on" } else { "" };
+        self.io.log(format!("the head has stopped{goes_on}"));
         match self.state.no_worker() {
             Some(reason) if stop.asked_by.is_empty() => Some(HeadEnd::NoWorker {
                 reason: reason.to_owned(),

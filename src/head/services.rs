@@ -43,6 +43,8 @@ const LAST_LINES: usize = 6;
 #[derive(Default)]
 pub(super) struct ServicesIo {
     tables: HashMap<String, ServiceTable>,
+    /// Listeners of services that the head before this one served, until the services begin anew.
+    spare_listeners: Vec<(String, Listeners)>,
     processes: BTreeMap<WorkerId, ServiceProcess>,
     /// Callers of deployments that are no proxies.
     callers: Callers,

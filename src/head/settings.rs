@@ -6,6 +6,7 @@ use super::state::{self, Settings};
 use crate::config;
 use crate::http_api::HttpSettings;
 use crate::protocol::TracingSettings;
+use crate::protocol::order::StartLine;
 
 /// Settings of a head.
 #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
@@ -47,6 +48,9 @@ pub(crate) struct HeadSettings {
     /// True if the tasks of earlier heads are forgotten.
     #[serde(default)]
     pub(crate) fresh: Option<Fresh>,
+    /// Command line of the start; none for the head of a program.
+    #[serde(default)]
+    pub(crate) start: Option<StartLine>,
 }
 
 /// Manner in which the tasks of earlier heads are forgotten.
@@ -77,6 +81,7 @@ impl HeadSettings {
             http: None,
             hook_description: String::new(),
             fresh: None,
+            start: None,
         }
     }
 }

@@ -11,9 +11,8 @@
 //!   otlp.token       0600   what senders of OTLP have to show; the same
 //! ```
 
-use std::fs::{self, File, OpenOptions};
-use std::io::{self, Write};
-use std::os::unix::fs::OpenOptionsExt;
+use std::fs;
+use std::io;
 use std::path::{Path, PathBuf};
 
 use rustix::rand::{GetRandomFlags, getrandom};
@@ -63,16 +62,15 @@ pub(crate) fn write(session_dir: &Path, settings: &HttpSettings) -> io::Result<(
         make_lasting_token(&otlp_token_path(session_dir))?;
     }
     // A head that goes on with a session goes on with its tokens.
-    if read(session_dir).is_ok_and(|(_, written)| written == *settings) {
-        return Ok(());
-    }
     for path in tokens_of_session(session_dir) {
-        create(&path)?.write_all(format!("{}\n", new_token()?).as_bytes())?;
+        make_lasting_token(&path)?;
     }
-    create(&settings_path(session_dir))?.write_all(&serde_json::to_vec(settings).map_err(io::Error::other)?)
+    let path = settings_path(session_dir);
+    let settings = serde_json::to_vec(settings).map_err(io::Error::other)?;
+    private_file::replace(&path, &path.with_extension("json.new"), &settings)
 }
 
-/// Makes a token for every head of the place, if there is none yet.
+/// Makes a token, if there is none yet.
 fn make_lasting_token(path: &Path) -> io::Result<()> {
     if fs::metadata(path).is_ok_and(|found| found.len() > 0) {
         return Ok(());
@@ -91,10 +89,6 @@ pub(crate) fn remove(session_dir: &Path) {
         // One that stays is of no use to anybody.
         let _ = fs::remove_file(path);
     }
-}
-
-fn create(path: &Path) -> io::Result<File> {
-    OpenOptions::new().write(true).create_new(true).mode(0o600).open(path)
 }
 
 /// The tokens of a session.

@@ -14,6 +14,7 @@ mod explanation;
 pub mod frame;
 mod message;
 mod metrics;
+pub mod order;
 mod service;
 mod shared;
 mod tracing_settings;
@@ -35,5 +36,10 @@ pub use shared::{
 };
 pub use tracing_settings::{FurtherHook, HookChoice, TracingSettings};
 
-/// The version of everything in this module. Both sides must have the same.
+/// The version of everything in this module but [`order`], and of what a head's guard keeps. Both sides must have the same.
 pub const PROTOCOL_VERSION: u32 = 10;
+
+/// Returns the [`PROTOCOL_VERSION`] that this process speaks, which a test may change.
+pub fn spoken_version() -> u32 {
+    crate::fault::setting("protocol_version").map_or(PROTOCOL_VERSION, |version| version as u32)
+}

@@ -170,10 +170,16 @@ impl Session {
         Ok(Session { temp_dir: temp_dir.clone(), dir, lock, record, folder, is_folder_locked })
     }
 
-    /// Goes on with the session of a head that has died, whose locks were kept.
-    pub fn take_over(temp_dir: &Path, kept: KeptSession, lock: File, folder: File) -> Result<Session, SessionError> {
+    /// Goes on with the session of a head that has died, or has made way, whose locks were kept.
+    pub fn take_over(
+        (temp_dir, spans_dir): (&Path, &Path),
+        kept: KeptSession,
+        lock: File,
+        folder: File,
+    ) -> Result<Session, SessionError> {
         let KeptSession { record, is_folder_locked } = kept;
-        let record = HeadRecord { pid: std::process::id(), ..record };
+        let (pid, version, spans_dir) = (std::process::id(), crate::VERSION.into(), spans_dir.into());
+        let record = HeadRecord { pid, version, spans_dir, ..record };
         let dir = record.session_dir.clone();
         let mut session = Session { temp_dir: temp_dir.into(), dir, lock, record, folder, is_folder_locked };
         let path = session.temp_dir.join("head.lock");

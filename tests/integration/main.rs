@@ -83,6 +83,7 @@ mod queue_bounds;
 mod replica;
 mod reports;
 mod resources;
+mod restarting;
 mod rings;
 mod runtime_spans;
 mod sampling;

@@ -98,9 +98,16 @@ impl Clients {
     }
 
     /// Ends them, and returns what became of all requests.
-    pub fn stop(self) -> Vec<Exchange> {
+    pub fn stop(mut self) -> Vec<Exchange> {
         self.is_over.store(true, Ordering::Relaxed);
-        self.threads.into_iter().flat_map(|thread| thread.join().expect("a client")).collect()
+        std::mem::take(&mut self.threads).into_iter().flat_map(|thread| thread.join().expect("a client")).collect()
+    }
+}
+
+impl Drop for Clients {
+    /// Those of a test that fails would go on for as long as others run.
+    fn drop(&mut self) {
+        self.is_over.store(true, Ordering::Relaxed);
     }
 }
 

@@ -9,6 +9,7 @@ use tracer_core::codec::WireError;
 use tracer_core::task::Refusal;
 use tracer_ipc::channel::Receiver;
 use tracer_ipc::protocol::frame::{FRAME_LIMIT, FrameBuffer};
+use tracer_ipc::protocol::order::{ORDER, Order, OrderAnswer};
 use tracer_ipc::protocol::{Hello, Role, Welcome, kind, take_value};
 use tracer_ipc::session::{self, SessionError};
 use tracer_ipc::spin::{Spin, is_readable};
@@ -70,6 +71,32 @@ pub(super) fn connect(session_dir: &Path, role: Role) -> Result<(UnixStream, Box
             Some(_) => return Err(DriverError::Protocol(WireError::UnknownValue("answer to hello"))),
             None => {
                 let mut patience = Patience::new();
+                while !is_readable(&stream, patience.interval()) {
+                    patience.check(&stream)?;
+                }
+                read_half.read(&stream)?;
+            }
+        }
+    }
+}
+
+/// Gives a head of any version an order, and waits for its answer for as long as it takes. A head of a version that knows no orders closes the connection.
+pub fn give_order(session_dir: &Path, order: &Order) -> Result<OrderAnswer, DriverError> {
+    let mut stream = connect_in_time(session_dir)?;
+    let mut bytes = Vec::new();
+    order.encode(&mut bytes);
+    stream.write_all(&bytes).map_err(DriverError::Disconnected)?;
+    let mut read_half = ReadHalf::new();
+    let mut patience = if order.order == Order::STATUS { Patience::new() } else { Patience::without_limit() };
+    loop {
+        let frame = read_half.inbox.next_frame(FRAME_LIMIT);
+        match frame.map_err(|error| DriverError::Disconnected(error.into()))? {
+            Some((ORDER, body)) => {
+                return serde_json::from_slice(body)
+                    .map_err(|_| DriverError::Protocol(WireError::UnknownValue("answer to an order")));
+            }
+            Some(_) => return Err(DriverError::Protocol(WireError::UnknownValue("answer to an order"))),
+            None => {
                 while !is_readable(&stream, patience.interval()) {
                     patience.check(&stream)?;
                 }

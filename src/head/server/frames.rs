@@ -10,11 +10,11 @@ use crate::head::connection::{Connection, Peer, ReadState};
 use crate::head::reactor::{self, Effects};
 use crate::head::state::{DriverId, Now, Unfinished, WorkerPhase};
 use crate::hook::SearchPath;
+use crate::protocol::order::ORDER;
 use crate::protocol::wire::{Take, WireError};
 use crate::protocol::{
-    ActorMethods, AttemptResult, FromAgent, Hello, PROTOCOL_VERSION, Query, Reply, Role, SharedEnd, Stop, StopMode,
-    Submissions, ToAgent, TracingSettings, Wait, Welcome, WorkerReady, kind, put_refusal, put_reply, put_value,
-    take_value,
+    ActorMethods, AttemptResult, FromAgent, Hello, Query, Reply, Role, SharedEnd, Stop, StopMode, Submissions, ToAgent,
+    TracingSettings, Wait, Welcome, WorkerReady, kind, put_refusal, put_reply, put_value, spoken_version, take_value,
 };
 use crate::task::{Failure, JobId, Outcome, Refusal, RefusalCode, TaskId, WorkerId};
 
@@ -109,6 +109,13 @@ impl Server {
                     *is_closing = answer.is_refused;
                     outbox.extend_from_slice(&answer.frames);
                 }
+                (Peer::Unknown, ORDER) if !fault::is_without("orders") => {
+                    let order = serde_json::from_slice(body).map_err(|error| format!("an order: {error}"))?;
+                    *peer = Peer::Commander;
+                    if let Some(answer) = self.on_order(id, order, now) {
+                        answer.encode(outbox);
+                    }
+                }
                 (Peer::Driver(job), kind::SUBMIT) => {
                     // One alone: its end may come at once, and is all that whoever waits for it needs to hear.
                     *may_wait =
@@ -198,10 +205,11 @@ impl Server {
             let reason = format!("the head has not started worker {worker} as process {}", hello.pid);
             refuse(RefusalCode::UnknownWorker, reason)
         };
-        if hello.protocol_version != PROTOCOL_VERSION {
+        if hello.protocol_version != spoken_version() {
             let reason = format!(
-                "the head (tracer {}) speaks version {PROTOCOL_VERSION} of the protocol, but this program speaks version {}",
+                "the head (tracer {}) speaks version {} of the protocol, but this program speaks version {}",
                 crate::VERSION,
+                spoken_version(),
                 hello.protocol_version
             );
             return refuse(RefusalCode::ProtocolVersion, reason);
@@ -412,7 +420,7 @@ impl Server {
             }
             Query::Service(query) => return self.on_service_query((id, number), query, now),
             Query::Stop { grace_ms, force, mode } => {
-                let (asked_by, grace) = ((id, number), Duration::from_millis(grace_ms));
+                let (asked_by, grace) = ((id, Some(number)), Duration::from_millis(grace_ms));
                 match mode {
                     StopMode::Drain if self.stop.is_none() => self.begin_drain(asked_by, grace),
                     StopMode::Drain | StopMode::Keep => {

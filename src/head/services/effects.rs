@@ -267,7 +267,12 @@ impl ServiceEffects for Acting<'_> {
         if entry.listeners.iter().any(|open| open.address == address) {
             return Ok(address);
         }
-        let open = Listeners::open(address)?;
+        let spare = &mut self.io.services.spare_listeners;
+        let is_kept = |(name, open): &(String, Listeners)| name == service && open.address == address;
+        let open = match spare.iter().position(is_kept) {
+            Some(at) => spare.swap_remove(at).1,
+            None => Listeners::open(address)?,
+        };
         let address = open.address;
         entry.listeners.push(open);
         let sockets = || -> io::Result<Vec<OwnedFd>> {

@@ -44,7 +44,7 @@ impl ServicesIo {
 impl HeadIo {
     /// Goes on with the tables, listeners, callers and processes that were kept. Returns what the head before this one knew of the services; none if
     /// nothing was kept.
-    pub(in crate::head) fn take_over_services(&mut self, kept: AllKept) -> Option<Left> {
+    pub(in crate::head) fn take_over_services(&mut self, kept: AllKept, is_replaced: bool) -> Option<Left> {
         if !kept.contains_key(&Key::Head) {
             return None;
         }
@@ -63,8 +63,9 @@ impl HeadIo {
         }
         let processes = left.processes.len();
         let restarts = self.restarts;
+        let end = if is_replaced { "has made way for this one" } else { "has died" };
         self.log(format!(
-            "the head before this one has died (restart {restarts}); {processes} processes of services go on"
+            "the head before this one {end} (restart {restarts}); {processes} processes of services go on"
         ));
         Some(left)
     }
@@ -87,8 +88,11 @@ impl HeadIo {
                 Ok(())
             }
             Key::Listeners(name, address) => {
-                if let Some(entry) = self.services.tables.get_mut(name) {
-                    entry.listeners.push(Listeners { address: *address, sockets: kept.files });
+                let listeners = Listeners { address: *address, sockets: kept.files };
+                match self.services.tables.get_mut(name) {
+                    Some(entry) => entry.listeners.push(listeners),
+                    // Its service begins anew.
+                    None => self.services.spare_listeners.push((name.clone(), listeners)),
                 }
                 Ok(())
             }
@@ -195,6 +199,12 @@ impl Server {
         io.services.is_head_kept = true;
     }
 
+    /// Has the guard keep it for another program, also where there are no processes of services.
+    pub(in crate::head) fn keep_head_for_another(&mut self) {
+        self.io.services.wants_head_kept = true;
+        self.keep_head_again();
+    }
+
     /// The same once more: some of it is another by now.
     pub(in crate::head) fn keep_head_again(&mut self) {
         self.io.services.is_head_kept = false;
@@ -206,5 +216,12 @@ impl Server {
         let Some(left) = self.left.take() else { return journaled };
         let (services, mut acting) = self.acting();
         deployments::take_over(services, &mut acting, left, journaled, now)
+    }
+
+    /// Closes the listeners that were kept and that no service has taken.
+    pub(in crate::head) fn close_spare_listeners(&mut self) {
+        for (service, listeners) in std::mem::take(&mut self.io.services.spare_listeners) {
+            self.io.forget(Key::Listeners(service, listeners.address));
+        }
     }
 }

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use super::cancel::{CancelReport, CancelWhich};
 use super::frame::put_frame;
 use super::wire::{Put, Take, WireError};
-use super::{Explanation, FurtherHook, Metrics, PROTOCOL_VERSION, ServiceQuery, ServiceReply, TracingSettings};
+use super::{Explanation, FurtherHook, Metrics, ServiceQuery, ServiceReply, TracingSettings, spoken_version};
 use crate::task_output::Nonce;
 use tracer_core::HookContract;
 use tracer_core::PlaceId;
@@ -106,7 +106,7 @@ const HELLO_MARK: [u8; 4] = *b"TRCR";
 /// The first frame of a client.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Hello<'a> {
-    /// The [`PROTOCOL_VERSION`] that the client speaks.
+    /// The [`PROTOCOL_VERSION`](super::PROTOCOL_VERSION) that the client speaks.
     pub protocol_version: u32,
     /// Role that the client asks for. 0 on the wire is a driver, because workers count from 1; of a worker's further connections, each has a bit of
     /// its own.
@@ -142,7 +142,7 @@ const AGENT: u64 = 1 << 61;
 impl<'a> Hello<'a> {
     /// Returns what this program says of itself.
     pub fn of_this_process(role: Role) -> Hello<'static> {
-        Hello { protocol_version: PROTOCOL_VERSION, role, pid: std::process::id(), version: crate::VERSION }
+        Hello { protocol_version: spoken_version(), role, pid: std::process::id(), version: crate::VERSION }
     }
 
     /// Appends the frame.
@@ -170,7 +170,7 @@ impl<'a> Hello<'a> {
             return Err(WireError::UnknownValue("mark of tracer"));
         }
         let protocol_version = take.u32()?;
-        if protocol_version != PROTOCOL_VERSION {
+        if protocol_version != spoken_version() {
             return Ok(Hello { protocol_version, role: Role::Driver, pid: 0, version: "" });
         }
         let role = match take.u64()? {
@@ -1053,6 +1053,7 @@ impl std::fmt::Display for WorkerState {
 
 /// `tracer stop`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
 pub struct StopReport {
     /// The head that stopped.
     pub head_pid: u32,
@@ -1063,13 +1064,10 @@ pub struct StopReport {
     /// Tasks that had not ended.
     pub unfinished: usize,
     /// Number of these that are kept for the next head in this place.
-    #[serde(default)]
     pub kept: usize,
     /// Spans that no exporter has taken yet; the next head in this place goes on with them.
-    #[serde(default)]
     pub spans_waiting: u64,
     /// Spans that wait for hooks which the head did not have, and for a head that has them.
-    #[serde(default)]
     pub spans_of_other_hooks: u64,
 }
 
@@ -1687,11 +1685,11 @@ mod tests {
         let mut bytes = Vec::new();
         put_frame(&mut bytes, kind::HELLO, |out| {
             out.put_exact(b"TRCR");
-            out.put_u32(PROTOCOL_VERSION + 1);
+            out.put_u32(super::super::PROTOCOL_VERSION + 1);
             out.put_exact(b"whatever that version says next");
         });
         let (_, body) = one_frame(&bytes);
-        assert_eq!(Hello::decode(&body).unwrap().protocol_version, PROTOCOL_VERSION + 1);
+        assert_eq!(Hello::decode(&body).unwrap().protocol_version, super::super::PROTOCOL_VERSION + 1);
     }
 
     #[test]

@@ -349,7 +349,7 @@ impl Deaths {
 
 impl Served {
     /// Returns whether it is more than a memory: also if all that there is of it is the failure of its last version.
-    pub(super) fn is_there(&self) -> bool {
+    pub fn is_there(&self) -> bool {
         let has_failed = || self.versions.back().is_some_and(|version| version.failure.is_some());
         self.serving.is_some() || self.rollout.is_some() || self.ending.is_some() || has_failed()
     }
