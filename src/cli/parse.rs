@@ -387,7 +387,9 @@ fn tip_for_word(path: &str, word: &str, arguments: &[OsString]) -> Option<String
         ("tracer", "kill" | "rm" | "abort" | "delete" | "scancel" | "terminate") => {
             "`tracer cancel ID` ends a task, `tracer stop` the head".into()
         }
-        ("tracer", "restart") => "`tracer stop`, then `tracer start --head`; accepted tasks are remembered".into(),
+        ("tracer", "reload" | "reboot") => {
+            "`tracer restart` has a new version, or changed settings, go on in the place of the head".into()
+        }
         ("tracer", "up" | "init" | "head" | "server" | "daemon" | "boot" | "connect") => {
             "`tracer start --head` starts a head".into()
         }
@@ -421,7 +423,7 @@ fn tip_for_word(path: &str, word: &str, arguments: &[OsString]) -> Option<String
         ("tracer", "env" | "settings" | "configure") => {
             "`tracer start --config tracer.toml` takes a file with settings, `tracer status` shows those in use".into()
         }
-        ("tracer", "upgrade" | "update") => "install the new tracer, `tracer stop`, then `tracer start --head`".into(),
+        ("tracer", "upgrade" | "update") => "install the new tracer, then `tracer restart`".into(),
         ("tracer", "pause" | "unpause" | "suspend" | "resume" | "hold" | "release") => {
             "a task that was accepted is not held back: `tracer cancel ID` ends it".into()
         }

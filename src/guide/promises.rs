@@ -260,6 +260,18 @@
 //!   `stopping::a_detached_actor_that_may_be_made_again_and_its_calls_outlive_a_stop` and
 //!   `shared_deaths::a_rolling_restart_of_three_nodes_fails_and_charges_nothing`.
 //!
+//! **A new version takes over without loss.** `tracer restart` tries executable, hook, engine and settings before it touches the head; then the next head goes on in the same
+//! session. No accepted task is lost and no connection refused. Every head can be stopped, drained and asked by commands of any version.
+//!
+//! - If the two speak different versions of the protocol, processes of services begin anew: a connection that is kept may be closed by that.
+//! - A program that starts well where it is tried and fails as the next head has no other behind it: what was accepted is kept in the journal.
+//! - Kept by `restarting::a_copy_of_the_program_goes_on_with_place_queue_and_port_and_whoever_connects_waits`,
+//!   `restarting::settings_that_would_not_start_leave_the_head_as_it_was`,
+//!   `restarting::a_program_that_cannot_be_run_leaves_the_work_to_the_one_that_is_there`,
+//!   `restarting::services_go_on_while_the_head_makes_way_for_one_of_the_same_protocol`,
+//!   `restarting::services_begin_anew_and_no_connection_is_refused_where_the_next_head_speaks_another_protocol` and
+//!   `restarting::a_head_of_another_version_is_asked_drained_and_stopped`.
+//!
 //! **Damage costs what it meets.** When bytes in the middle of the journal are wrong, everything that is still whole is restored; `tracer start` and `tracer status` say
 //! what was found, the damaged file is kept, and no id is given out twice. After a write, a cut or a sync of the journal that failed, nothing is accepted or
 //! acknowledged that the next head would not find.

@@ -41,7 +41,7 @@ const WITHOUT_HEAD: &[Mistake] = &[
     Mistake("tasks", 2, "unrecognized subcommand 'tasks'", "`tracer list tasks`"),
     Mistake("workers", 2, "unrecognized subcommand 'workers'", "`tracer list workers`"),
     Mistake("kill 1", 2, "unrecognized subcommand 'kill'", "`tracer cancel ID`"),
-    Mistake("restart", 2, "unrecognized subcommand 'restart'", "`tracer stop`, then `tracer start --head`"),
+    Mistake("reload", 2, "unrecognized subcommand 'reload'", "`tracer restart` has a new version"),
     Mistake("up", 2, "unrecognized subcommand 'up'", "`tracer start --head`"),
     Mistake("down", 2, "unrecognized subcommand 'down'", "`tracer stop`"),
     Mistake("dashboard", 2, "unrecognized subcommand 'dashboard'", "--http 127.0.0.1:8265"),

@@ -126,7 +126,9 @@ fn run(fences: &[(&str, Vec<&str>)], starts_head: bool, further: &[(&str, &str)]
         shell.env(name, std::env::var_os(name).unwrap_or_else(|| Path::new(&home).join(folder).into()));
     }
     shell.env("CLONE", clone).env("CARGO_PROGRAM", env!("CARGO")).env("COLUMNS", "120");
-    shell.env("STANDALONE", target.join("standalone/default"));
+    let standalone = target.join("standalone/default");
+    fs::create_dir_all(&standalone).expect("the folder is ours");
+    shell.env("STANDALONE", standalone);
     shell.args(["-c", &format!("exec 2>&1\n{script}printf '\\n{MARK}'\n")]);
     let run = cluster.spawn(shell).wait_within(Duration::from_secs(300));
     let text = run.stdout_text();

@@ -105,7 +105,7 @@ impl Clients {
 }
 
 impl Drop for Clients {
-    /// Those of a test that fails would go on for as long as others run.
+    /// Ends those of a test that fails, which would go on for as long as others run.
     fn drop(&mut self) {
         self.is_over.store(true, Ordering::Relaxed);
     }

@@ -18,7 +18,7 @@ pub const ORDER: u8 = 47;
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Order {
-    /// What the head is to do: [`STATUS`](Order::STATUS), [`STOP`](Order::STOP), [`DRAIN`](Order::DRAIN) or [`RESTART`](Order::RESTART).
+    /// Name of what the head is to do: [`STATUS`](Order::STATUS), [`STOP`](Order::STOP), [`DRAIN`](Order::DRAIN) or [`RESTART`](Order::RESTART).
     pub order: String,
     /// Time for running tasks to end, in milliseconds.
     pub grace_ms: u64,
