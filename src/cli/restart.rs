@@ -31,7 +31,7 @@ use tracer_client::connection::give_order;
 #[derive(clap::Args)]
 #[command(after_help = "\
 Example:
-  cargo install tracer && tracer restart
+  cargo install --path . && tracer restart
   tracer restart --grace-period 1m")]
 pub(super) struct Args {
     #[command(flatten)]
@@ -84,7 +84,8 @@ pub(super) fn run(args: &Args) -> CommandResult {
         return Err(CommandError::new(exit::FAILED, text));
     };
     let settings = try_settings(&facts, start)?;
-    if settings.temp_dir != facts.session_dir.ancestors().nth(2).unwrap_or(&temp_dir) {
+    let place = settings.temp_dir.canonicalize().unwrap_or_else(|_| settings.temp_dir.clone());
+    if !facts.session_dir.starts_with(&place) {
         let text = format!(
             "the settings of the head now name the place `{}`, but it is in `{}`; it goes on as it was",
             settings.temp_dir.display(),
@@ -158,7 +159,11 @@ fn try_settings(facts: &HeadFacts, start: &StartLine) -> Result<HeadSettings, Co
     let mut command = Command::new(std::env::current_exe()?);
     command.env_clear().envs(variables).current_dir(&start.folder).args(&start.arguments).arg(SETTINGS_FLAG);
     // What it has to say is for whoever restarts.
-    let tried = command.stdin(Stdio::null()).stderr(Stdio::inherit()).output()?;
+    let tried = command.stdin(Stdio::null()).stderr(Stdio::inherit()).output().map_err(|error| {
+        let folder = start.folder.display();
+        let text = format!("`tracer start` cannot be tried in `{folder}`, where the head was started: {error}");
+        CommandError::new(exit::FAILED, text)
+    })?;
     let settings = serde_json::from_slice(&tried.stdout).ok().filter(|_| tried.status.success());
     settings.ok_or_else(|| {
         let code = tried.status.code().and_then(|code| u8::try_from(code).ok()).unwrap_or(exit::FAILED);
