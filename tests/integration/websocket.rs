@@ -1,9 +1,11 @@
 //! WebSockets through the proxy: an axum handler, clients that nobody here wrote and bare frames, and one trace for each connection.
 
 use std::io::{Read, Write};
-use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::path::Path;
 use std::process::Command;
+use std::thread;
+use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
 use serde_json::{Value, json};
@@ -24,10 +26,19 @@ impl Service {
     }
 
     fn deploy_for(python: std::path::PathBuf) -> Service {
-        let cluster = Cluster::builder().workers(1).hook(HOOK).start();
+        Service::deploy_on(Cluster::builder().workers(1).hook(HOOK).start(), python, "")
+    }
+
+    /// With settings of tests, and keys of the deployment; for clients by bare bytes.
+    fn deploy_with(settings: &[&str], deployment: &str) -> Service {
+        let builder = Cluster::builder().workers(1).hook(HOOK).env("TRACER_TEST_SETTING", settings.join(","));
+        Service::deploy_on(builder.start(), "python3".into(), deployment)
+    }
+
+    fn deploy_on(cluster: Cluster, python: std::path::PathBuf, deployment: &str) -> Service {
         let port = TcpListener::bind(("127.0.0.1", 0)).and_then(|listener| listener.local_addr());
         let service = Service { cluster, address: port.expect("there is a free port"), python };
-        service.deploy_again("", "").success();
+        service.deploy_again("", deployment).success();
         service
     }
 
@@ -327,6 +338,51 @@ fn a_client_that_does_not_answer_a_close_frame_holds_no_version_and_is_no_error(
     let (proxy, _) = service.spans_of_connection();
     assert_eq!(proxy.attribute("tracer.websocket.close_code"), &json!(1001));
     assert!(!is_error(&proxy), "{proxy:?}");
+}
+
+/// A message of 60,000 bytes as a client frames it. It is answered with itself.
+fn large_message() -> Vec<u8> {
+    let mut message = vec![0x82, 0x80 | 126];
+    message.extend(60_000_u16.to_be_bytes());
+    message.extend([0; 4 + 60_000]);
+    message
+}
+
+/// One that reads nothing gets no close frame: what was sent before that is still on the way.
+#[test]
+fn a_client_that_reads_nothing_holds_no_version() {
+    let service = Service::deploy_with(&["proxy_look_ms=100"], "drain_timeout = \"300s\"");
+    let mut client = service.open();
+    client.set_write_timeout(Some(Duration::from_secs(1))).expect("it is a socket");
+    while client.write_all(&large_message()).is_ok() {}
+    service.deploy_again("", "env = { COLOUR = \"blue\" }").success();
+    wait_until("the replica that the client had has ended", || {
+        let status = service.cluster.tracer(&["serve", "status", "--format", "json"]).success().json();
+        (status["services"][0]["replicas"].as_array().map(Vec::len) == Some(1)).then_some(())
+    });
+}
+
+/// Time in which nothing is taken is what counts, and not that there is always more to be taken.
+#[test]
+fn a_client_that_is_slower_than_what_it_is_sent_is_served_on() {
+    const LOOK: Duration = Duration::from_millis(20);
+    let service = Service::deploy_with(&[&format!("proxy_look_ms={}", LOOK.as_millis())], "");
+    let mut client = service.open();
+    rustix::net::sockopt::set_socket_recv_buffer_size(&client, 64 << 10).expect("it is a socket");
+    client.set_read_timeout(Some(Duration::from_secs(30))).expect("it is a socket");
+    let mut writer = client.try_clone().expect("it is a socket");
+    thread::scope(|scope| {
+        scope.spawn(|| while writer.write_all(&large_message()).is_ok() {});
+        let (begun, mut piece) = (Instant::now(), vec![0; 16 << 10]);
+        // Thrice the time after which one that takes nothing is cut.
+        while begun.elapsed() < 3 * 30 * LOOK {
+            client.read_exact(&mut piece).expect("it is sent more");
+            // As slow as another connection is.
+            assert!(TcpStream::connect(service.address).is_ok());
+            drop(service.open());
+        }
+        client.shutdown(Shutdown::Both).expect("it is connected");
+    });
 }
 
 #[test]

@@ -113,7 +113,12 @@ impl Tunnel {
             // It was told, and says nothing.
             return Poll::Ready(Over::Ended);
         }
+        let sent = self.progress.sent_bytes;
         let written = self.poll_write(stream, context);
+        if self.progress.sent_bytes > sent {
+            // Whoever takes a little at a time is not the one that takes nothing.
+            connection.set_writing(false);
+        }
         connection.set_writing(written.is_pending());
         match written {
             Poll::Pending => Poll::Pending,
