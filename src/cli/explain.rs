@@ -182,6 +182,7 @@ fn render(explanation: &Explanation) -> String {
     let mut fields = vec![("task", task.id.to_string()), ("target", report::name(&task.target))];
     fields.extend(task.name.as_deref().map(|name| ("name", report::name(name))));
     fields.push(("state", task.state.to_string()));
+    fields.extend(report::of_queue(task));
     fields.extend(report::options(task).map(|options| ("options", options)));
     fields.push(("submitted", utc(task.submitted_unix_nano).to_string()));
     let why: Vec<_> = explanation.reasons.iter().map(ToString::to_string).collect();

@@ -136,9 +136,7 @@ fn render(task: &TaskReport) -> String {
     let mut fields = vec![("task", task.id.to_string()), ("target", report::name(&task.target))];
     fields.extend(task.name.as_deref().map(|name| ("name", report::name(name))));
     fields.push(("state", task.state.to_string()));
-    fields.extend(task.queue.as_deref().map(|queue| ("queue", report::name(queue))));
-    fields.extend(task.cluster_task_id.clone().map(|id| ("cluster id", id)));
-    fields.extend(task.node_id.as_deref().map(|node| ("node", report::name(node))));
+    fields.extend(report::of_queue(task));
     fields.push(("submitted", utc(task.submitted_unix_nano).to_string()));
     if let Some(started) = task.started_unix_nano {
         fields.push(("queued", Elapsed::from_nanos(started.saturating_sub(task.submitted_unix_nano)).to_string()));

@@ -277,22 +277,34 @@ fn render_summary(summary: &Summary, now_unix_nano: u64) -> String {
 
 fn render_tasks(list: &TaskList) -> String {
     let now = now_unix_nano();
-    let mut text = report::table(
-        ["ID", "TARGET", "NAME", "STATE", "TRY", "AGE", "RAN", "TRACE"],
-        list.tasks.iter().map(|task| {
-            [
-                task.id.to_string(),
-                task.target.clone(),
-                task.name.clone().unwrap_or_default(),
-                with_options(task),
-                task.attempt.to_string(),
-                Elapsed::from_nanos(now.saturating_sub(task.submitted_unix_nano)).to_string(),
-                ran(task),
-                // As many digits as `tracer trace list` shows; any command takes the beginning of an id.
-                task.trace_id.as_deref().map(|id| id.get(..12).unwrap_or(id)).unwrap_or_default().to_owned(),
-            ]
-        }),
-    );
+    let row = |task: &TaskReport| {
+        [
+            task.id.to_string(),
+            task.target.clone(),
+            task.name.clone().unwrap_or_default(),
+            with_options(task),
+            task.attempt.to_string(),
+            Elapsed::from_nanos(now.saturating_sub(task.submitted_unix_nano)).to_string(),
+            ran(task),
+            // As many digits as `tracer trace list` shows; any command takes the beginning of an id.
+            task.trace_id.as_deref().map(|id| id.get(..12).unwrap_or(id)).unwrap_or_default().to_owned(),
+        ]
+    };
+    let header = ["ID", "TARGET", "NAME", "STATE", "TRY", "AGE", "RAN", "TRACE"];
+    let mut text = if list.tasks.iter().any(|task| task.queue.is_some()) {
+        let [id, target, name, state, attempt, age, ran, trace] = header;
+        let header = [id, target, name, state, "QUEUE", "NODE", attempt, age, ran, trace];
+        report::table(
+            header,
+            list.tasks.iter().map(|task| {
+                let [id, target, name, state, attempt, age, ran, trace] = row(task);
+                let [queue, node] = [&task.queue, &task.node_id].map(|cell| cell.clone().unwrap_or_default());
+                [id, target, name, state, queue, node, attempt, age, ran, trace]
+            }),
+        )
+    } else {
+        report::table(header, list.tasks.iter().map(row))
+    };
     if list.left_out > 0 {
         text.push_str(&format!("and {} (--limit shows more)\n", Count(list.left_out, "older task")));
     }

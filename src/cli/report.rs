@@ -441,6 +441,15 @@ pub(super) fn task_lines(prefix: &str, lines: &[u8]) {
     }
     end_if_closed(&live_line::above(|| io::stderr().lock().write_all(&text)));
 }
+
+/// Returns what is known of a task as one of a queue: the queue, its id in the cluster, and the node that runs it or ran it.
+pub(super) fn of_queue(task: &TaskReport) -> impl Iterator<Item = (&'static str, String)> {
+    let queue = task.queue.as_deref().map(|queue| ("queue", name(queue)));
+    let cluster_id = task.cluster_task_id.clone().map(|id| ("cluster id", id));
+    let node = task.node_id.as_deref().map(|node| ("node", name(node)));
+    [queue, cluster_id, node].into_iter().flatten()
+}
+
 /// Returns the further options of a task as `priority 5`; none for none.
 pub(super) fn options(task: &TaskReport) -> Option<String> {
     let options: Vec<_> = task.options.iter().map(|(name, value)| format!("{name} {value}")).collect();

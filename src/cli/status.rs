@@ -96,7 +96,8 @@ fn service_line(service: &ServiceSummary) -> String {
 fn engine_lines(engine: &EngineReport) -> [(&'static str, String); 2] {
     let state = match (engine.is_reachable, &*engine.text) {
         (true, text) => format!(", {text}"),
-        (false, text) => format!(", cannot be reached: {text}"),
+        // A warning has all of it.
+        (false, text) => format!(", cannot be reached: {}", text.lines().next().unwrap_or_default()),
     };
     let mut serves = served_queues(&engine.queues);
     if engine.shared_commands {

@@ -267,8 +267,8 @@ pub enum Effect {
 pub enum ToHead {
     /// The engine has this task, or the bundle that begins with it: it is accepted.
     Stored(TaskId),
-    /// The engine was asked to store this task, or the bundle that begins with it, and has not answered for as long as a submission waits.
-    Unanswered(TaskId),
+    /// The engine was asked to store these tasks, or the bundles that begin with them, and has not answered for as long as a submission waits.
+    Unanswered(Vec<TaskId>),
     /// The engine does not have this task, or the bundle that begins with it, and never will.
     NotStored(TaskId, NotStored),
     /// A task of this head has ended.

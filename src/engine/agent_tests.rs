@@ -1748,7 +1748,7 @@ fn what_never_left_is_refused_when_the_engine_is_away_for_too_long_and_what_may_
     agent.on_answer(number, Answer::Unreachable);
     agent.on_share(TaskId(2), sharing(), SECOND);
     agent.on_tick(5 * SECOND);
-    let unanswered = Effect::Tell(ToHead::Unanswered(TaskId(1)));
+    let unanswered = Effect::Tell(ToHead::Unanswered(vec![TaskId(1)]));
     assert_eq!(agent.take_effects(), [unanswered], "the other is waited for");
     agent.on_tick(6 * SECOND);
     let refused = Effect::Tell(ToHead::NotStored(TaskId(2), NotStored::Unreachable));

@@ -264,7 +264,7 @@ impl Out {
     fn put(&mut self, told: ToHead, clocks: &Clocks) {
         let message = match told {
             ToHead::Stored(task) => FromAgent::Stored(task),
-            ToHead::Unanswered(task) => FromAgent::Unanswered(task),
+            ToHead::Unanswered(tasks) => FromAgent::Unanswered(tasks),
             ToHead::NotStored(task, why) => FromAgent::NotStored(task, self.refusal(why)),
             ToHead::Ended(task, End::Outcome { outcome, .. }) => FromAgent::Ended(task, outcome.into()),
             ToHead::EndedTogether(ended) => {

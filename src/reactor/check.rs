@@ -122,6 +122,11 @@ fn check_shared(state: &State) -> Result<(), String> {
         let is_shared = state.tasks.get(id).is_some_and(|task| matches!(task.progress(), Progress::Shared));
         ensure(is_shared, format!("task {id} is said to be shared, and is not"))?;
     }
+    let own = state.tasks.iter_newest_first().filter(|(_, task)| task.is_own_import).count();
+    ensure(
+        own == state.shared.own_imports,
+        format!("{own} imports are own ones, {} counted", state.shared.own_imports),
+    )?;
     for (first, bundle) in &state.shared.bundles {
         let end = first.0 + u64::from(bundle.count);
         let open = state.shared.open.range_from(*first).take_while(|(id, _)| id.0 < end).count();

@@ -45,7 +45,8 @@ pub fn explain_task(state: &State, effects: &impl Effects, id: TaskId) -> Option
             };
             let ran_ns = ended.started_unix_nano.map(|started| ended.ended_unix_nano.saturating_sub(started));
             let (worker_id, worker_pid) = (ended.worker, ended.worker_pid);
-            vec![Reason::Ended { attempt: task.attempt, worker_id, worker_pid, ran_ns, state: row.state, failure }]
+            let (attempt, node_id) = (task.attempt, row.node_id.clone());
+            vec![Reason::Ended { attempt, node_id, worker_id, worker_pid, ran_ns, state: row.state, failure }]
         }
     };
     let mut reasons = reasons;
@@ -121,7 +122,7 @@ fn why_it_waits(state: &State, effects: &impl Effects, id: TaskId, task: &Task) 
         reasons.push(Reason::NextTurn);
     } else {
         let mut running: Vec<_> =
-            state.workers.iter().filter_map(|(id, worker)| what_runs(effects, id, worker)).collect();
+            state.workers.iter().filter_map(|(id, worker)| what_runs(state, effects, id, worker)).collect();
         let left_out = running.len().saturating_sub(NAMED_LIMIT);
         running.truncate(NAMED_LIMIT);
         reasons.push(Reason::WorkersBusy { running, left_out });
@@ -155,7 +156,7 @@ fn what_it_lacks(state: &State, effects: &impl Effects, id: TaskId, task: &Task)
     }
     if needs.cpus > 1 && free.cpus < needs.cpus as usize {
         let mut running: Vec<_> =
-            state.workers.iter().filter_map(|(id, worker)| what_runs(effects, id, worker)).collect();
+            state.workers.iter().filter_map(|(id, worker)| what_runs(state, effects, id, worker)).collect();
         let left_out = running.len().saturating_sub(NAMED_LIMIT);
         running.truncate(NAMED_LIMIT);
         lacks.push(Reason::LacksCpus { asked: needs.cpus, free: free.cpus, running, left_out });
@@ -176,14 +177,14 @@ fn why_no_worker(state: &State) -> Option<String> {
 }
 
 /// Returns what a worker that holds a slot runs.
-fn what_runs(effects: &impl Effects, worker_id: WorkerId, worker: &Worker) -> Option<RunningTask> {
+fn what_runs(state: &State, effects: &impl Effects, worker_id: WorkerId, worker: &Worker) -> Option<RunningTask> {
     if !worker.holds_slot() {
         return None;
     }
     let grant = worker.inline.last().or(worker.leases.front())?;
     let since = effects.running(worker_id).filter(|&(lease, _)| lease == grant.number).map(|(_, since)| since);
     Some(RunningTask {
-        task: grant.task,
+        task: state.shared.submission_of(grant.task),
         worker_id,
         worker_pid: worker.pid,
         since_unix_nano: since.unwrap_or(grant.granted.unix_nano),

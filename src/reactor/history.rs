@@ -38,9 +38,9 @@ pub(crate) fn remember_end(state: &mut State, id: TaskId, ended: TaskEnd) {
 pub(crate) fn forget(state: &mut State, id: TaskId) {
     let last_look = |task: &mut Task| {
         let end = task.end_mut().map(|end| (end.size(), std::mem::replace(&mut end.outcome, Outcome::Completed)));
-        (task.key.take(), task.actor, end)
+        (task.key.take(), task.actor, end, task.is_own_import)
     };
-    let Some((key, actor, end)) = state.tasks.remove(id, last_look) else { return };
+    let Some((key, actor, end, is_own_import)) = state.tasks.remove(id, last_look) else { return };
     if let Some(key) = key {
         state.keys.remove(&*key);
     }
@@ -51,7 +51,10 @@ pub(crate) fn forget(state: &mut State, id: TaskId) {
         state.history.subtract(bytes);
         values::drop_outcome(state, &outcome);
     }
-    state.tally.forget();
+    match is_own_import {
+        true => state.shared.own_imports -= 1,
+        false => state.tally.forget(),
+    }
 }
 
 #[cfg(test)]

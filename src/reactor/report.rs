@@ -16,13 +16,15 @@ use tracer_core::value::JsonText;
 use tracer_ipc::protocol::{TaskFilter, TaskList, TaskReport, TaskState, WorkerReport, WorkerState};
 use tracer_ipc::spool::ClaimState;
 
-/// Returns the newest tasks, of those that are asked for.
+/// Returns the newest tasks, of those that are asked for. One that was submitted here and runs here over a queue is one task.
 pub fn list_tasks(state: &State, effects: &impl Effects, limit: usize, which: &TaskFilter) -> TaskList {
     let forgotten = state.tally.counts().forgotten;
     let row = |(id, task)| report(state, effects, id, task);
+    let count = state.tasks.len() - state.shared.own_imports;
+    let all = state.tasks.iter_newest_first().filter(|(_, task)| !task.is_own_import);
     if *which == TaskFilter::default() {
-        let tasks: Vec<_> = state.tasks.iter_newest_first().take(limit).map(row).collect();
-        return TaskList { left_out: state.tasks.len() - tasks.len(), filtered_out: 0, forgotten, tasks };
+        let tasks: Vec<_> = all.take(limit).map(row).collect();
+        return TaskList { left_out: count - tasks.len(), filtered_out: 0, forgotten, tasks };
     }
     let is_meant = |&(id, task): &(TaskId, &Task)| {
         which.since_unix_nano.is_none_or(|since| task.submitted_unix_nano >= since)
@@ -32,10 +34,10 @@ pub fn list_tasks(state: &State, effects: &impl Effects, limit: usize, which: &T
                 module_of(state, id, task).is_some_and(|own| tracer_core::pattern::fits(module, own))
             })
     };
-    let mut meant = state.tasks.iter_newest_first().filter(is_meant);
+    let mut meant = all.filter(is_meant);
     let tasks: Vec<_> = meant.by_ref().take(limit).map(row).collect();
     let left_out = meant.count();
-    TaskList { left_out, filtered_out: state.tasks.len() - tasks.len() - left_out, forgotten, tasks }
+    TaskList { left_out, filtered_out: count - tasks.len() - left_out, forgotten, tasks }
 }
 
 /// Returns the module that a task's function or actor is of; none for commands.
@@ -89,7 +91,7 @@ pub fn list_workers(state: &State, effects: &impl Effects, now: Now) -> Vec<Work
                     WorkerPhase::Ready => WorkerState::Busy,
                 },
                 uptime_ns: now.monotonic_ns.saturating_sub(worker.started.monotonic_ns),
-                task: running.map(|grant| grant.task),
+                task: running.map(|grant| state.shared.submission_of(grant.task)),
                 actor: worker.actor,
                 replica: None,
                 leases: worker.leases.len(),

@@ -20,7 +20,7 @@ use crate::{
         follow_ups::FollowUp,
         now::Now,
         progress::{Event, Progress, TaskEnd},
-        shared::{Bundle, Imported},
+        shared::{Bundle, Imported, Open},
         task::{DriverId, Past},
     },
     submit, values, waiting,
@@ -164,10 +164,22 @@ pub(crate) fn acknowledge_all(state: &mut State, effects: &mut impl Effects) {
     acknowledge(state, effects, &open);
 }
 
-/// Notes that the engine has not answered for so long that whoever has submitted a task, or the bundle that begins with it, waits no longer: it is in the
-/// journal, and goes into its queue when the engine answers.
-pub fn on_unanswered(state: &mut State, effects: &mut impl Effects, first: TaskId) {
-    acknowledge(state, effects, &state.shared.named(first));
+/// Notes that the engine has not answered the submissions of these tasks, and of the bundles that begin with them, for so long that nobody waits any longer:
+/// they are in the journal, and go into their queues when the engine answers. Those behind them in line are answered too, and others take their places there.
+pub fn on_unanswered(state: &mut State, effects: &mut impl Effects, firsts: &[TaskId]) {
+    for first in firsts {
+        state.shared.on_the_way.remove(first);
+    }
+    let waits = |(id, open): (TaskId, &Open)| open.unanswered.is_some().then_some(id);
+    let unanswered: Vec<_> = state.shared.open.iter().filter_map(waits).collect();
+    if let (Some(first), Some(last)) = (unanswered.first(), unanswered.last()) {
+        let (tasks, which) = match unanswered.len() {
+            1 => (format!("task {first}"), "which is accepted: it goes into its queue"),
+            count => (format!("{count} tasks ({first} to {last})"), "which are accepted: they go into their queues"),
+        };
+        effects.log(format!("the engine has not answered the submission of {tasks}, {which} when it answers"));
+    }
+    acknowledge(state, effects, &unanswered);
 }
 
 /// Answers the submissions of these tasks that are not answered yet, in one go where the drivers' own numbers follow one another too.
@@ -351,6 +363,8 @@ fn take_in(
     let submission = Submission { driver: None, tag: 0, job, bytes, envelope, queued_unix_nano: submitted_unix_nano };
     let (mut task, _) = submit::new_task(state, submission, submitted_unix_nano);
     (task.is_import, task.is_shared) = (true, false);
+    task.is_own_import = state.shared.is_own(shared_id);
+    state.shared.own_imports += usize::from(task.is_own_import);
     task.key = None;
     task.attempt = import.attempt.saturating_sub(1);
     if import.failures > 0 || import.crashes > 0 {

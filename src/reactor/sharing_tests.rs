@@ -326,6 +326,74 @@ fn output_of_an_import_goes_to_its_origin_which_is_told_how_much_there_was() {
 }
 
 #[test]
+fn all_that_an_engine_does_not_answer_is_accepted_in_time_and_said_in_one_line() {
+    let mut story = joined(1);
+    on_reach(&mut story.state, true);
+    submit(&mut story, &vec![of_queue(NEVER_AGAIN); ON_THE_WAY + 36]);
+    story.schedule();
+    let told = shares(&story).len();
+    assert!(told <= ON_THE_WAY, "the others wait until the engine has some of those: {told}");
+    let firsts: Vec<_> = shares(&story).iter().map(|(task, ..)| TaskId(*task)).collect();
+    on_unanswered(&mut story.state, &mut story.effects, &firsts);
+    story.check();
+    assert_eq!(story.effects.later.len(), ON_THE_WAY + 36, "those too of which the agent was not told");
+    assert!(story.effects.later.iter().all(|(_, answer)| answer.is_ok()));
+    let line = "the engine has not answered the submission of 100 tasks (1 to 100), which are accepted: they go into their queues when it answers";
+    assert_eq!(story.effects.log, [line]);
+
+    // What is submitted then does not wait behind what the engine does not answer.
+    submit(&mut story, &[of_queue(NEVER_AGAIN)]);
+    story.schedule();
+    assert_eq!(shares(&story).len(), ON_THE_WAY + 37);
+    on_unanswered(&mut story.state, &mut story.effects, &[TaskId(101)]);
+    assert!(story.effects.log[1].contains("the submission of task 101, which is accepted: it goes into its queue"));
+    on_unanswered(&mut story.state, &mut story.effects, &[TaskId(101)]);
+    assert_eq!(story.effects.log.len(), 2, "nobody waits any more");
+}
+
+#[test]
+fn a_task_that_comes_back_over_its_queue_is_counted_and_listed_once() {
+    let mut story = joined(1);
+    submit(&mut story, &[of_queue(NEVER_AGAIN)]);
+    story.schedule();
+    on_stored(&mut story.state, &mut story.effects, TaskId(1));
+    let id = ClusterTaskId { place: PlaceId(6), task: TaskId(1) };
+    on_import(&mut story.state, &mut story.effects, Import { id, ..import(&of_queue(NEVER_AGAIN)) }, story.now);
+    let counts = |story: &Story| {
+        let TaskCounts { waiting, leased, succeeded, failed, .. } = story.state.counts();
+        (waiting, leased, succeeded, failed)
+    };
+    let listed = |story: &Story| {
+        let failed = TaskFilter { states: vec![TaskState::Failed], ..TaskFilter::default() };
+        let lists = [TaskFilter::default(), failed].map(|which| list_tasks(&story.state, &story.effects, 10, &which));
+        let ids = lists[0].tasks.iter().map(|task| task.id.0).collect::<Vec<_>>();
+        (ids, lists[0].left_out, lists[1].filtered_out)
+    };
+    let once = (vec![1], 0, 1);
+    assert_eq!((counts(&story), listed(&story)), ((1, 0, 0, 0), once.clone()));
+    let [(1, lease, 2, _)] = story.schedule()[..] else { panic!("it runs here as task 2") };
+    story.claim(1, lease);
+    assert_eq!((counts(&story), listed(&story)), ((0, 1, 0, 0), once.clone()));
+    let now = story.now;
+    assert_eq!(list_workers(&story.state, &story.effects, now)[0].task, Some(TaskId(1)), "the id by which it is known");
+    story.end(1, lease, 5, Outcome::Returned(vec![1]));
+    assert_eq!((counts(&story), listed(&story)), ((1, 0, 0, 0), once.clone()), "its end is on the way");
+    on_shared_ended(&mut story.state, &mut story.effects, TaskId(1), &end_of(Outcome::Returned(vec![1])), story.now);
+    on_settled(&mut story.state, id, 1);
+    story.check();
+    assert_eq!((counts(&story), listed(&story)), ((0, 0, 1, 0), once.clone()));
+    assert_eq!(get_task(&story.state, &story.effects, TaskId(2)).map(|task| task.state), Some(TaskState::Succeeded));
+    let all = PruneWhich { max_tasks: Some(0), ..PruneWhich::default() };
+    on_prune(&mut story.state, &mut story.effects, &all, story.now);
+    story.check();
+    assert_eq!(story.state.counts().forgotten, 1);
+
+    // What this head does not know as its own any more is an import as any other.
+    on_import(&mut story.state, &mut story.effects, Import { id, ..import(&of_queue(NEVER_AGAIN)) }, story.now);
+    assert_eq!((counts(&story), listed(&story).0), ((1, 0, 1, 0), vec![3]));
+}
+
+#[test]
 fn large_arguments_travel_by_themselves_and_of_the_others_the_largest() {
     let mut story = joined(1);
     let first = story.submit_with(None, false);

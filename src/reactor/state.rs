@@ -208,9 +208,14 @@ impl State {
         self.tasks.reserve(next);
     }
 
-    /// Returns the numbers of tasks by state.
+    /// Returns the numbers of tasks by state. One that was submitted here and is here again over a queue is one task, and is what it is here.
     pub fn counts(&self) -> TaskCounts {
-        self.tally.counts()
+        let counts = self.tally.counts();
+        let is_open =
+            |id: &TaskId| !self.tasks.get(*id).is_some_and(|task| matches!(task.progress(), Progress::Ended(_)));
+        let imports = self.shared.imports.iter().filter(|(_, import)| self.shared.is_own(import.id));
+        let twice = imports.filter(|(id, _)| is_open(id)).count();
+        TaskCounts { waiting: counts.waiting - twice, ..counts }
     }
 
     /// Returns what tasks take that have not ended: their descriptions, and [`TASK_BYTES`] each.

@@ -323,6 +323,7 @@ pub(crate) fn new_task(state: &mut State, submission: Submission<'_>, submitted_
         traces_runtime: envelope.traces_runtime,
         at_most_once: envelope.policy.at_most_once,
         is_import: false,
+        is_own_import: false,
         is_shared: !envelope.policy.queue.is_empty(),
         key: (!key.is_empty()).then(|| Box::new(key.into())),
         past: None,

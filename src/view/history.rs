@@ -41,6 +41,11 @@ pub(super) struct History {
 #[derive(Clone, Debug, PartialEq, Serialize)]
 struct Task {
     task_id: Option<u64>,
+    /// Set for a task of a queue, with the two that follow.
+    queue: Option<String>,
+    cluster_task_id: Option<String>,
+    /// Node that ran its last attempt.
+    node_id: Option<String>,
     target: String,
     state: String,
     /// Number of the last attempt; 0 if it was not begun.
@@ -157,12 +162,17 @@ impl Task {
 /// Puts the attempts of a trace together to tasks.
 fn of_trace<'a>(trace: &'a Trace, attempts: impl Iterator<Item = &'a Span>) -> Vec<Task> {
     let mut tasks: Vec<Task> = Vec::new();
-    let mut places: HashMap<u64, usize> = HashMap::new();
+    let mut places: HashMap<Key, usize> = HashMap::new();
     for span in attempts {
         let attributes = span.attributes();
         let task_id = number(&attributes, names::TASK_ID);
+        let text = |name: &str| attributes.text(name).map(str::to_owned);
+        let cluster_task_id = text(names::CLUSTER_TASK_ID);
         let found = Task {
             task_id,
+            queue: text(names::QUEUE),
+            node_id: cluster_task_id.as_ref().and_then(|_| text(names::NODE_ID)),
+            cluster_task_id,
             target: names::target_of(&span.name).to_owned(),
             state: if span.is_running() {
                 "running".into()
@@ -186,17 +196,32 @@ fn of_trace<'a>(trace: &'a Trace, attempts: impl Iterator<Item = &'a Span>) -> V
             start_unix_nano: span.start_unix_nano,
             end_unix_nano: span.start_unix_nano + span.duration_ns(),
         };
-        match task_id.and_then(|id| places.get(&id).copied()) {
+        let key = Key::of(found.cluster_task_id.as_deref(), task_id);
+        match key.as_ref().and_then(|key| places.get(key).copied()) {
             Some(at) => tasks[at].add(found),
             None => {
-                if let Some(id) = task_id {
-                    places.insert(id, tasks.len());
+                if let Some(key) = key {
+                    places.insert(key, tasks.len());
                 }
                 tasks.push(found);
             }
         }
     }
     tasks
+}
+
+/// Id of a task in its trace. One of a queue has another number on each node that has run it.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+enum Key {
+    Cluster(String),
+    Local(u64),
+}
+
+impl Key {
+    fn of(cluster_task_id: Option<&str>, task_id: Option<u64>) -> Option<Key> {
+        let cluster = cluster_task_id.map(|id| Key::Cluster(id.to_owned()));
+        cluster.or_else(|| task_id.map(Key::Local))
+    }
 }
 
 impl Task {
@@ -222,17 +247,20 @@ impl Task {
 
 /// Corrects the tasks that the head knows, and adds those without spans.
 fn complete(tasks: &mut Vec<Task>, known: impl Iterator<Item = TaskReport>, now_unix_nano: u64) {
-    let key = |task: &Task| Some((task.task_id?, task.trace_id.clone()?));
+    let key = |task: &Task| Some((Key::of(task.cluster_task_id.as_deref(), task.task_id)?, task.trace_id.clone()?));
     let places: HashMap<_, _> = tasks.iter().enumerate().filter_map(|(at, task)| Some((key(task)?, at))).collect();
     let mut seen = HashSet::new();
     for report in known {
-        let place = report.trace_id.clone().and_then(|trace_id| places.get(&(report.id.0, trace_id)));
+        let key = Key::of(report.cluster_task_id.as_deref(), Some(report.id.0)).zip(report.trace_id.clone());
+        let place = key.and_then(|key| places.get(&key));
         if !seen.insert(report.id) {
             continue;
         }
         match place {
             Some(&at) => {
                 let task = &mut tasks[at];
+                // The number by which it is known here.
+                task.task_id = Some(report.id.0);
                 task.state = report.state.to_string();
                 task.attempt = u64::from(report.attempt).max(task.attempt);
                 task.is_from_spans = false;
@@ -248,6 +276,9 @@ fn of_report(report: TaskReport, now_unix_nano: u64) -> Task {
     let end = report.ended_unix_nano.unwrap_or(now_unix_nano);
     Task {
         task_id: Some(report.id.0),
+        queue: report.queue,
+        cluster_task_id: report.cluster_task_id,
+        node_id: report.node_id,
         target: report.target,
         state: report.state.to_string(),
         attempt: u64::from(report.attempt),
@@ -271,10 +302,37 @@ fn of_report(report: TaskReport, now_unix_nano: u64) -> Task {
 mod tests {
     use super::*;
 
+    fn known(id: u64, cluster_task_id: Option<&str>) -> TaskReport {
+        let report = serde_json::json!({
+            "id": id, "name": null, "target": "sh", "state": "succeeded", "job_id": 1, "trace_id": "t", "attempt": 1,
+            "attempts": [], "worker_id": null, "worker_pid": null, "submitted_unix_nano": 5, "started_unix_nano": null,
+            "ended_unix_nano": 9, "result": null, "failure": null, "message": null, "cluster_task_id": cluster_task_id,
+        });
+        serde_json::from_value(report).expect("it is a report")
+    }
+
+    #[test]
+    fn a_task_of_a_queue_is_one_row_whatever_its_number_on_the_node_that_ran_it() {
+        let of_spans = |id: u64, cluster_task_id: Option<&str>| Task {
+            node_id: cluster_task_id.map(|_| "b".into()),
+            is_from_spans: true,
+            ..of_report(known(id, cluster_task_id), 9)
+        };
+        // The number of the second is that of the first where it has run.
+        let mut tasks = vec![of_spans(2, Some("place-1")), of_spans(2, None)];
+        complete(&mut tasks, [known(1, Some("place-1")), known(2, None)].into_iter(), 9);
+        let rows: Vec<_> =
+            tasks.iter().map(|task| (task.task_id, task.node_id.as_deref(), task.is_from_spans)).collect();
+        assert_eq!(rows, [(Some(1), Some("b"), false), (Some(2), None, false)]);
+    }
+
     #[test]
     fn a_task_that_was_tried_again_waited_for_its_first_attempt() {
         let attempt = |attempt: u64, start: u64, queued: u64| Task {
             task_id: Some(7),
+            queue: None,
+            cluster_task_id: None,
+            node_id: None,
             target: "sh".into(),
             state: "failed".into(),
             attempt,

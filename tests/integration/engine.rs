@@ -6,7 +6,7 @@ use std::time::Duration;
 use rustix::process::Signal;
 use serde_json::{Value, json};
 
-use crate::support::{Broker, Cluster, HOOK, kill, kill_if_there, wait_until, wait_until_within};
+use crate::support::{Api, Broker, Cluster, HOOK, kill, kill_if_there, wait_until, wait_until_within};
 
 /// Starts a node that submits, and runs nothing.
 pub(crate) fn origin(broker: &Broker) -> Cluster {
@@ -361,8 +361,15 @@ fn a_task_is_looked_up_by_its_id_in_the_cluster_on_any_node() {
     assert_eq!(of_queue(&get(&a, &id)), [json!("default"), json!(id), b_name.clone()]);
     assert_eq!(of_queue(&a.tasks()[0]), [json!("default"), json!(id), b_name.clone()]);
     assert_eq!(of_queue(&b.tasks()[0]), [json!("default"), json!(id), Value::Null], "it has come from there");
-    let text = a.tracer(&["get", "1"]).success().stdout_text();
-    assert!([&id, "default", b_name.as_str().unwrap()].iter().all(|part| text.contains(part)), "{text}");
+    for command in ["get", "explain"] {
+        let text = a.tracer(&[command, "1"]).success().stdout_text();
+        assert!([&id, "default", b_name.as_str().unwrap()].iter().all(|part| text.contains(part)), "{text}");
+    }
+    let ran = format!("attempt 1 on the node `{}` in worker ", b_name.as_str().unwrap());
+    a.tracer(&["explain", "1"]).success().stdout_contains(&ran);
+    let listed = a.tracer(&["list", "tasks"]).success().stdout_text();
+    let row = format!("succeeded  default  {}", b_name.as_str().unwrap());
+    assert!(listed.contains("QUEUE") && listed.contains("NODE") && listed.contains(&row), "{listed}");
 
     // One runs, one runs beside it, and one waits.
     let blocked = ["one", "two", "three"].map(|name| submit_blocked(&a, &[], name));
@@ -405,6 +412,58 @@ fn a_task_is_looked_up_by_its_id_in_the_cluster_on_any_node() {
 }
 
 #[test]
+fn a_task_that_its_own_node_runs_over_a_queue_is_one_task_to_everybody() {
+    let Some(broker) = Broker::start() else { return };
+    let node = Cluster::builder().workers(2).hook(HOOK).arg("--address").arg(broker.address());
+    let node = node.arg("--queue=default=2").arg("--http=127.0.0.1:0").start();
+    agent_pid(&node);
+    let prints = ["submit", "task", "--queue", "default", "misbehaving_tasks:prints_bytes", "[104,105,10]"];
+    (0..2).for_each(|_| drop(node.tracer(&prints).success()));
+    node.submit("demo:my_function", &[]).success();
+    // One that has begun is running, and not waiting besides.
+    let (blocked, [started, go]) = submit_blocked(&node, &[], "one");
+    node.wait_for_file(started.as_ref());
+    let counted = |node: &Cluster| {
+        let tasks = node.status()["tasks"].take();
+        ["waiting", "leased", "succeeded", "failed"].map(|key| tasks[key].as_u64().expect("a number"))
+    };
+    wait_until("all is known of it", || (counted(&node) == [0, 1, 3, 0]).then_some(()));
+    let workers = node.tracer(&["list", "workers", "--format", "json"]).success().json();
+    assert!(workers["workers"].as_array().unwrap().iter().any(|worker| worker["task"] == blocked), "{workers}");
+    fs::write(go, "").expect("the folder is ours");
+    assert_eq!(node.wait_for_task(blocked)["state"], "succeeded");
+    assert_eq!(counted(&node), [0, 0, 4, 0]);
+    let listed = node.tasks();
+    assert_eq!(listed.len(), 4, "{listed:?}");
+    node.tracer(&["status"]).success().stdout_contains("4 succeeded");
+    let summary = node.tracer(&["list", "tasks", "--summary", "--format", "json"]).success().json();
+    let count: u64 = summary["functions"].as_array().unwrap().iter().filter_map(|row| row["succeeded"].as_u64()).sum();
+    assert_eq!(count, 4, "{summary}");
+
+    // Its lines are those of the task that runs here.
+    let first = listed.last().expect("there are some")["id"].as_u64().expect("a number");
+    for id in [first.to_string(), listed.last().unwrap()["cluster_task_id"].as_str().unwrap().to_owned()] {
+        node.tracer(&["logs", &id]).success().stdout_contains("hi");
+    }
+
+    // Over HTTP too.
+    let api = Api::of(&node);
+    let asked = json!({ "function": "demo:my_function", "queue": "default" });
+    let accepted = api.submission("", &asked).send().json();
+    let of_queue = |task: &Value| ["queue", "cluster_task_id", "node_id"].map(|key| task[key].clone());
+    let id = accepted["id"].as_u64().expect("an id");
+    let place = node.status()["engine"]["place_id"].as_str().expect("it has one").to_owned();
+    let cluster_id = json!(format!("{place}-{id}"));
+    assert_eq!(accepted["cluster_task_id"], cluster_id, "{accepted}");
+    node.wait_for_task(id);
+    let shown = api.get(&format!("/api/v1/tasks/{id}")).json();
+    assert_eq!(of_queue(&shown), [json!("default"), cluster_id.clone(), node.status()["node_id"].clone()], "{shown}");
+    let listed = api.get("/api/v1/tasks").json();
+    let tasks = listed["tasks"].as_array().expect("a list");
+    assert_eq!(tasks.iter().filter(|task| task["cluster_task_id"] == cluster_id).count(), 1, "{listed}");
+}
+
+#[test]
 fn who_looks_for_lines_that_another_node_has_is_told_which_and_there_they_are_by_the_same_id() {
     let Some(broker) = Broker::start() else { return };
     let (b, a, c) = (holder(&broker), origin(&broker), origin(&broker));
@@ -425,9 +484,13 @@ fn who_looks_for_lines_that_another_node_has_is_told_which_and_there_they_are_by
     b.tracer(&["logs", cluster_id]).success().stdout_contains("hi");
     c.tracer(&["logs", cluster_id]).status(1).stderr_contains(&format!("and the node `{node}` has it"));
 
-    // On the node that has submitted it and ran it too it has another number.
+    // The node that has submitted it and ran it too has its lines.
     let own = submit(&b);
     b.wait_for_task(own);
-    let said = b.tracer(&["logs", &own.to_string()]).success();
-    said.stderr_contains(&format!("task {own} has run on this node as task {}", own + 1));
+    b.tracer(&["logs", &own.to_string()]).success().stdout_contains("hi");
+    b.tracer(&["logs", "last"]).success().stdout_contains("hi");
+    let silent = b.submit("demo:my_function", &["--queue", "default", "--no-wait"]).success().stdout_text();
+    b.wait_for_task(silent.trim().parse().expect("an id"));
+    let said = b.tracer(&["logs", silent.trim()]).success();
+    said.stderr_contains(&format!("task {} has written nothing", silent.trim()));
 }

@@ -20,6 +20,7 @@ use crate::task::TaskId;
 use crate::task_logs::TaskLogs;
 use crate::task_output::Owner;
 use crate::trace::{self, Live, LoadError, TraceId};
+use tracer_core::ClusterTaskId;
 
 /// The most tasks that are looked at for the methods of an actor.
 const TASK_LIMIT: usize = 100_000;
@@ -269,14 +270,33 @@ fn wanted(args: &Args, driver: Option<&mut Driver>) -> Result<Wanted, CommandErr
         };
     };
     if name == "last" {
-        return Ok(last_task(driver)?.map_or(Wanted::Last, |task| of_task(&task)));
+        return Ok(match last_task(driver)? {
+            Some(task) => of_task(&run_here(driver, task)?),
+            None => Wanted::Last,
+        });
     }
     let named: NamedTask =
         name.parse().map_err(|error| CommandError::new(exit::USAGE, format!("`{name}` is no task id: {error}")))?;
     let id = named.id(driver)?;
     let Reply::Task(found) = driver.query(&Query::Task { id })? else { return Err(unexpected_reply()) };
-    // It may have been forgotten, or be of an earlier session.
-    Ok(found.map_or(Wanted::of_id(id), |task| of_task(&task)))
+    Ok(match found {
+        Some(task) => of_task(&run_here(driver, *task)?),
+        // It may have been forgotten, or be of an earlier session.
+        None => Wanted::of_id(id),
+    })
+}
+
+/// Returns the task under whose number this node has run one of a queue, of which the lines are; the task itself for every other.
+fn run_here(driver: &mut Driver, task: TaskReport) -> Result<TaskReport, CommandError> {
+    let Some(id) = task.cluster_task_id.clone() else { return Ok(task) };
+    let Reply::Task(here) = driver.query(&Query::Import { id })? else { return Err(unexpected_reply()) };
+    Ok(here.map_or(task, |here| *here))
+}
+
+/// Returns the number under which a task was submitted here, if that is another one than that under which it has run here.
+fn submitted_as(driver: &Driver, task: &TaskReport) -> Option<TaskId> {
+    let id: ClusterTaskId = task.cluster_task_id.as_deref()?.parse().ok()?;
+    (driver.welcome().place_id == Some(id.place)).then_some(id.task)
 }
 
 fn of_task(task: &TaskReport) -> Wanted {
@@ -542,6 +562,7 @@ fn nothing_found(args: &Args, wanted: &Wanted, driver: Option<&mut Driver>) -> C
             report::talk(&text);
             return Ok(exit::OK);
         }
+        let id = submitted_as(driver, &task).unwrap_or(id);
         let mut text = match task.ended_unix_nano {
             Some(_) => format!("task {id} has written nothing"),
             None => format!("task {id} has written nothing yet"),

@@ -2,6 +2,7 @@
 //! Their outcomes would change nothing, so their processes are ended.
 
 use tracer_core::ClusterTaskId;
+use tracer_core::count::Count;
 use tracer_ipc::protocol::Stop;
 
 use super::{Agent, Asked, ToHead};
@@ -30,7 +31,10 @@ impl Agent {
             RecordKey::Task(id) => {
                 let Ok(record) = Record::decode(&entry.value) else { return };
                 if is_of_another(&record, own) {
-                    self.stop_superseded(id);
+                    if self.stop_superseded(id) {
+                        let why = "another node has taken it over, or it has ended";
+                        self.tell(ToHead::Log(format!("task {id} is ended here: {why}")));
+                    }
                 } else if record.claim().is_some_and(|claim| claim.wish.is_some())
                     && self.held.get(&id).is_some_and(|held| held.attempt.is_some())
                 {
@@ -43,18 +47,24 @@ impl Agent {
                 // This node has not settled it.
                 let is_of_another = record.claim().is_none_or(|claim| claim.holder != own);
                 if is_of_another && self.whole_bundles().any(|whole| whole == first) {
-                    (0..record.count()).for_each(|place| self.stop_superseded(member(first, place)));
+                    let ended = (0..record.count()).filter(|place| self.stop_superseded(member(first, *place))).count();
+                    if ended > 0 {
+                        let (tasks, why) = (Count(ended, "task"), "another node has taken over, or all have ended");
+                        self.tell(ToHead::Log(format!("{tasks} of the bundle {first} ended here: {why}")));
+                    }
                 }
             }
         }
     }
 
-    fn stop_superseded(&mut self, id: ClusterTaskId) {
-        if self.held.get(&id).is_some_and(|held| held.attempt.is_some()) {
+    /// Has the head end a task, and returns whether it has it.
+    fn stop_superseded(&mut self, id: ClusterTaskId) -> bool {
+        let is_here = self.held.get(&id).is_some_and(|held| held.attempt.is_some());
+        if is_here {
             self.hurry_bundle_of(id);
-            self.tell(ToHead::Log(format!("task {id} is ended here: another node has taken it over, or it has ended")));
             self.tell(ToHead::Superseded(id));
         }
+        is_here
     }
 }
 

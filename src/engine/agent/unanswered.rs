@@ -36,7 +36,9 @@ impl Agent {
             }
             let next_ns = next_ns.min(next_ns_of_others);
             self.unanswered_ns = next_ns;
-            over.into_iter().for_each(|first| self.tell(ToHead::Unanswered(first)));
+            if !over.is_empty() {
+                self.tell(ToHead::Unanswered(over));
+            }
         }
         Some(self.unanswered_ns).filter(|next_ns| *next_ns < u64::MAX)
     }

@@ -108,7 +108,7 @@ impl Nats {
         let after = Elapsed(ACK_WAIT);
         let text = format!(
             "it takes connections, and has stored nothing of this node for {after}: {why}\n\
-             (hint: its disk may be full, or most of the servers that keep copies are away: the log of nats-server says which; it goes on by itself after that)"
+             (hint: the log of nats-server says why. If its disk is full, make room and start it again, since it takes nothing until then; if most of the servers that keep copies are away, it goes on once they are back)"
         );
         let _ = self.events.send(FromEngine::Unreachable(text));
         let connection = self.connections.load(Ordering::Relaxed);

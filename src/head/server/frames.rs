@@ -318,10 +318,7 @@ impl Server {
                 fault::point("task_stored");
                 reactor::on_stored(state, io, task);
             }
-            FromAgent::Unanswered(task) => {
-                io.log(format!("the engine has not answered the submission of task {task}, which is accepted: it goes into its queue when the engine answers"));
-                reactor::on_unanswered(state, io, task);
-            }
+            FromAgent::Unanswered(tasks) => reactor::on_unanswered(state, io, &tasks),
             FromAgent::NotStored(task, refusal) => reactor::on_not_stored(state, io, task, refusal, now),
             FromAgent::Ended(task, end) => {
                 io.end_shared_output(state, task, &end);

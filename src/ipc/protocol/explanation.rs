@@ -219,6 +219,9 @@ pub enum Reason {
     Ended {
         /// Number of the last attempt, from 1; 0 when it never began.
         attempt: u32,
+        /// Node that ran it, of a task that was submitted here and ran over a queue.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        node_id: Option<String>,
         /// Worker that ran it; none when it never began.
         worker_id: Option<WorkerId>,
         /// Process id of that worker.
@@ -490,9 +493,10 @@ impl fmt::Display for Reason {
             }
             Reason::ResultOnTheWay => f.write_str("it has ended in its worker, and its result is on the way"),
             Reason::WorkerEnding { why } => write!(f, "its worker is being ended, because {why}"),
-            Reason::Ended { attempt, worker_id, worker_pid, ran_ns, state, failure } => {
+            Reason::Ended { attempt, node_id, worker_id, worker_pid, ran_ns, state, failure } => {
+                let there = node_id.as_ref().map(|node| format!(" on the node `{node}`")).unwrap_or_default();
                 match (worker_id, worker_pid) {
-                    (Some(worker), Some(pid)) => write!(f, "attempt {attempt} in worker {worker} (pid {pid}) ")?,
+                    (Some(worker), Some(pid)) => write!(f, "attempt {attempt}{there} in worker {worker} (pid {pid}) ")?,
                     _ => f.write_str("it was never begun and ")?,
                 }
                 let was = if *state == TaskState::Cancelled { "was " } else { "" };

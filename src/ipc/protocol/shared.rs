@@ -851,8 +851,8 @@ pub enum FromAgent<'a> {
         /// Sequence of the write after that.
         now: u64,
     },
-    /// The engine was asked to store this task, or the bundle that begins with it, and has not answered for as long as a submission waits.
-    Unanswered(TaskId),
+    /// The engine was asked to store these tasks, or the bundles that begin with them, and has not answered for as long as a submission waits.
+    Unanswered(Vec<TaskId>),
     /// A copy of this place has begun, and yields; what people are told of it.
     Copied(String),
     /// A message of a queue is put aside, where people find it with the reason; or could not be.
@@ -1273,9 +1273,10 @@ impl FromAgent<'_> {
                 [queue, name, reason].into_iter().for_each(|text| out.put_str(text));
                 put_option(out, problem.as_deref());
             }
-            FromAgent::Unanswered(task) => {
+            FromAgent::Unanswered(tasks) => {
                 out.put_u8(24);
-                out.put_u64(task.0);
+                out.put_u32(tasks.len() as u32);
+                tasks.iter().for_each(|task| out.put_u64(task.0));
             }
             FromAgent::Copied(text) => {
                 out.put_u8(25);
@@ -1355,7 +1356,10 @@ impl FromAgent<'_> {
                 let claim = if flag(&mut take)? { Some(ClaimedBy::take(&mut take)?) } else { None };
                 FromAgent::BundleClaimed(first, claim)
             }
-            24 => FromAgent::Unanswered(TaskId(take.u64()?)),
+            24 => {
+                let count = take.u32()?;
+                FromAgent::Unanswered((0..count).map(|_| Ok(TaskId(take.u64()?))).collect::<Result<_, WireError>>()?)
+            }
             25 => FromAgent::Copied(take.str()?.into()),
             16 => FromAgent::LostWrites { told: take.u64()?, now: take.u64()? },
             17 => FromAgent::Superseded(take_id(&mut take)?),
@@ -1507,7 +1511,7 @@ mod tests {
             FromAgent::Settled(ID, 3),
             FromAgent::GiveBack(ID),
             FromAgent::Engine { is_reachable: true, text: "nats-server 2.9.10".into() },
-            FromAgent::Unanswered(TaskId(1)),
+            FromAgent::Unanswered(vec![TaskId(1), TaskId(3)]),
             FromAgent::Copied("a".into()),
             FromAgent::LostWrites { told: 9, now: 1 },
             FromAgent::Cancel { task: TaskId(4), stop: Stop::default(), by: PlaceId(5) },

@@ -167,6 +167,20 @@ impl Tally {
         &self.retrying
     }
 
+    /// Counts an end no more that another task has too.
+    pub(crate) fn leave_out(&mut self, outcome: &Outcome) {
+        *self.ended_as(outcome) -= 1;
+    }
+
+    /// Number of the tasks that have ended as this one has.
+    fn ended_as(&mut self, outcome: &Outcome) -> &mut u64 {
+        match TaskState::of_outcome(outcome) {
+            TaskState::Cancelled => &mut self.counts.cancelled,
+            TaskState::Failed => &mut self.counts.failed,
+            _ => &mut self.counts.succeeded,
+        }
+    }
+
     /// Notes that an ended task is remembered no more.
     pub(crate) fn forget(&mut self) {
         self.counts.forgotten += 1;
@@ -209,11 +223,7 @@ impl Tally {
                 self.counts.waiting += 1;
                 self.shared += 1;
             }
-            Progress::Ended(ended) => match TaskState::of_outcome(&ended.outcome) {
-                TaskState::Cancelled => self.counts.cancelled += 1,
-                TaskState::Failed => self.counts.failed += 1,
-                _ => self.counts.succeeded += 1,
-            },
+            Progress::Ended(ended) => *self.ended_as(&ended.outcome) += 1,
         }
     }
 }

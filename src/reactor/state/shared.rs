@@ -39,6 +39,8 @@ pub(crate) struct SharedTasks {
     pub imports: PagedMap<TaskId, Imported>,
     /// The same, by their ids in the cluster.
     pub imports_by_id: PagedMap<ClusterTaskId, TaskId>,
+    /// Number of the tasks, those included that have ended, that are imports of what was submitted here.
+    pub own_imports: usize,
     /// Number of imports that have come from the agent that there is.
     pub imports_seen: u64,
 }
@@ -47,6 +49,17 @@ impl SharedTasks {
     /// Returns whether a task is one of another node that this one has lost, or may have.
     pub(crate) fn is_superseded(&self, id: TaskId) -> bool {
         self.imports.get(&id).is_some_and(|import| import.is_superseded)
+    }
+
+    /// Returns whether a task in the cluster is one of this head that has not ended.
+    pub(crate) fn is_own(&self, id: ClusterTaskId) -> bool {
+        self.place == Some(id.place) && self.open.contains_key(&id.task)
+    }
+
+    /// Returns the task of this head that an import is, if it is one; the import itself if not.
+    pub(crate) fn submission_of(&self, import: TaskId) -> TaskId {
+        let submission = self.imports.get(&import).map(|import| import.id).filter(|id| self.is_own(*id));
+        submission.map_or(import, |id| id.task)
     }
 
     /// Notes that a task of a job is for a queue.

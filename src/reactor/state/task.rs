@@ -112,6 +112,8 @@ pub struct Task {
     pub(crate) at_most_once: bool,
     /// True if it is another node's, and in no journal here.
     pub(crate) is_import: bool,
+    /// True if it is an import that was submitted here: the submission is counted and listed, and this one is not.
+    pub(crate) is_own_import: bool,
     /// True if it is for a queue of an engine.
     pub(crate) is_shared: bool,
     /// Its key among [`State::keys`].
@@ -159,6 +161,9 @@ impl Task {
     /// Moves the task on by an event.
     pub(crate) fn advance(&mut self, id: TaskId, event: Event, tally: &mut Tally) {
         self.stage.advance(id, event, tally);
+        if let (true, Progress::Ended(ended)) = (self.is_own_import, self.stage.progress()) {
+            tally.leave_out(&ended.outcome);
+        }
     }
 
     /// Returns the attempt that it is at, as it is leased.
@@ -268,6 +273,7 @@ impl Task {
             wants_output: false,
             at_most_once: false,
             is_import: false,
+            is_own_import: false,
             is_shared: false,
             key: None,
             past: None,

@@ -11,6 +11,9 @@ import { address, place, refine } from "./url";
 
 interface Task {
   task_id: number | null;
+  queue: string | null;
+  cluster_task_id: string | null;
+  node_id: string | null;
   target: string;
   state: string;
   attempt: number;
@@ -67,6 +70,12 @@ const COLUMNS: Column<Task>[] = [
   { title: "CPU", isNumber: true, isMinor: true, cell: (task) => (task.cpu_time_ns === null ? "" : elapsed(task.cpu_time_ns)) },
   { title: "Memory", isNumber: true, isMinor: true, cell: (task) => (task.peak_memory_bytes === null ? "" : bytes(task.peak_memory_bytes)) },
   { title: "Worker", isNumber: true, isMinor: true, cell: (task) => task.worker_id ?? "", hint: (task) => (task.pid === null ? "" : `pid ${task.pid}`) },
+];
+
+/** Where tasks of queues are from and have run. */
+const OF_QUEUES: Column<Task>[] = [
+  { title: "Queue", isMinor: true, cell: (task) => shown(task.queue ?? ""), hint: (task) => (task.cluster_task_id === null ? "" : `${task.cluster_task_id} in the cluster`) },
+  { title: "Node", cell: (task) => shown(task.node_id ?? "") },
 ];
 
 function Function({ task }: { task: Task }) {
@@ -127,7 +136,7 @@ export function Tasks() {
       {found && (
         <Grid
           label="Tasks"
-          columns={COLUMNS}
+          columns={found.tasks.some((task) => task.queue !== null) ? [...COLUMNS, ...OF_QUEUES] : COLUMNS}
           rows={found.tasks}
           id={(task) => `${task.task_id} ${task.trace_id}`}
           tone={(task) => tone(task.state)}
