@@ -156,6 +156,12 @@ fn a_certificate_that_is_not_accepted_any_more_is_told_while_a_head_runs() {
     cluster.tracer(&["doctor"]).status(1).stdout_contains("cannot be trusted");
     broker.start_again_with(&tls(&certificates));
     wait_for_engine(&cluster, true, "nats-server");
+
+    certificates.expire("server");
+    broker.start_again_with(&tls(&certificates));
+    wait_for_engine(&cluster, false, "cannot be trusted: its certificate is not accepted");
+    let said = cluster.status()["warnings"].to_string();
+    assert!(said.contains("xpired") && said.contains("(hint: renew the server's certificate"), "{said}");
 }
 
 #[test]

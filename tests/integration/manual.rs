@@ -1,7 +1,83 @@
 //! Shell completions and manual pages, as they are installed.
 
-use crate::support::{Cluster, HOOK, module_folder};
+use crate::support::{Cluster, HOOK, module_folder, skip};
 use std::fs;
+
+/// Runs a shell on a script that asks for completions of some words, and returns the lines that it prints; none, and the test is skipped, without the shell.
+fn completed_by(cluster: &Cluster, shell: &str, flag: &str, script: &str) -> Option<Vec<String>> {
+    let mut command = cluster.program(shell);
+    if command.arg("--version").output().is_err() {
+        skip(shell, "it is not installed");
+        return None;
+    }
+    let search = format!("{}:{}", module_folder().display(), std::env::var("PATH").unwrap_or_default());
+    let mut command = cluster.program(shell);
+    command.args([flag, "-c", script]).env("PATH", search);
+    let run = cluster.run(command).success().stderr("");
+    let mut lines: Vec<_> = run.stdout_text().lines().map(str::to_owned).collect();
+    lines.sort();
+    Some(lines)
+}
+
+/// Writes the completions of a shell to a file, and returns its path.
+fn script_for(cluster: &Cluster, shell: &str) -> String {
+    let path = cluster.file(&format!("tracer.{shell}"));
+    fs::write(&path, cluster.tracer(&["completions", shell]).success().stdout_text()).expect("the folder is ours");
+    path.display().to_string()
+}
+
+#[test]
+fn zsh_completes_commands_flags_and_values() {
+    let cluster = Cluster::builder().workers(2).hook(HOOK).start();
+    cluster.tracer(&["submit", "actor", "counter:Counter", "40", "--name", "hits"]).success();
+    cluster.submit("demo:my_function", &[]).success();
+    let path = script_for(&cluster, "zsh");
+    // The line editor's own commands are there while somebody types; these say what they are given.
+    let complete = |words: &str| {
+        let count = words.split(' ').count();
+        let script = format!(
+            "compdef() {{ }}; _files() {{ print files }}; compadd() {{ (( ${{(P)#@[-1]}} )) && print -l -- ${{(P)@[-1]}}; return 0 }}\n\
+             words=({words}); CURRENT={count}; source '{path}'; _tracer"
+        );
+        completed_by(&cluster, "zsh", "-f", &script)
+    };
+    let Some(of_trace) = complete("tracer trace sh") else { return };
+    assert_eq!(of_trace, ["show"]);
+    for (words, expected) in [
+        ("tracer start --tracing-st", &["--tracing-startup-hook"][..]),
+        ("tracer get ''", &["1", "2", "hits"]),
+        ("tracer submit call hits incr", &["increment"]),
+        ("tracer submit task wordc", &["wordcount:"]),
+        ("tracer submit task wordcount:fr", &["wordcount:frequencies"]),
+        ("tracer workers", &["files"]),
+    ] {
+        assert_eq!(complete(words).as_deref().unwrap_or_default(), expected, "{words}");
+    }
+}
+
+#[test]
+fn fish_completes_commands_flags_and_values() {
+    let cluster = Cluster::builder().workers(2).hook(HOOK).start();
+    cluster.tracer(&["submit", "actor", "counter:Counter", "40", "--name", "hits"]).success();
+    cluster.submit("demo:my_function", &[]).success();
+    let path = script_for(&cluster, "fish");
+    let complete = |line: &str| {
+        let script = format!("source '{path}'; complete --do-complete '{line}'");
+        let lines = completed_by(&cluster, "fish", "--no-config", &script)?;
+        Some(lines.iter().map(|line| line.split('\t').next().unwrap_or_default().to_owned()).collect::<Vec<_>>())
+    };
+    let Some(of_trace) = complete("tracer trace sh") else { return };
+    assert_eq!(of_trace, ["show"]);
+    for (line, expected) in [
+        ("tracer start --tracing-st", &["--tracing-startup-hook"][..]),
+        ("tracer get ", &["1", "2", "hits"]),
+        ("tracer submit call hits incr", &["increment"]),
+        ("tracer submit task wordc", &["wordcount:"]),
+        ("tracer submit task wordcount:fr", &["wordcount:frequencies"]),
+    ] {
+        assert_eq!(complete(line).as_deref().unwrap_or_default(), expected, "{line}");
+    }
+}
 
 #[test]
 fn manual_pages_are_written_for_every_command_and_say_where_they_cannot_be() {

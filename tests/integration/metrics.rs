@@ -179,6 +179,32 @@ fn requests_of_a_service_are_counted_by_deployment_and_unknown_paths_are_one_ser
     cluster.tracer(&["trace", "show", trace]).success().stdout_contains("proxy_http_request echo POST /echo");
 }
 
+#[test]
+fn requests_are_counted_by_the_route_that_their_handler_says() {
+    let cluster = Cluster::builder().hook(HOOK).arg("--http=127.0.0.1:0").start();
+    crate::support::compile_c("examples/deployment_c/deployment_c.c", &cluster.file("libdeployment_c.so"));
+    let text = "name = \"greeter\"\n[http]\naddress = \"127.0.0.1:0\"\n\
+         [[applications]]\nimport_path = \"./libdeployment_c.so:echo\"\n";
+    std::fs::write(cluster.file("service.toml"), text).expect("the folder is ours");
+    cluster.tracer(&["serve", "deploy", "service.toml"]).success();
+    let url = service(&cluster)["url"].as_str().expect("it has a URL").to_owned();
+    let address = url.trim_start_matches("http://").trim_end_matches('/').parse().expect("an address");
+    for (target, status) in [("/hello/Ada", 200), ("/hello/Grace", 200), ("/nowhere", 404)] {
+        assert_eq!(ask(address, &format!("GET {target} HTTP/1.1"), "").expect("it answers"), status);
+    }
+    let text = self::text(&scrape(&cluster, OPENMETRICS));
+    let count = |route: &str, status: u16| {
+        let labels = format!("http_route=\"{route}\",http_response_status_code=\"{status}\"");
+        let found = samples(&text)
+            .into_iter()
+            .find(|(name, _)| name.starts_with("http_server_request_duration_seconds_count") && name.contains(&labels));
+        found.map(|(_, count)| count)
+    };
+    assert_eq!(count("/hello/{name}", 200), Some(2.0), "{text}");
+    assert_eq!(count("/", 200), None, "{text}");
+    assert_eq!(count("/", 404), Some(1.0), "no handler has a route for it: {text}");
+}
+
 /// Does something when it is dropped.
 struct OnDrop<F: Fn()>(F);
 

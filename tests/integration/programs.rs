@@ -131,6 +131,29 @@ fn a_program_that_dies_takes_its_requests_and_is_started_again() {
 }
 
 #[test]
+fn a_program_that_closes_the_connection_of_a_request_is_told_of_as_a_problem() {
+    for place in ["{socket}", "{port}"] {
+        let service = Service::python(&[], place, "");
+        let before = told(&service.get("/"))["pid"].clone();
+        let answer = service.get("/close");
+        assert_eq!((answer.status, answer.header("content-type")), (502, "application/problem+json"), "{answer:?}");
+        let problem: Value = serde_json::from_slice(&answer.body).expect("a problem is JSON");
+        assert_eq!(problem["type"], "urn:tracer:problem:program-failed", "{problem}");
+        assert_eq!(answer.header("tracer-outcome"), "", "{answer:?}");
+        assert_eq!(told(&service.get("/"))["pid"], before, "the program itself goes on");
+        let spans = service.cluster.wait_for_spans("both sides have recorded it", |spans| {
+            let failed = spans.iter().filter(|span| *span.attribute("url.path") == "/close");
+            failed.count() == 2
+        });
+        let kind = json!("program_failed");
+        for span in spans.iter().filter(|span| *span.attribute("url.path") == "/close") {
+            let said = ["error.type", "tracer.outcome"].map(|key| span.attribute(key));
+            assert_eq!((span.status_code(), said), ("ERROR", [&kind, &kind]), "{span:?}");
+        }
+    }
+}
+
+#[test]
 fn a_replica_that_is_killed_takes_its_program_along() {
     let service = Service::python(&[], "{socket}", "");
     let is_replica = |command: &str| command.split(' ').nth(1) == Some("replica");
@@ -177,6 +200,8 @@ fn one_line_serves_a_program() {
         "run",
         "--address",
         "127.0.0.1:0",
+        "--name",
+        "greeter",
         "--",
         "python3",
         &program,
@@ -187,7 +212,10 @@ fn one_line_serves_a_program() {
     let address = url.trim().strip_prefix("http://").and_then(|url| url.strip_suffix('/')).expect("a URL");
     let api = Api { address: address.parse().expect("an address"), token: String::new() };
     assert_eq!(told(&api.bare("GET", "/a").header("Host", "here").send())["path"], "/a");
-    running.wait_for_stderr("(replica python3#1");
+    // The program's own name may be that of a wrapper.
+    running.wait_for_stderr("(replica greeter#1");
+    let service = cluster.tracer(&["serve", "status", "--format", "json"]).success().json()["services"][0].take();
+    assert_eq!((&service["name"], &service["deployments"][0]["name"]), (&json!("greeter"), &json!("greeter")));
     running.signal(Signal::INT);
     running.wait().success();
 }

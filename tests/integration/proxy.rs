@@ -12,7 +12,9 @@ use played::{Client, FrameContent, Head};
 use tracer::lane::Reset;
 use tracer_ipc::serving::{ProxyOrder, ProxyReport};
 
-use crate::support::{Span, wait_until};
+use serde_json::{Value, json};
+
+use crate::support::{Span, Spans, wait_until};
 
 #[test]
 fn a_request_is_answered_by_the_replica_and_its_spans_are_one_trace() {
@@ -48,6 +50,7 @@ fn a_request_is_answered_by_the_replica_and_its_spans_are_one_trace() {
         ("request_method", "GET"),
         ("http.request.method", "GET"),
         ("url.path", "/cart"),
+        ("url.query", "id=7"),
         ("replica_id", "hello#3"),
         ("client.address", "127.0.0.1"),
         ("user_agent.original", "test"),
@@ -158,6 +161,51 @@ fn bodies_stream_in_both_directions_and_a_slow_reader_stops_its_sender_alone() {
     assert_eq!(came, body.len());
     replica.answer(request, 200, "");
     sender.join().unwrap();
+}
+
+#[test]
+fn a_request_is_recorded_with_its_model_and_with_the_host_that_it_names() {
+    let head = Head::start();
+    let mut replica = head.add_replica(0, 10);
+    for (host, address, port) in [
+        ("shop.example:8443", "shop.example", json!(8443)),
+        ("[::1]:80", "::1", json!(80)),
+        ("shop.example", "shop.example", Value::Null),
+    ] {
+        let mut client = head.send(format!("GET /{host} HTTP/1.1\r\nHost: {host}\r\nx-model-id: lamps\r\n\r\n"));
+        let (request, _, _) = replica.take();
+        replica.answer(request, 200, "");
+        client.answer().status(200);
+        let spans = wait_until("it is recorded", || {
+            let spans = Spans::read(&head.spans_dir());
+            spans.iter().any(|span| *span.attribute("url.path") == format!("/{host}")).then_some(spans)
+        });
+        let server = spans.only("is the request", |span| *span.attribute("url.path") == format!("/{host}"));
+        assert_eq!((server.kind(), server.attribute("multiplexed_model_id")), ("SpanKind.SERVER", &json!("lamps")));
+        let told = ["server.address", "server.port"].map(|key| server.attribute(key));
+        assert_eq!(told, [&json!(address), &port], "{host}");
+    }
+}
+
+#[test]
+fn a_request_that_a_replica_has_no_more_time_for_was_drained() {
+    let head = Head::start();
+    let mut replica = head.add_replica(0, 10);
+    let mut client = head.get("/");
+    let (request, _, _) = replica.take();
+    replica.reset(request, tracer::lane::Reset::Timeout);
+    let answer = client.answer().status(504);
+    assert_eq!(answer.json()["type"], "urn:tracer:problem:drained", "{}", answer.text());
+    let mut client = head.get("/begun");
+    let (request, _, _) = replica.take();
+    replica.head(request, false, 200, &[]);
+    replica.data(request, false, b"x");
+    replica.reset(request, tracer::lane::Reset::Timeout);
+    assert!(client.rest().starts_with("HTTP/1.1 200"));
+    let spans = head.spans(4);
+    for server in spans.all_named("proxy_http_request hello GET /") {
+        assert_eq!(outcome(server), ("ERROR", "drained", "drained"));
+    }
 }
 
 #[test]

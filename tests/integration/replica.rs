@@ -297,6 +297,7 @@ fn a_request_is_claimed_answered_and_traced() {
         ("http.request.method", json!("GET")),
         ("http.response.status_code", json!(200)),
         ("url.path", json!("/shop/hello")),
+        ("url.query", json!("secret=1")),
         ("url.scheme", json!("http")),
         ("server.address", json!("shop.example")),
         ("server.port", json!(8000)),

@@ -154,6 +154,24 @@ fn what_is_wrong_with_a_service_is_said_before_anything_is_changed() {
 }
 
 #[test]
+fn a_service_file_of_another_program_is_told_what_it_looks_like() {
+    let cluster = Cluster::untraced();
+    for (text, language) in [
+        ("proxy_location: EveryNode\nhttp_options:\n  host: 0.0.0.0\napplications:\n- name: shop\n", "YAML"),
+        ("# of Ray Serve\n---\napplications:\n- name: shop\n", "YAML"),
+        ("{\n  \"applications\": [{ \"name\": \"shop\" }]\n}\n", "JSON"),
+    ] {
+        deploy(&cluster, text, &[])
+            .status(2)
+            .stderr_contains("service.toml:")
+            .stderr_contains(&format!("(hint: this looks like {language}, expected TOML: `key = value`"));
+    }
+    // What is TOML with a mistake is none of both.
+    let run = deploy(&cluster, "name \"shop\"\n", &[]).status(2);
+    assert!(!run.stderr_text().contains("looks like"), "{}", run.stderr_text());
+}
+
+#[test]
 fn a_dry_run_says_what_would_be_done_and_build_prints_a_file_that_is_taken() {
     let cluster = Cluster::untraced();
     let arguments =

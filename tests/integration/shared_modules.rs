@@ -141,6 +141,12 @@ fn another_build_of_a_module_runs_and_both_digests_are_told() {
     warned
         .stderr_contains(&format!("have another build of the module `version` {than}"))
         .stderr_contains("(hint: put this");
+    let empty = origin.file("no-lines");
+    fs::write(&empty, "").unwrap();
+    let flags = ["--queue=default", "--map", empty.to_str().expect("a plain name")];
+    origin
+        .submit("version:answer", &flags)
+        .stderr_contains(&format!("have another build of the module `version` {than}"));
     let (own, other) = (short(&digests[0]), format!("{} on {}", short(&digests[1]), name(&holder)));
     let said =
         format!("the module `version` is another build there than on this node, by SHA-256: {own} here, {other}");

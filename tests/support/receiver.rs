@@ -141,6 +141,46 @@ impl Certificates {
         self.certificate(name, &["-CA", &by[0], "-CAkey", &by[1], "-addext", &names, "-addext", constraints]);
     }
 
+    /// Replaces a certificate by one that has expired, of the same authority and for the same key.
+    #[track_caller]
+    pub fn expire(&self, name: &str) {
+        let [certificate, own_key, request] =
+            ["pem", "key", "csr"].map(|kind| self.path(&format!("{name}.{kind}")).display().to_string());
+        let [authority, key] = ["pem", "key"].map(|kind| self.path(&format!("authority.{kind}")).display().to_string());
+        let asked = [
+            "req",
+            "-new",
+            "-key",
+            &own_key,
+            "-subj",
+            "/CN=expired",
+            "-addext",
+            "subjectAltName=IP:127.0.0.1",
+            "-out",
+            &request,
+        ];
+        let signed = [
+            "x509",
+            "-req",
+            "-in",
+            &request,
+            "-copy_extensions",
+            "copy",
+            "-CA",
+            &authority,
+            "-CAkey",
+            &key,
+            "-days",
+            "-1",
+            "-out",
+            &certificate,
+        ];
+        for arguments in [&asked[..], &signed[..]] {
+            let output = Command::new("openssl").args(arguments).output().expect("openssl runs");
+            assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        }
+    }
+
     #[track_caller]
     fn certificate(&self, name: &str, further: &[&str]) {
         let mut openssl = Command::new("openssl");
