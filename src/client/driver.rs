@@ -486,6 +486,11 @@ impl Driver {
         Ok(reply.expect("without a limit it is waited until there is one"))
     }
 
+    /// Asks the head something, and waits for the answer until then; none if it has not come.
+    pub fn query_until(&mut self, query: &Query, deadline: Instant) -> Result<Option<Reply>, DriverError> {
+        self.connection.query(query, Some(deadline))
+    }
+
     /// Takes in what has arrived, without waiting.
     pub fn receive_available(&mut self) -> Result<(), DriverError> {
         self.connection.receive_available()

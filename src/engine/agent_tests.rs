@@ -667,7 +667,7 @@ impl World {
                     _ => {}
                 }
             }
-            ToHead::Log(line) => assert!(line.contains("another node has taken it over"), "{line}"),
+            ToHead::Log(line) => assert!(line.contains("ended here: another node has taken"), "{line}"),
             // Its submitter is answered; nothing else changes.
             ToHead::Unanswered(_) => {}
         }

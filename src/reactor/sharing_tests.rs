@@ -330,14 +330,14 @@ fn output_of_an_import_goes_to_its_origin_which_is_told_how_much_there_was() {
 fn all_that_an_engine_does_not_answer_is_accepted_in_time_and_said_in_one_line() {
     let mut story = joined(1);
     on_reach(&mut story.state, true);
-    submit(&mut story, &vec![of_queue(NEVER_AGAIN); ON_THE_WAY + 36]);
+    submit(&mut story, &vec![of_queue(NEVER_AGAIN); super::ON_THE_WAY + 36]);
     story.schedule();
     let told = shares(&story).len();
-    assert!(told <= ON_THE_WAY, "the others wait until the engine has some of those: {told}");
+    assert!(told <= super::ON_THE_WAY, "the others wait until the engine has some of those: {told}");
     let firsts: Vec<_> = shares(&story).iter().map(|(task, ..)| TaskId(*task)).collect();
     on_unanswered(&mut story.state, &mut story.effects, &firsts);
     story.check();
-    assert_eq!(story.effects.later.len(), ON_THE_WAY + 36, "those too of which the agent was not told");
+    assert_eq!(story.effects.later.len(), super::ON_THE_WAY + 36, "those too of which the agent was not told");
     assert!(story.effects.later.iter().all(|(_, answer)| answer.is_ok()));
     let line = "the engine has not answered the submission of 100 tasks (1 to 100), which are accepted: they go into their queues when it answers";
     assert_eq!(story.effects.log, [line]);
@@ -345,7 +345,7 @@ fn all_that_an_engine_does_not_answer_is_accepted_in_time_and_said_in_one_line()
     // What is submitted then does not wait behind what the engine does not answer.
     submit(&mut story, &[of_queue(NEVER_AGAIN)]);
     story.schedule();
-    assert_eq!(shares(&story).len(), ON_THE_WAY + 37);
+    assert_eq!(shares(&story).len(), super::ON_THE_WAY + 37);
     on_unanswered(&mut story.state, &mut story.effects, &[TaskId(101)]);
     assert!(story.effects.log[1].contains("the submission of task 101, which is accepted: it goes into its queue"));
     on_unanswered(&mut story.state, &mut story.effects, &[TaskId(101)]);

@@ -101,12 +101,19 @@ fn a_submission_to_an_engine_that_takes_connections_and_answers_nothing_is_accep
         log.contains(&format!("the engine has not answered the submission of task {id}, which is accepted")),
         "{log}"
     );
+    // Nor does what is asked beside it keep one waiting: which builds of a module in a folder there are.
+    let begun = Instant::now();
+    let echo = a.tracer(&["submit", "task", "--queue", "default", "--no-wait", "nested_tasks:echo", "1"]);
+    let other = id_of(&echo.success());
+    assert!(begun.elapsed() < Duration::from_secs(4), "it took {:?}", begun.elapsed());
     a.tracer(&["submit", "task", "demo:my_function"]).success();
     wait_until("it is said that it cannot be used", || (a.status()["engine"]["is_reachable"] == false).then_some(()));
     broker.come_back();
     agent_pid(&a);
-    assert_eq!(a.wait_for_task(id)["state"], "succeeded");
-    assert_eq!(b.tasks().len(), 1);
+    for task in [id, other] {
+        assert_eq!(a.wait_for_task(task)["state"], "succeeded");
+    }
+    assert_eq!(b.tasks().len(), 2);
 }
 
 #[test]

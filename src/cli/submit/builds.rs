@@ -1,11 +1,16 @@
 //! Builds of a module on the nodes of a queue: whoever has just built one is told that the task may run another.
 
+use std::time::{Duration, Instant};
+
 use tracer_core::hex::hex;
 
 use crate::cli::report;
 use crate::driver::{Driver, DriverError};
 use crate::hook::builtin_names;
 use crate::protocol::{NodeReport, Query, Reply};
+
+/// Time in which the engine has to say which nodes there are.
+const LIMIT: Duration = Duration::from_millis(500);
 
 /// Digits of a digest that are shown.
 const SHORT: usize = 12;
@@ -21,7 +26,9 @@ pub(super) fn warn_of_others(driver: &mut Driver, module: &str, queue: &str) -> 
     let is_built_in = builtin_names().any(|built_in| built_in == module);
     let digest = library.filter(|_| !is_built_in).and_then(|library| tracer_engine::digest::of_file(&library).ok());
     let Some(own) = digest.map(|digest| hex(&digest)) else { return Ok(()) };
-    let Reply::Cluster(Ok(cluster)) = driver.query(&Query::Cluster)? else { return Ok(()) };
+    // An engine that does not answer keeps no submission waiting.
+    let reply = driver.query_until(&Query::Cluster, Instant::now() + LIMIT)?;
+    let Some(Reply::Cluster(Ok(cluster))) = reply else { return Ok(()) };
     let serves = |node: &&NodeReport| {
         node.is_alive && node.place_id != place && node.queues.iter().any(|served| served == queue)
     };

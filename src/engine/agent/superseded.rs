@@ -49,7 +49,7 @@ impl Agent {
                 if is_of_another && self.whole_bundles().any(|whole| whole == first) {
                     let ended = (0..record.count()).filter(|place| self.stop_superseded(member(first, *place))).count();
                     if ended > 0 {
-                        let (tasks, why) = (Count(ended, "task"), "another node has taken over, or all have ended");
+                        let (tasks, why) = (Count(ended, "task"), "another node has taken it over, or all have ended");
                         self.tell(ToHead::Log(format!("{tasks} of the bundle {first} ended here: {why}")));
                     }
                 }
