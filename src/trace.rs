@@ -12,6 +12,7 @@
 //!
 //! What runs is in no file yet: [`Live`] reads it from the spools of a session's living processes, and [`Loaded::add`] puts both together.
 
+mod by_id;
 pub mod check;
 mod clocks;
 mod diff;
@@ -43,6 +44,8 @@ mod tree;
 
 use std::collections::{HashMap, HashSet};
 use std::path::{Path, PathBuf};
+
+use by_id::ById;
 
 pub use clocks::ClockShift;
 pub use diff::{Diff, DiffRow, Side, align};
@@ -94,29 +97,47 @@ pub struct Trace {
     pub duplicates: usize,
 }
 
-impl Loaded {
-    /// Groups spans into traces.
-    pub fn new(folder: &Path, spans: Vec<Span>, notices: Vec<Notice>) -> Loaded {
-        let mut index_by_id: HashMap<TraceId, usize> = HashMap::new();
-        let mut traces: Vec<Trace> = Vec::new();
-        let mut grafts = graft::Grafts::default();
-        for mut span in spans {
-            grafts.take_in(&mut span);
-            let index = *index_by_id.entry(span.trace_id).or_insert_with(|| {
-                traces.push(Trace { id: span.trace_id, spans: Vec::new(), duplicates: 0 });
-                traces.len() - 1
-            });
-            traces[index].spans.push(span);
+/// Spans that are being read, trace by trace.
+struct Gathering {
+    loaded: Loaded,
+    index_by_id: HashMap<TraceId, usize>,
+}
+
+impl Gathering {
+    fn new(folder: &Path) -> Gathering {
+        let grafts = graft::Grafts::default();
+        let loaded = Loaded { folder: folder.into(), traces: Vec::new(), notices: Vec::new(), grafts };
+        Gathering { loaded, index_by_id: HashMap::new() }
+    }
+
+    fn take(&mut self, mut span: Span) {
+        let Loaded { traces, grafts, .. } = &mut self.loaded;
+        grafts.take_in(&mut span);
+        let id = span.trace_id();
+        let index = *self.index_by_id.entry(id).or_insert_with(|| {
+            traces.push(Trace { id, spans: Vec::new(), duplicates: 0 });
+            traces.len() - 1
+        });
+        traces[index].spans.push(span);
+    }
+
+    fn finish(self, notices: Vec<Notice>) -> Loaded {
+        let mut loaded = Loaded { notices, ..self.loaded };
+        for trace in &mut loaded.traces {
+            trace.duplicates = trace.settle();
         }
-        for trace in &mut traces {
-            trace.duplicates = shared_ids::settle(&mut trace.spans);
-            trace.spans.sort_by_key(|span| span.start_unix_nano);
-            stand_ins::remove_needless(trace);
-        }
-        let mut loaded = Loaded { folder: folder.into(), traces, notices, grafts };
         loaded.graft();
         loaded.sort();
         loaded
+    }
+}
+
+impl Loaded {
+    /// Groups spans into traces.
+    pub fn new(folder: &Path, spans: impl IntoIterator<Item = Span>, notices: Vec<Notice>) -> Loaded {
+        let mut gathering = Gathering::new(folder);
+        spans.into_iter().for_each(|span| gathering.take(span));
+        gathering.finish(notices)
     }
 
     /// Returns a folder in which nothing is.
@@ -129,7 +150,7 @@ impl Loaded {
         let mut by_trace: HashMap<TraceId, Vec<Span>> = HashMap::new();
         for mut span in spans {
             self.grafts.take_in(&mut span);
-            by_trace.entry(span.trace_id).or_default().push(span);
+            by_trace.entry(span.trace_id()).or_default().push(span);
         }
         if by_trace.is_empty() {
             return;
@@ -162,9 +183,22 @@ impl Trace {
     /// Adds those of its spans that are not here yet. What is here is kept as it is, unless it had not ended and has now.
     pub fn add(&mut self, spans: impl IntoIterator<Item = Span>) {
         self.spans.extend(spans);
-        shared_ids::settle(&mut self.spans);
-        self.spans.sort_by_key(|span| span.start_unix_nano);
+        self.settle();
+    }
+
+    /// Leaves one record of each span, in the order of their starts. Returns how many were left out.
+    fn settle(&mut self) -> usize {
+        let duplicates = shared_ids::settle(&mut self.spans);
+        self.sort();
         stand_ins::remove_needless(self);
+        duplicates
+    }
+
+    /// Sorts the spans by their starts, in little memory.
+    fn sort(&mut self) {
+        if !self.spans.is_sorted_by_key(|span| span.start_unix_nano) {
+            self.spans.sort_by_cached_key(|span| span.start_unix_nano);
+        }
     }
 
     /// Returns when its first span started.
@@ -174,7 +208,8 @@ impl Trace {
 
     /// Returns when its last span ended, or was seen running. One that ended before it started ended as it did.
     pub fn end_unix_nano(&self) -> u64 {
-        let end = |span: &Span| span.end_unix_nano.or(span.running_unix_nano).unwrap_or(0).max(span.start_unix_nano);
+        let end =
+            |span: &Span| span.end_unix_nano().or(span.running_unix_nano()).unwrap_or(0).max(span.start_unix_nano);
         self.spans.iter().map(end).max().unwrap_or(0)
     }
 
@@ -186,10 +221,12 @@ impl Trace {
     /// Returns the span the trace is named after: the first without a parent, else the first whose parent is not found, else
     /// the first.
     pub fn root(&self) -> &Span {
-        let known: HashSet<SpanId> = self.spans.iter().map(|span| span.span_id).collect();
-        let is_orphan = |span: &&Span| span.parent_id.is_none_or(|parent_id| !known.contains(&parent_id));
-        let root = self.spans.iter().find(|span| span.parent_id.is_none());
-        root.or_else(|| self.spans.iter().find(is_orphan)).unwrap_or(&self.spans[0])
+        if let Some(root) = self.spans.iter().find(|span| span.parent_id().is_none()) {
+            return root;
+        }
+        let known = ById::new(&self.spans);
+        let is_orphan = |span: &&Span| known.parent(&self.spans, span).is_none();
+        self.spans.iter().find(is_orphan).unwrap_or(&self.spans[0])
     }
 
     /// Returns how many spans have the status ERROR.

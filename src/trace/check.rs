@@ -167,7 +167,7 @@ impl Baseline {
 
 impl Offender {
     fn span(trace: &Trace, span: &Span, found: String) -> Offender {
-        Offender { trace_id: Some(trace.id), span_id: Some(span.span_id), name: span.name.clone(), found }
+        Offender { trace_id: Some(trace.id), span_id: Some(span.span_id), name: span.name.to_string(), found }
     }
 
     fn trace(trace: &Trace, found: String) -> Offender {

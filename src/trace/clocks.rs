@@ -13,7 +13,8 @@ use std::collections::HashMap;
 use serde::Serialize;
 use serde_json::Value;
 
-use super::{Item, Kind, Span, SpanId, Trace, Tree};
+use super::span::Replaced;
+use super::{ById, Item, Span, SpanId, Trace, Tree};
 use crate::names;
 
 /// Spans that are shown at other times than they are stored with, because their clock was another one: that of an attempt, and those below it.
@@ -37,7 +38,7 @@ fn as_in_objects<S: serde::Serializer>(id: &SpanId, serializer: S) -> Result<S::
 /// Returns the time by which a span and those below it are behind its parent, as far as they say so.
 fn behind_parent(span: &Span) -> Option<i64> {
     // Nearly no span has any, so the attributes of the others are not read.
-    if span.kind != Kind::Consumer || !span.mentions(names::CLOCK_OFFSET_NS) {
+    if !span.has_clock() {
         return None;
     }
     let attributes = span.attributes();
@@ -53,14 +54,14 @@ impl Trace {
         if behind.is_empty() {
             return Cow::Borrowed(self);
         }
-        let index_by_id: HashMap<SpanId, usize> =
-            self.spans.iter().enumerate().map(|(index, span)| (span.span_id, index)).collect();
+        let by_id = ById::new(&self.spans);
         let mut trace = self.clone();
+        let mut replaced = Replaced::default();
         // A parent comes before its children.
-        for node in &Tree::new(self).nodes {
+        for node in Tree::new(self).nodes() {
             let Item::Span(index) = node.item else { continue };
-            let parent = trace.spans[index].parent_id.and_then(|id| trace.spans.get(*index_by_id.get(&id)?));
-            let Some((of_parent_ns, parent_start)) = parent.map(|span| (span.clock_shift_ns, span.start_unix_nano))
+            let parent = by_id.parent(&trace.spans, &trace.spans[index]).map(|parent| &trace.spans[parent]);
+            let Some((of_parent_ns, parent_start)) = parent.map(|span| (span.clock_shift_ns(), span.start_unix_nano))
             else {
                 continue;
             };
@@ -68,37 +69,37 @@ impl Trace {
             let shift_ns = match behind.get(&index) {
                 None => of_parent_ns,
                 Some(behind_ns) => {
-                    let stored = i128::from(span.start_unix_nano) - i128::from(span.clock_shift_ns);
+                    let stored = i128::from(span.start_unix_nano) - i128::from(span.clock_shift_ns());
                     let too_early_ns = i128::from(parent_start) - stored;
                     let too_early_ns = i64::try_from(too_early_ns).unwrap_or(i64::MAX);
                     of_parent_ns.saturating_add(*behind_ns).max(too_early_ns)
                 }
             };
-            span.shift(shift_ns);
+            span.shift(shift_ns, &mut replaced);
         }
-        trace.spans.sort_by_key(|span| span.start_unix_nano);
+        trace.sort();
         Cow::Owned(trace)
     }
 
     /// Returns what is shown at other times than it is stored with, in the order of the tree.
     pub fn clock_shifts(&self) -> Vec<ClockShift> {
-        if self.spans.iter().all(|span| span.clock_shift_ns == 0) {
+        if self.spans.iter().all(|span| span.clock_shift_ns() == 0) {
             return Vec::new();
         }
         let mut shifts: Vec<ClockShift> = Vec::new();
         // The shifts that spans belong to, by the spans.
         let mut belongs: HashMap<SpanId, (i64, Option<usize>)> = HashMap::new();
-        for node in &Tree::new(self).nodes {
+        for node in Tree::new(self).nodes() {
             let Item::Span(index) = node.item else { continue };
             let span = &self.spans[index];
-            let of_parent = span.parent_id.and_then(|id| belongs.get(&id).copied());
+            let of_parent = span.parent_id().and_then(|id| belongs.get(&id).copied());
             let shift = match of_parent {
-                Some((shift_ns, shift)) if shift_ns == span.clock_shift_ns => shift,
-                _ if span.clock_shift_ns == 0 => None,
+                Some((shift_ns, shift)) if shift_ns == span.clock_shift_ns() => shift,
+                _ if span.clock_shift_ns() == 0 => None,
                 _ => {
-                    let node_id = span.attribute(names::NODE_ID).filter(|_| !span.mentions(names::STAND_IN));
+                    let node_id = span.attribute(names::NODE_ID).filter(|_| !span.may_stand_in());
                     let node_id = node_id.and_then(|node| Some(node.as_str()?.to_owned()));
-                    let (span_id, shift_ns) = (span.span_id, span.clock_shift_ns);
+                    let (span_id, shift_ns) = (span.span_id, span.clock_shift_ns());
                     shifts.push(ClockShift { span_id, node_id, shift_ns, spans: 0 });
                     Some(shifts.len() - 1)
                 }
@@ -106,21 +107,9 @@ impl Trace {
             if let Some(shift) = shift {
                 shifts[shift].spans += 1;
             }
-            belongs.insert(span.span_id, (span.clock_shift_ns, shift));
+            belongs.insert(span.span_id, (span.clock_shift_ns(), shift));
         }
         shifts
-    }
-}
-
-impl Span {
-    /// Moves the span in time.
-    fn shift(&mut self, shift_ns: i64) {
-        let by_ns = shift_ns.saturating_sub(self.clock_shift_ns);
-        self.clock_shift_ns = shift_ns;
-        self.start_unix_nano = self.start_unix_nano.saturating_add_signed(by_ns);
-        for end in [&mut self.end_unix_nano, &mut self.running_unix_nano] {
-            *end = end.map(|end| end.saturating_add_signed(by_ns));
-        }
     }
 }
 
@@ -141,7 +130,7 @@ mod tests {
 
     /// Returns the starts in microseconds, and by how much they are shifted, by span.
     fn starts(trace: &Trace) -> Vec<(u64, u64, i64)> {
-        let start = |span: &Span| (span.span_id.0, (span.start_unix_nano - EPOCH) / 1000, span.clock_shift_ns / 1000);
+        let start = |span: &Span| (span.span_id.0, (span.start_unix_nano - EPOCH) / 1000, span.clock_shift_ns() / 1000);
         let mut starts: Vec<_> = trace.spans.iter().map(start).collect();
         starts.sort_unstable();
         starts

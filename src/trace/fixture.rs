@@ -2,11 +2,10 @@
 
 use std::fmt::Write as _;
 use std::path::Path;
-use std::sync::Arc;
 
-use super::read::{pid_of, scan};
-use super::span::SpanFile;
-use super::{Loaded, Notice, Trace, time};
+use super::read::{Scanner, pid_of};
+use super::span::{Bytes, SpanFile};
+use super::{Loaded, Notice, Problem, Span, Trace, time};
 
 pub(super) const TRACE_ID: u128 = 0x4bf92f3577b34da6a3ce929d0e0e4736;
 /// 2026-11-05T12:00:00Z.
@@ -94,14 +93,19 @@ impl SpanText {
     }
 }
 
+/// Appends the spans of a file that has these bytes.
+pub(super) fn scan(path: &Path, bytes: Vec<u8>, spans: &mut Vec<Span>) -> Vec<Problem> {
+    let file = SpanFile { path: path.into(), pid: pid_of(path), bytes: Bytes::Here(bytes.clone()) };
+    Scanner::new(file).scan(&bytes, 0, |_, found| spans.append(found))
+}
+
 /// Returns what a folder with these files holds: their names with their contents.
 pub(super) fn loaded<'a>(files: impl IntoIterator<Item = (&'a str, Vec<u8>)>) -> Loaded {
     let folder = Path::new("/tmp/spans");
     let (mut spans, mut notices) = (Vec::new(), Vec::new());
     for (name, bytes) in files {
         let path = folder.join(name);
-        let file = Arc::new(SpanFile { pid: pid_of(&path), path: path.clone(), bytes });
-        let problems = scan(file, &mut spans).problems;
+        let problems = scan(&path, bytes, &mut spans);
         notices.extend(problems.into_iter().map(|problem| Notice { path: path.clone(), problem }));
     }
     Loaded::new(folder, spans, notices)

@@ -9,6 +9,7 @@
 
 use std::collections::{HashMap, HashSet};
 
+use super::span::Replaced;
 use super::{Loaded, Span, SpanId, Trace, TraceId};
 
 /// Context that a trace which begins in a command is part of.
@@ -24,18 +25,19 @@ pub(super) struct Grafts {
     undecided: HashSet<TraceId>,
     /// Undecided traces that have new spans.
     changed: HashSet<TraceId>,
+    joined: Replaced,
 }
 
 impl Grafts {
     /// Notes the traces of commands among spans that were read, and makes those parts of another whose trace is one.
     pub(super) fn take_in(&mut self, span: &mut Span) {
-        if let Some(stem) = self.stems.get(&span.trace_id) {
-            join(span, *stem);
-        } else if span.stem().is_some_and(|(trace_id, _)| trace_id != span.trace_id) {
-            self.undecided.insert(span.trace_id);
+        if let Some(stem) = self.stems.get(&span.trace_id()) {
+            span.join(*stem, &mut self.joined);
+        } else if span.stem().is_some_and(|(trace_id, _)| trace_id != span.trace_id()) {
+            self.undecided.insert(span.trace_id());
         }
-        if self.undecided.contains(&span.trace_id) {
-            self.changed.insert(span.trace_id);
+        if self.undecided.contains(&span.trace_id()) {
+            self.changed.insert(span.trace_id());
         }
     }
 
@@ -64,18 +66,13 @@ impl Grafts {
     }
 }
 
-fn join(span: &mut Span, (trace_id, span_id): Stem) {
-    span.trace_id = trace_id;
-    span.parent_id.get_or_insert(span_id);
-}
-
 /// Returns the context that a trace is part of, if it is part of another trace.
 fn stem_of(trace: &Trace) -> Option<Stem> {
     let ids: HashSet<SpanId> = trace.spans.iter().map(|span| span.span_id).collect();
-    let is_top = |span: &&Span| span.parent_id.is_none_or(|parent| !ids.contains(&parent));
+    let is_top = |span: &&Span| span.parent_id().is_none_or(|parent| !ids.contains(&parent));
     let mut stem = None;
     for span in trace.spans.iter().filter(is_top) {
-        if span.parent_id.is_some() && !span.has_local_parent() {
+        if span.parent_id().is_some() && !span.has_local_parent() {
             return None;
         }
         let own = span.stem()?;
@@ -100,11 +97,12 @@ impl Loaded {
         if found.is_empty() {
             return;
         }
+        let mut replaced = Replaced::default();
         let mut moved: HashMap<TraceId, Trace> = HashMap::new();
         self.traces.retain_mut(|part| {
             let Some(stem) = found.get(&part.id) else { return true };
             let whole = moved.entry(stem.0).or_insert_with(|| Trace { id: stem.0, spans: Vec::new(), duplicates: 0 });
-            part.spans.iter_mut().for_each(|span| join(span, *stem));
+            part.spans.iter_mut().for_each(|span| span.join(*stem, &mut replaced));
             whole.spans.append(&mut part.spans);
             whole.duplicates += part.duplicates;
             false
@@ -148,7 +146,7 @@ mod tests {
     fn read(lines: &[String]) -> Vec<String> {
         let loaded = loaded([("7.received.jsonl", lines.concat().into_bytes())]);
         assert_eq!(loaded.notices, []);
-        let parent = |span: &Span| span.parent_id.map_or(String::new(), |id| format!("<{:x}", id.0));
+        let parent = |span: &Span| span.parent_id().map_or(String::new(), |id| format!("<{:x}", id.0));
         let spans =
             |trace: &Trace| trace.spans.iter().map(|span| format!("{}{}", span.name, parent(span))).collect::<Vec<_>>();
         loaded.traces.iter().map(|trace| format!("{:x}: {}", trace.id.0, spans(trace).join(" "))).collect()
@@ -204,9 +202,8 @@ mod tests {
         for (id, parent) in [(2, 1), (1, 0)] {
             let raw = line(9, (id, parent, 0x100), ATTEMPT);
             let mut spans = Vec::new();
-            let file =
-                super::super::span::SpanFile { pid: None, path: "7.received.jsonl".into(), bytes: raw.into_bytes() };
-            super::super::read::scan(file.into(), &mut spans);
+            let path = std::path::Path::new("7.received.jsonl");
+            super::super::fixture::scan(path, raw.into_bytes(), &mut spans);
             all.add(spans);
             assert_eq!(all.traces.len(), 1);
         }
@@ -219,9 +216,8 @@ mod tests {
     fn a_span_of_nobody_that_comes_later_decides_too() {
         let add = |all: &mut Loaded, text: String| {
             let mut spans = Vec::new();
-            let file =
-                super::super::span::SpanFile { pid: None, path: "7.received.jsonl".into(), bytes: text.into_bytes() };
-            super::super::read::scan(file.into(), &mut spans);
+            let path = std::path::Path::new("7.received.jsonl");
+            super::super::fixture::scan(path, text.into_bytes(), &mut spans);
             all.add(spans);
             all.traces.len()
         };

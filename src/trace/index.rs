@@ -12,12 +12,12 @@ use std::sync::Arc;
 
 use super::owners::attempt_of;
 use super::query::matching::Outline;
-use super::read::{is_of_spans, pid_of, scan_objects, span_files};
+use super::read::{CHUNK, Scanner, is_of_spans, pid_of, read_pieces, span_files};
 use super::select::is_submission;
 use super::span::SpanFile;
 use super::{
-    Differences, FindError, Kind, Live, LiveSpan, LoadError, Loaded, Notice, Point, Problem, Query, Region, Row, Span,
-    SpanId, Status, Trace, TraceId,
+    Differences, FindError, Gathering, Kind, Live, LiveSpan, LoadError, Loaded, Notice, Point, Problem, Query, Region,
+    Row, Span, SpanId, Status, Trace, TraceId,
 };
 use crate::names;
 use crate::task::TaskId;
@@ -28,10 +28,6 @@ pub use older::Older;
 
 /// The most bytes of an index, unless it is said.
 pub const INDEX_BYTES: usize = 64 << 20;
-/// Bytes of a file that are read at a time.
-const CHUNK: usize = 4 << 20;
-/// The longest object that is read whole.
-const LONGEST_OBJECT: usize = 64 << 20;
 /// Traces with more spans are listed with the figures of their row; those with fewer are read, so that spans that were written twice count once.
 const COUNTED: u32 = 1000;
 /// Spans on either side that differences are counted in.
@@ -225,10 +221,10 @@ impl TraceRow {
     }
 
     fn add(&mut self, span: &Span, name: u32) {
-        let end = span.end_unix_nano.or(span.running_unix_nano).unwrap_or(0).max(span.start_unix_nano);
+        let end = span.end_unix_nano().or(span.running_unix_nano()).unwrap_or(0).max(span.start_unix_nano);
         self.start_unix_nano = self.start_unix_nano.min(span.start_unix_nano);
         self.end_unix_nano = self.end_unix_nano.max(end);
-        let is_root = span.parent_id.is_none();
+        let is_root = span.parent_id().is_none();
         if is_root && span.start_unix_nano < self.root_unix_nano || self.spans == 0 {
             self.root = name;
         }
@@ -348,7 +344,7 @@ impl Index {
         let look = self.live.as_mut().map(|(_, live)| live.look(now_unix_nano, |_| true)).unwrap_or_default();
         let (is_anew, notices) = self.read_files()?;
         let in_spools: HashMap<(TraceId, SpanId), bool> =
-            look.spans.iter().map(|live| ((live.span.trace_id, live.span.span_id), live.span.is_running())).collect();
+            look.spans.iter().map(|live| ((live.span.trace_id(), live.span.span_id), live.span.is_running())).collect();
         let mut changed = std::mem::take(&mut self.touched);
         for (new, old) in [(&in_spools, &self.in_spools), (&self.in_spools, &in_spools)] {
             changed.extend(new.iter().filter(|(key, state)| old.get(*key) != Some(*state)).map(|((id, _), _)| *id));
@@ -357,7 +353,7 @@ impl Index {
         self.open = look.spans.iter().filter(|live| live.span.is_running()).cloned().collect();
         self.spooled.clear();
         for live in look.spans {
-            self.spooled.entry(live.span.trace_id).or_default().push(live.span);
+            self.spooled.entry(live.span.trace_id()).or_default().push(live.span);
         }
         let changed = if is_anew { Changed::All } else { Changed::Traces(changed.into_iter().collect()) };
         Ok((changed, notices))
@@ -469,16 +465,16 @@ impl Index {
     /// Takes in the spans of one object.
     fn take(&mut self, file: usize, place: &Range<u64>, spans: &[Span]) {
         for span in spans {
-            self.touched.insert(span.trace_id);
+            self.touched.insert(span.trace_id());
             let name = self.names.number(&span.name);
-            let number = match self.table.find(span.trace_id, &self.rows) {
+            let number = match self.table.find(span.trace_id(), &self.rows) {
                 Some(number) => number,
                 None => {
-                    self.rows.push(TraceRow::new(span.trace_id));
+                    self.rows.push(TraceRow::new(span.trace_id()));
                     if self.rows.len() * 2 > self.table.places.len() {
                         self.table.build(&self.rows);
                     } else {
-                        let at = self.table.place(span.trace_id, &self.rows);
+                        let at = self.table.place(span.trace_id(), &self.rows);
                         self.table.places[at] = self.rows.len() as u32 - 1;
                     }
                     self.rows.len() - 1
@@ -504,14 +500,14 @@ impl Index {
                     self.runs.push_back(Run { place: place_bits, len: (place.end - place.start) as u32, before });
                 }
             }
-            if let Some((stem, _)) = span.stem().filter(|(stem, _)| *stem != span.trace_id) {
-                self.stems.insert(span.trace_id, stem);
+            if let Some((stem, _)) = span.stem().filter(|(stem, _)| *stem != span.trace_id()) {
+                self.stems.insert(span.trace_id(), stem);
             }
             let is_attempt = span.kind == Kind::Consumer && span.name.ends_with(names::REMOTE_WORKER_SUFFIX);
             let file = &mut self.files[file];
             file.is_of_worker |= is_attempt;
             if is_submission(span) && file.submission.is_none_or(|(start, _)| start <= span.start_unix_nano) {
-                file.submission = Some((span.start_unix_nano, span.trace_id));
+                file.submission = Some((span.start_unix_nano, span.trace_id()));
             }
         }
     }
@@ -559,7 +555,7 @@ impl Index {
         let mut wanted: HashSet<TraceId> = ids.iter().copied().collect();
         wanted.extend(self.stems.iter().filter(|(_, stem)| ids.contains(stem)).map(|(part, _)| *part));
         wanted.extend(ids.iter().filter_map(|id| self.stems.get(id)));
-        let (mut spans, mut runs, mut lost) = (Vec::new(), Vec::new(), HashSet::new());
+        let (mut gathering, mut runs, mut lost) = (Gathering::new(&self.folder), Vec::new(), HashSet::new());
         for id in &wanted {
             let Some(row) = self.table.find(*id, &self.rows).map(|number| &self.rows[number]) else { continue };
             let mut at = row.last_run;
@@ -579,53 +575,46 @@ impl Index {
         // By file and offset, as one who reads all of them finds the spans.
         runs.sort_by_key(|run| run.place);
         runs.dedup_by_key(|run| run.place);
-        let mut open: Option<(usize, File)> = None;
+        let mut open: Option<(usize, File, Scanner)> = None;
+        let mut bytes = Vec::new();
         for run in runs {
-            if open.as_ref().is_none_or(|(number, _)| *number != run.file()) {
-                open = File::open(&self.files[run.file()].path).ok().map(|file| (run.file(), file));
+            if open.as_ref().is_none_or(|(number, ..)| *number != run.file()) {
+                let IndexedFile { path, pid, .. } = &self.files[run.file()];
+                open = File::open(path).ok().and_then(|file| {
+                    let scanner = Scanner::new(SpanFile::stored(path, *pid, &file.metadata().ok()?));
+                    Some((run.file(), file, scanner))
+                });
             }
-            let Some((_, file)) = &open else { continue };
-            let mut bytes = vec![0; run.len as usize];
+            let Some((_, file, scanner)) = &mut open else { continue };
+            bytes.resize(run.len as usize, 0);
             // A file that is gone is noticed at the next look.
             if file.read_exact_at(&mut bytes, run.offset()).is_err() {
                 continue;
             }
-            let IndexedFile { path, pid, .. } = &self.files[run.file()];
-            let file = SpanFile { path: path.clone(), pid: *pid, bytes };
-            scan_objects(Arc::new(file), |_, found| {
-                spans.extend(
-                    found.drain(..).filter(|span| wanted.contains(&span.trace_id) && !lost.contains(&span.trace_id)),
-                );
+            scanner.scan(&bytes, run.offset(), |_, found| {
+                found
+                    .drain(..)
+                    .filter(|span| wanted.contains(&span.trace_id()) && !lost.contains(&span.trace_id()))
+                    .for_each(|span| gathering.take(span));
             });
         }
         if !lost.is_empty() {
-            spans.extend(self.search(|id| lost.contains(&id)));
+            self.search(|id| lost.contains(&id), |span| gathering.take(span));
         }
-        let mut loaded = Loaded::new(&self.folder, spans, Vec::new());
+        let mut loaded = gathering.finish(Vec::new());
         loaded.add(wanted.iter().filter_map(|id| self.spooled.get(id)).flatten().cloned());
         loaded
     }
 
     /// Reads all files for the spans of traces.
-    fn search(&self, is_wanted: impl Fn(TraceId) -> bool) -> Vec<Span> {
-        let mut spans = Vec::new();
-        for IndexedFile { path, pid, read, .. } in &self.files {
+    fn search(&self, is_wanted: impl Fn(TraceId) -> bool, mut take: impl FnMut(Span)) {
+        for IndexedFile { path, read, .. } in &self.files {
             let Ok(file) = File::open(path) else { continue };
             // What cannot be read was said when it was read first.
-            let _ = read_pieces(&file, path, 0..*read, |place, found| {
-                if !found.iter().any(|span| is_wanted(span.trace_id)) {
-                    return;
-                }
-                let mut bytes = vec![0; (place.end - place.start) as usize];
-                if file.read_exact_at(&mut bytes, place.start).is_ok() {
-                    let own = SpanFile { path: path.clone(), pid: *pid, bytes };
-                    scan_objects(Arc::new(own), |_, found| {
-                        spans.extend(found.drain(..).filter(|span| is_wanted(span.trace_id)));
-                    });
-                }
+            let _ = read_pieces(&file, path, 0..*read, |_, found| {
+                found.drain(..).filter(|span| is_wanted(span.trace_id())).for_each(&mut take);
             });
         }
-        spans
     }
 
     /// Loads the trace that a text means: its id, the beginning of its id if no other begins so, or `last`.
@@ -641,7 +630,9 @@ impl Index {
             let known = self.rows.iter().map(TraceRow::trace_id).chain(self.spooled.keys().copied()).filter(begins);
             let mut known: Vec<TraceId> = known.collect();
             if known.is_empty() && is_id && self.reach().is_cut {
-                known = self.search(|id| begins(&id)).iter().map(|span| span.trace_id).collect();
+                let mut found = HashSet::new();
+                self.search(|id| begins(&id), |span| found.extend([span.trace_id()]));
+                known = found.into_iter().collect();
             }
             known.sort();
             known.dedup();
@@ -650,7 +641,9 @@ impl Index {
         let lost: Vec<&TraceId> = ids.iter().filter(|id| self.table.find(**id, &self.rows).is_none()).collect();
         let mut loaded = self.load(&ids);
         if !lost.is_empty() && self.reach().is_cut {
-            loaded.add(self.search(|id| lost.contains(&&id)));
+            let mut spans = Vec::new();
+            self.search(|id| lost.contains(&&id), |span| spans.push(span));
+            loaded.add(spans);
         }
         if text == "last" && loaded.traces.len() > 1 {
             // A trace of a command that is part of one, or is not.
@@ -683,7 +676,7 @@ impl Index {
         let of_files = self.files.iter().filter_map(|file| Some((file.submission?, file.pid)));
         let of_spools = spooled()
             .filter(|span| is_submission(span))
-            .map(|span| ((span.start_unix_nano, span.trace_id), span.pid_of_file()));
+            .map(|span| ((span.start_unix_nano, span.trace_id()), span.pid_of_file()));
         let all: Vec<_> = of_files.chain(of_spools).collect();
         let newest = |all: &mut dyn Iterator<Item = (u64, TraceId)>| all.max().map(|(_, id)| id);
         let outside =
@@ -944,67 +937,11 @@ pub(crate) fn last_trace_of(folder: &Path, tasks: &BTreeSet<TaskId>) -> Result<O
         // What cannot be read is said by whoever shows spans.
         let _ = read_pieces(&file, &path, 0..metadata.len(), |_, found| {
             let of_tasks = found.iter().filter(|span| attempt_of(span).is_some_and(|(task, _)| tasks.contains(&task)));
-            last = last.max(of_tasks.map(|span| (span.start_unix_nano, span.trace_id)).max());
+            last = last.max(of_tasks.map(|span| (span.start_unix_nano, span.trace_id())).max());
             found.clear();
         });
     }
     Ok(last.map(|(_, id)| id))
-}
-
-/// Reads a part of a file piece by piece, and hands over the spans of each object with its place. What is cut off at the end is left for the next time.
-fn read_pieces(
-    file: &File,
-    path: &Path,
-    part: Range<u64>,
-    mut take: impl FnMut(Range<u64>, &mut Vec<Span>),
-) -> io::Result<Vec<Problem>> {
-    let (mut at, mut piece, mut problems) = (part.start, CHUNK, Vec::new());
-    while at < part.end {
-        let wanted = usize::try_from(part.end - at).unwrap_or(usize::MAX).min(piece);
-        let mut bytes = vec![0; wanted];
-        let mut filled = 0;
-        while filled < wanted {
-            match file.read_at(&mut bytes[filled..], at + filled as u64)? {
-                0 => break,
-                read => filled += read,
-            }
-        }
-        bytes.truncate(filled);
-        let is_last = filled < wanted || at + filled as u64 >= part.end;
-        // The last object goes to the next piece: it may go on there.
-        let whole = if is_last { filled } else { memchr::memmem::rfind(&bytes, b"\n{").map_or(0, |end| end + 1) };
-        if whole == 0 && !is_last && piece < LONGEST_OBJECT {
-            piece *= 2;
-            continue;
-        }
-        let whole = if whole == 0 { filled } else { whole };
-        bytes.truncate(whole);
-        let own = SpanFile { path: path.into(), pid: pid_of(path), bytes };
-        let scanned =
-            scan_objects(Arc::new(own), |range, found| take(at + range.start as u64..at + range.end as u64, found));
-        for problem in scanned.problems {
-            add_problem(&mut problems, problem);
-        }
-        if whole == 0 {
-            break;
-        }
-        (at, piece) = (at + whole as u64, CHUNK);
-    }
-    Ok(problems)
-}
-
-/// Adds what was wrong with a piece to what was wrong with those before.
-fn add_problem(problems: &mut Vec<Problem>, new: Problem) {
-    for known in problems.iter_mut() {
-        match (known, &new) {
-            (Problem::NotSpans(count), Problem::NotSpans(more)) | (Problem::Damaged(count), Problem::Damaged(more)) => {
-                *count += more;
-                return;
-            }
-            _ => {}
-        }
-    }
-    problems.push(new);
 }
 
 #[cfg(test)]

@@ -80,7 +80,7 @@ impl Row {
     pub fn new(trace: &Trace) -> Row {
         Row {
             trace_id: trace.id,
-            root: trace.root().name.clone(),
+            root: trace.root().name.to_string(),
             does: trace.does(),
             start_unix_nano: trace.start_unix_nano(),
             end_unix_nano: trace.end_unix_nano(),
@@ -108,7 +108,7 @@ impl Trace {
         if root.name != names::JOB_SPAN {
             return None;
         }
-        let below = |span: &&Span| span.parent_id == Some(root.span_id);
+        let below = |span: &&Span| span.parent_id() == Some(root.span_id);
         let mut below = self.spans.iter().filter(below).map(|span| names::target_of(&span.name));
         let first = below.next()?;
         let more = below.count();

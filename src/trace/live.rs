@@ -10,7 +10,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use super::span::{Kind, SpanFile, SpanLocation};
+use super::span::{Bytes, Found, Kind, Name, Origin, Part, SpanFile};
 use super::{Span, SpanId, Status, TraceId};
 use crate::names;
 use crate::spool::record::{OwnedValue, resource_json};
@@ -127,28 +127,33 @@ fn spans(
         // Without the line feed.
         ranges.push(start..bytes.len() - 1);
     }
-    let file = Arc::new(SpanFile { path: path.into(), pid: Some(pid), bytes });
+    let file = Arc::new(SpanFile { path: path.into(), pid: Some(pid), bytes: Bytes::Here(bytes) });
     let live = |(story, range): (SpanStory, std::ops::Range<usize>)| {
         let record = story.record;
-        let span = Span {
-            trace_id: TraceId(u128::from_be_bytes(record.trace_id)),
+        let Bytes::Here(bytes) = &file.bytes else { unreachable!("it was made above") };
+        let part = Part { offset: range.start as u64, len: range.len() as u32 };
+        let found = Found {
+            name: Name::new(&record.name),
             span_id: SpanId(u64::from_be_bytes(record.span_id)),
             parent_id: record.parent_span_id.map(|id| SpanId(u64::from_be_bytes(id))),
             kind: kind(record.kind),
-            start_unix_nano: record.start_time_unix_nano,
-            end_unix_nano: story.has_ended.then_some(record.end_time_unix_nano),
-            running_unix_nano: (!story.has_ended).then_some(now_unix_nano),
-            clock_shift_ns: 0,
-            written: None,
             status: match record.status {
                 tracer_abi::SPAN_STATUS_OK => Status::Ok,
                 tracer_abi::SPAN_STATUS_ERROR => Status::Error,
                 _ => Status::Unset,
             },
-            name: record.name,
-            file: file.clone(),
-            place: SpanLocation::Console(range),
+            start_unix_nano: record.start_time_unix_nano,
+            end_unix_nano: story.has_ended.then_some(record.end_time_unix_nano),
+            marks: 0,
+            origin: Arc::new(Origin {
+                resource: part,
+                running_unix_nano: (!story.has_ended).then_some(now_unix_nano),
+                ..Origin::new(Arc::clone(&file), TraceId(u128::from_be_bytes(record.trace_id)))
+            }),
+            offset: part.offset,
+            text: &bytes[range],
         };
+        let span = Span::from(found);
         LiveSpan { span, pid, task_id: Some(story.task_id).filter(|&id| id != 0) }
     };
     stories.into_iter().zip(ranges).map(live).collect()
@@ -223,7 +228,7 @@ mod tests {
         assert_eq!((running.span.duration_ns(), ended.span.duration_ns()), (1000, 48));
         let written: serde_json::Value = serde_json::from_str(&running.span.text()).unwrap();
         assert_eq!(written["end_time"], serde_json::Value::Null);
-        assert_eq!(written["name"], running.span.name);
+        assert_eq!(written["name"], *running.span.name);
         assert_eq!(live.look(0, |_| false).spans.len(), 0);
 
         let mut loaded = Loaded::empty(folder.path());

@@ -64,12 +64,12 @@ impl Open {
     pub fn new(live: Vec<LiveSpan>, now_unix_nano: u64, files: impl FnOnce() -> Option<Loaded>) -> Open {
         let mut by_trace: HashMap<TraceId, Vec<LiveSpan>> = HashMap::new();
         for span in live {
-            by_trace.entry(span.span.trace_id).or_default().push(span);
+            by_trace.entry(span.span.trace_id()).or_default().push(span);
         }
         by_trace.retain(|_, spans| spans.iter().any(|span| span.span.is_running()));
         let is_incomplete = |spans: &Vec<LiveSpan>| {
             let known: HashSet<SpanId> = spans.iter().map(|span| span.span.span_id).collect();
-            spans.iter().filter_map(|span| span.span.parent_id).any(|parent_id| !known.contains(&parent_id))
+            spans.iter().filter_map(|span| span.span.parent_id()).any(|parent_id| !known.contains(&parent_id))
         };
         let mut ended_by_trace: HashMap<TraceId, Vec<Span>> = HashMap::new();
         if by_trace.values().any(is_incomplete)
@@ -104,7 +104,7 @@ impl OpenTrace {
         let mut at = 0;
         while let Some(span) = kept.get(at) {
             // What is taken out cannot be met again, so a circle ends.
-            kept.extend(span.parent_id.and_then(|parent_id| by_id.remove(&parent_id)));
+            kept.extend(span.parent_id().and_then(|parent_id| by_id.remove(&parent_id)));
             at += 1;
         }
         spans.sort_by_key(|span| span.start_unix_nano);
@@ -118,9 +118,9 @@ impl OpenSpan {
     fn new(live: &LiveSpan) -> OpenSpan {
         let span = &live.span;
         OpenSpan {
-            name: span.name.clone(),
+            name: span.name.to_string(),
             span_id: span.span_id,
-            parent_id: span.parent_id,
+            parent_id: span.parent_id(),
             kind: match span.kind {
                 Kind::Internal => "INTERNAL",
                 Kind::Server => "SERVER",
@@ -148,8 +148,7 @@ mod tests {
         let mut loaded = loaded([("7.json", text.line().into_bytes())]);
         let mut span = loaded.traces.remove(0).spans.remove(0);
         if is_running {
-            span.end_unix_nano = None;
-            span.running_unix_nano = Some(EPOCH + 3_000_000_000);
+            span.run(EPOCH + 3_000_000_000);
         }
         LiveSpan { span, pid: 7, task_id: Some(1) }
     }

@@ -24,10 +24,10 @@ impl Owners {
                 owners.attempts.insert(span.span_id, attempt);
                 owners.spans.insert(attempt, span.span_id);
             }
-            owners.names.insert(span.span_id, span.name.clone());
+            owners.names.insert(span.span_id, span.name.to_string());
         }
         let parents: HashMap<SpanId, SpanId> =
-            trace.spans.iter().filter_map(|span| Some((span.span_id, span.parent_id?))).collect();
+            trace.spans.iter().filter_map(|span| Some((span.span_id, span.parent_id()?))).collect();
         for span in &trace.spans {
             owners.spread(span.span_id, &parents);
         }

@@ -7,7 +7,9 @@
 //!
 //! A span is *waiting* while something below it goes on or is yet to come. Time in which every open span waits is *idle*.
 
-use super::{Item, Kind, Trace, Tree};
+use std::cell::OnceCell;
+
+use super::{ById, Item, Kind, Trace, Tree};
 
 /// The critical path of a trace: stretches that follow one another from its start to its end.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -71,15 +73,15 @@ impl CriticalPath {
             let node = step.node;
             let (at, next) = (step.at, step.next);
             // What was over later than this is over later than all that comes.
-            let child = step.children.by_ref().find(|&child| family.over[child] <= at);
+            let child = step.children.by_ref().map(|child| child as usize).find(|&child| family.over[child] <= at);
             if let Some(child) = child {
                 path.pass(trace, &family, node, (family.over[child], at), next);
                 stack.push(Step::new(&family, child));
                 continue;
             }
-            let reached = family.start[node].min(at);
+            let reached = family.start(node).min(at);
             path.pass(trace, &family, node, (reached, at), next);
-            if let Some(index) = family.span[node] {
+            if let Some(index) = family.span(node) {
                 path.is_on[index] = true;
             }
             stack.pop();
@@ -116,15 +118,15 @@ impl CriticalPath {
     }
 
     /// Takes in the time between two children of a node, before its first, or after its last one; `next` is the one after it. Backwards.
-    fn pass(&mut self, trace: &Trace, family: &Family, node: usize, (from, to): (u64, u64), next: Option<usize>) {
+    fn pass(&mut self, trace: &Trace, family: &Family<'_>, node: usize, (from, to): (u64, u64), next: Option<usize>) {
         let mut push = |start_unix_nano: u64, end_unix_nano: u64, kind| {
             if start_unix_nano < end_unix_nano {
                 self.stretches.push(Stretch { start_unix_nano, end_unix_nano, kind });
             }
         };
-        let Some(index) = family.span[node] else { return push(from, to, StretchKind::Between) };
-        let queued = next.and_then(|next| family.span[next]).filter(|&next| is_attempt_of(trace, next, index));
-        let (start, end) = (family.start[node], family.end[node]);
+        let Some(index) = family.span(node) else { return push(from, to, StretchKind::Between) };
+        let queued = next.and_then(|next| family.span(next)).filter(|&next| is_attempt_of(trace, next, index));
+        let (start, end) = (family.start(node), family.end(node));
         push(from.max(end), to, queued.map_or(StretchKind::Between, StretchKind::Queued));
         push(from.max(start), to.min(end), StretchKind::Span(index));
         // A clock that is behind another's.
@@ -135,35 +137,48 @@ impl CriticalPath {
 /// Finds the times in which nothing ran in a trace, in their order.
 pub fn idle(trace: &Trace, tree: &Tree) -> Vec<Idle> {
     let family = Family::new(trace, tree);
-    let mut busy: Vec<(u64, u64)> = Vec::with_capacity(trace.spans.len());
+    let mut busy: Vec<(u64, u64)> = Vec::new();
+    let mut room = BUSY_ROOM;
     for node in 0..family.all() {
-        if family.span[node].is_none() {
+        if family.span(node).is_none() {
             continue;
         }
-        let mut at = family.start[node];
-        let end = family.end[node];
+        let mut at = family.start(node);
+        let end = family.end(node);
         // That a span starts is something that happens, also when it waits at once or takes no time.
         busy.push((at, at));
-        for &child in &family.children[node] {
-            let until = family.start[child].min(end);
+        for child in family.children(node) {
+            let until = family.start(child).min(end);
             if at < until {
                 busy.push((at, until));
             }
             at = at.max(family.over[child]);
+            if busy.len() > room {
+                put_together(&mut busy);
+                room = 2 * busy.len() + BUSY_ROOM;
+            }
         }
         if at < end {
             busy.push((at, end));
         }
     }
-    busy.sort_unstable();
+    put_together(&mut busy);
+    // Nearly no trace is idle often.
+    let by_id = OnceCell::new();
+    let parent_of = |index: usize| {
+        let span = &trace.spans[index];
+        by_id.get_or_init(|| ById::new(&trace.spans)).parent(&trace.spans, span)
+    };
     let mut idle = Vec::new();
     let mut at = trace.start_unix_nano();
     for (start, end) in busy {
         if at < start {
             let first = trace.spans.partition_point(|span| span.start_unix_nano < start);
             let starting = (first..trace.spans.len()).take_while(|&index| trace.spans[index].start_unix_nano == start);
-            let is_queued =
-                |index: usize| family.parent_span(index).is_some_and(|above| is_attempt_of(trace, index, above));
+            let is_queued = |index: usize| {
+                trace.spans[index].kind == Kind::Consumer
+                    && parent_of(index).is_some_and(|above| is_attempt_of(trace, index, above))
+            };
             let queued = starting.clone().find(|&index| is_queued(index));
             if let Some(before) = queued.or(starting.clone().next()) {
                 idle.push(Idle { start_unix_nano: at, end_unix_nano: start, before, is_queued: queued.is_some() });
@@ -179,75 +194,78 @@ fn is_attempt_of(trace: &Trace, attempt: usize, submission: usize) -> bool {
     (trace.spans[attempt].kind, trace.spans[submission].kind) == (Kind::Consumer, Kind::Producer)
 }
 
-/// The nodes of a tree and one more, [`all`](Family::all), which the roots are below.
-struct Family {
-    /// The span of a node, if it has one.
-    span: Vec<Option<usize>>,
-    parent: Vec<usize>,
-    /// By start.
-    children: Vec<Vec<usize>>,
-    start: Vec<u64>,
-    end: Vec<u64>,
-    /// Time at which a node and all that is below it have ended.
-    over: Vec<u64>,
-    /// The node of each span.
-    node: Vec<usize>,
+/// Stretches in which something runs that are kept apart, however many of them are one.
+const BUSY_ROOM: usize = 1 << 16;
+
+/// Puts stretches together that overlap or follow one another.
+fn put_together(stretches: &mut Vec<(u64, u64)>) {
+    stretches.sort_unstable();
+    stretches.dedup_by(|next, last| {
+        let is_one = next.0 <= last.1;
+        if is_one {
+            last.1 = last.1.max(next.1);
+        }
+        is_one
+    });
 }
 
-impl Family {
-    fn new(trace: &Trace, tree: &Tree) -> Family {
-        let all = tree.nodes.len();
-        let mut family = Family {
-            span: Vec::with_capacity(all + 1),
-            parent: Vec::with_capacity(all),
-            children: vec![Vec::new(); all + 1],
-            start: Vec::with_capacity(all + 1),
-            end: Vec::with_capacity(all + 1),
-            over: Vec::new(),
-            node: vec![0; trace.spans.len()],
-        };
-        let mut above: Vec<usize> = Vec::new();
-        for (number, node) in tree.nodes.iter().enumerate() {
-            above.truncate(node.depth);
-            let parent = above.last().copied().unwrap_or(all);
-            above.push(number);
-            family.parent.push(parent);
-            family.children[parent].push(number);
-            let span = match node.item {
-                Item::Span(index) | Item::Circle(index) => Some(index),
-                Item::Missing(_) => None,
-            };
-            family.span.push(span);
-            let (start, end) = span.map_or((u64::MAX, 0), |index| {
-                family.node[index] = number;
-                let span = &trace.spans[index];
-                (span.start_unix_nano, span.start_unix_nano + span.duration_ns())
-            });
-            family.start.push(start);
-            family.end.push(end);
-        }
-        family.span.push(None);
-        family.start.push(trace.start_unix_nano());
-        family.end.push(trace.start_unix_nano());
-        family.over.clone_from(&family.end);
-        for number in (0..all).rev() {
-            let parent = family.parent[number];
-            family.over[parent] = family.over[parent].max(family.over[number]);
-            // One that is not there starts with what is below it.
-            if family.span[parent].is_none() {
-                family.start[parent] = family.start[parent].min(family.start[number]);
-            }
+/// The nodes of a tree and one more, [`all`](Family::all), which the roots are below.
+struct Family<'a> {
+    trace: &'a Trace,
+    tree: &'a Tree,
+    /// Number of nodes in the subtree of each.
+    sizes: Vec<u32>,
+    /// Time at which a node and all that is below it have ended.
+    over: Vec<u64>,
+}
+
+impl<'a> Family<'a> {
+    fn new(trace: &'a Trace, tree: &'a Tree) -> Family<'a> {
+        let mut family = Family { trace, tree, sizes: tree.sizes(), over: vec![0; tree.len() + 1] };
+        // A child comes after its parent, but for the node that all are below.
+        for node in (0..tree.len()).rev().chain([tree.len()]) {
+            let last = family.children(node).map(|child| family.over[child]).max().unwrap_or(0);
+            family.over[node] = family.end(node).max(last);
         }
         family
     }
 
     fn all(&self) -> usize {
-        self.parent.len()
+        self.tree.len()
     }
 
-    /// Returns the span above a span.
-    fn parent_span(&self, index: usize) -> Option<usize> {
-        self.span[self.parent[self.node[index]]]
+    /// Returns the span of a node, if it has one.
+    fn span(&self, node: usize) -> Option<usize> {
+        match (node < self.all()).then(|| self.tree.node(node).item)? {
+            Item::Span(index) | Item::Circle(index) => Some(index),
+            Item::Missing(_) => None,
+        }
+    }
+
+    /// Returns the children of a node by their starts.
+    fn children(&self, node: usize) -> impl Iterator<Item = usize> {
+        let (first, after) = if node == self.all() { (0, node) } else { (node + 1, node + self.sizes[node] as usize) };
+        let is_one = move |child: &usize| *child < after;
+        std::iter::successors(Some(first).filter(is_one), move |child| {
+            Some(child + self.sizes[*child] as usize).filter(is_one)
+        })
+    }
+
+    /// Returns the start of a node. One that is not there starts with what is below it.
+    fn start(&self, node: usize) -> u64 {
+        match self.span(node) {
+            Some(index) => self.trace.spans[index].start_unix_nano,
+            None if node == self.all() => self.trace.start_unix_nano(),
+            None => self.start(node + 1),
+        }
+    }
+
+    fn end(&self, node: usize) -> u64 {
+        match self.span(node) {
+            Some(index) => self.trace.spans[index].start_unix_nano + self.trace.spans[index].duration_ns(),
+            None if node == self.all() => self.trace.start_unix_nano(),
+            None => 0,
+        }
     }
 }
 
@@ -259,13 +277,14 @@ struct Step {
     /// The child that starts at that time.
     next: Option<usize>,
     /// Children that were not looked at, the one that was over last at the front.
-    children: std::vec::IntoIter<usize>,
+    children: std::vec::IntoIter<u32>,
 }
 
 impl Step {
-    fn new(family: &Family, node: usize) -> Step {
-        let mut children = family.children[node].clone();
-        children.sort_by_key(|&child| std::cmp::Reverse((family.over[child], family.start[child])));
+    fn new(family: &Family<'_>, node: usize) -> Step {
+        let mut children: Vec<u32> = family.children(node).map(|child| child as u32).collect();
+        let key = |child: u32| std::cmp::Reverse((family.over[child as usize], family.start(child as usize)));
+        children.sort_by_key(|&child| key(child));
         Step { node, at: family.over[node], next: None, children: children.into_iter() }
     }
 }

@@ -38,7 +38,7 @@ impl Paths {
             let self_times = self_times(trace);
             // The node of each ancestor, by depth.
             let mut above: Vec<usize> = Vec::new();
-            for node in &Tree::new(trace).nodes {
+            for node in Tree::new(trace).nodes() {
                 above.truncate(node.depth);
                 let parent = above.last().copied();
                 let at = match node.item {

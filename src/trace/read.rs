@@ -12,9 +12,10 @@ use std::borrow::Cow;
 use std::collections::{HashMap, HashSet};
 use std::fmt;
 use std::fs;
-use std::io::{self, Read, Seek};
+use std::hash::{BuildHasher as _, RandomState};
+use std::io;
 use std::ops::Range;
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{FileExt as _, MetadataExt as _};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -22,8 +23,8 @@ use serde::Deserialize;
 use serde::de::IgnoredAny;
 use serde_json::error::Category;
 
-use super::span::{Kind, Span, SpanFile, SpanLocation, Status, TraceId};
-use super::{Loaded, time};
+use super::span::{Found, Kind, Name, Origin, Part, Span, SpanFile, Status, TraceId};
+use super::{Gathering, Loaded, time};
 use crate::count::Count;
 
 /// Reason why a folder could not be read at all.
@@ -91,6 +92,13 @@ pub enum Problem {
     Unfinished,
     /// The file may have spans, in a form that is not read: which one, and what to do.
     OtherForm(&'static str, &'static str),
+}
+
+impl Problem {
+    /// Returns the problem of a piece that others follow.
+    fn in_the_middle(self) -> Problem {
+        if self == Problem::Unfinished { Problem::Damaged(1) } else { self }
+    }
 }
 
 impl fmt::Display for Notice {
@@ -168,8 +176,9 @@ pub(super) fn span_files(folder: &Path) -> Result<Vec<(PathBuf, fs::Metadata)>, 
 
 /// Reads every `*.json`, `*.txt` and `*.jsonl` file in `folder`, not in folders below it.
 pub fn load(folder: &Path) -> Result<Loaded, LoadError> {
-    let (spans, notices) = Tail::new(folder).read()?;
-    Ok(Loaded::new(folder, spans, notices))
+    let mut gathering = Gathering::new(folder);
+    let notices = Tail::new(folder).read_each(|span| gathering.take(span))?;
+    Ok(gathering.finish(notices))
 }
 
 /// The most texts that are looked for one after the other, before it is faster to read everything.
@@ -182,27 +191,40 @@ pub(crate) fn load_traces(folder: &Path, beginnings: &[String]) -> Result<Loaded
         let id = id.to_string();
         beginnings.iter().any(|beginning| id.starts_with(beginning.as_str()))
     };
-    let (mut spans, mut notices) = (Vec::new(), Vec::new());
+    let mut gathering = Gathering::new(folder);
+    let mut notices = Vec::new();
     for (path, _) in span_files(folder)? {
-        match fs::read(&path) {
-            Ok(bytes) => {
-                let bytes = if beginnings.len() > NEEDLES { bytes } else { objects_with(&bytes, beginnings) };
-                if !bytes.is_empty() {
-                    let file = SpanFile { pid: pid_of(&path), path, bytes };
+        let mut read = || -> io::Result<()> {
+            let file = fs::File::open(&path)?;
+            let metadata = file.metadata()?;
+            let mut scanner = Scanner::new(SpanFile::stored(&path, pid_of(&path), &metadata));
+            each_piece(&file, 0..metadata.len(), |bytes, offset, _| {
+                let all = 0..bytes.len();
+                let objects = if beginnings.len() > NEEDLES { vec![all] } else { objects_with(bytes, beginnings) };
+                for object in objects {
+                    let at = offset + object.start as u64;
                     // What else is in the file is for those to tell who read all of it.
-                    let _ = scan(Arc::new(file), &mut spans);
+                    scanner.scan(&bytes[object], at, |_, spans| {
+                        let of_wanted = |span: &Span| {
+                            is_wanted(span.trace_id()) || span.stem().is_some_and(|(id, _)| is_wanted(id))
+                        };
+                        spans.drain(..).filter(of_wanted).for_each(|span| gathering.take(span));
+                    });
                 }
+            })
+        };
+        match read() {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                notices.push(Notice { path, problem: Problem::Unreadable(error.to_string()) });
             }
-            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-            Err(error) => notices.push(Notice { path, problem: Problem::Unreadable(error.to_string()) }),
+            _ => {}
         }
-        spans.retain(|span: &Span| is_wanted(span.trace_id) || span.stem().is_some_and(|(id, _)| is_wanted(id)));
     }
-    Ok(Loaded::new(folder, spans, notices))
+    Ok(gathering.finish(notices))
 }
 
-/// Returns the objects of a file in which one of the texts is found, in order. In every layout, a line that begins with a brace begins an object.
-fn objects_with(bytes: &[u8], texts: &[String]) -> Vec<u8> {
+/// Returns where the objects are in which one of the texts is found, in order. In every layout, a line that begins with a brace begins an object.
+fn objects_with(bytes: &[u8], texts: &[String]) -> Vec<Range<usize>> {
     let mut ranges: Vec<Range<usize>> = Vec::new();
     for text in texts {
         let finder = memchr::memmem::Finder::new(text.as_bytes());
@@ -217,7 +239,7 @@ fn objects_with(bytes: &[u8], texts: &[String]) -> Vec<u8> {
     }
     ranges.sort_by_key(|range| range.start);
     ranges.dedup();
-    ranges.into_iter().flat_map(|range| &bytes[range]).copied().collect()
+    ranges
 }
 
 /// A folder of span files that is read again and again, each time only what is new.
@@ -245,7 +267,14 @@ impl Tail {
 
     /// Reads what was appended since the last time, and says what of that could not be used.
     pub fn read(&mut self) -> Result<(Vec<Span>, Vec<Notice>), LoadError> {
-        let (mut spans, mut notices) = (Vec::new(), Vec::new());
+        let mut spans = Vec::new();
+        let notices = self.read_each(|span| spans.push(span))?;
+        Ok((spans, notices))
+    }
+
+    /// Hands over what was appended since the last time, span by span, and says what of that could not be used.
+    pub fn read_each(&mut self, mut take: impl FnMut(Span)) -> Result<Vec<Notice>, LoadError> {
+        let mut notices = Vec::new();
         let files = span_files(&self.folder)?;
         notices.extend(self.others());
         for (path, metadata) in files {
@@ -257,14 +286,18 @@ impl Tail {
                 // It was begun anew.
                 *known = TailFile::default();
             }
-            match read_from(&path, known.read) {
-                Ok(bytes) => {
-                    let file = SpanFile { pid: pid_of(&path), path: path.clone(), bytes };
-                    known.len = known.read + file.bytes.len() as u64;
-                    let scanned = scan(Arc::new(file), &mut spans);
+            let mut read = known.read;
+            let problems = fs::File::open(&path).and_then(|file| {
+                read_pieces(&file, &path, read..metadata.len(), |place, spans| {
+                    spans.drain(..).for_each(&mut take);
+                    read = place.end;
+                })
+            });
+            match problems {
+                Ok(problems) => {
                     // What comes after the last span may be one that is being written.
-                    known.read += scanned.spans_end as u64;
-                    let problems = scanned.problems.into_iter();
+                    *known = TailFile { len: metadata.len(), read };
+                    let problems = problems.into_iter();
                     notices.extend(problems.map(|problem| Notice { path: path.clone(), problem }));
                 }
                 // Rotated away between the listing and now.
@@ -272,7 +305,7 @@ impl Tail {
                 Err(error) => notices.push(Notice { path, problem: Problem::Unreadable(error.to_string()) }),
             }
         }
-        Ok((spans, notices))
+        Ok(notices)
     }
 }
 
@@ -289,15 +322,75 @@ impl Tail {
     }
 }
 
-fn read_from(path: &Path, offset: u64) -> io::Result<Vec<u8>> {
-    if offset == 0 {
-        return fs::read(path);
+/// Bytes of a file that are read at a time.
+pub(super) const CHUNK: usize = 4 << 20;
+/// The longest object that is read whole.
+const LONGEST_OBJECT: usize = 64 << 20;
+
+/// Reads a part of a file piece by piece: each is handed over with its offset, and whether it is the last. It ends with an object, unless it is the last or
+/// the object is too long.
+fn each_piece(file: &fs::File, part: Range<u64>, mut take: impl FnMut(&[u8], u64, bool)) -> io::Result<()> {
+    let (mut at, mut piece, mut bytes) = (part.start, CHUNK, Vec::new());
+    while at < part.end {
+        let wanted = usize::try_from(part.end - at).unwrap_or(usize::MAX).min(piece);
+        bytes.resize(wanted, 0);
+        let mut filled = 0;
+        while filled < wanted {
+            match file.read_at(&mut bytes[filled..], at + filled as u64)? {
+                0 => break,
+                read => filled += read,
+            }
+        }
+        bytes.truncate(filled);
+        let is_last = filled < wanted || at + filled as u64 >= part.end;
+        // The last object goes to the next piece: it may go on there.
+        let whole = if is_last { filled } else { memchr::memmem::rfind(&bytes, b"\n{").map_or(0, |end| end + 1) };
+        if whole == 0 && !is_last && piece < LONGEST_OBJECT {
+            piece *= 2;
+            continue;
+        }
+        let whole = if whole == 0 { filled } else { whole };
+        take(&bytes[..whole], at, is_last);
+        if whole == 0 {
+            break;
+        }
+        if piece > CHUNK {
+            bytes = Vec::new();
+        }
+        (at, piece) = (at + whole as u64, CHUNK);
     }
-    let mut file = fs::File::open(path)?;
-    file.seek(io::SeekFrom::Start(offset))?;
-    let mut bytes = Vec::new();
-    file.read_to_end(&mut bytes)?;
-    Ok(bytes)
+    Ok(())
+}
+
+/// Reads a part of a file piece by piece, and hands over the spans of each object with its place. What is cut off at the end is left for the next time.
+pub(super) fn read_pieces(
+    file: &fs::File,
+    path: &Path,
+    part: Range<u64>,
+    mut take: impl FnMut(Range<u64>, &mut Vec<Span>),
+) -> io::Result<Vec<Problem>> {
+    let mut scanner = Scanner::new(SpanFile::stored(path, pid_of(path), &file.metadata()?));
+    let mut problems = Vec::new();
+    each_piece(file, part, |bytes, offset, is_last| {
+        for problem in scanner.scan(bytes, offset, &mut take) {
+            add_problem(&mut problems, if is_last { problem } else { problem.in_the_middle() });
+        }
+    })?;
+    Ok(problems)
+}
+
+/// Adds what was wrong with a piece to what was wrong with those before.
+fn add_problem(problems: &mut Vec<Problem>, new: Problem) {
+    for known in problems.iter_mut() {
+        match (known, &new) {
+            (Problem::NotSpans(count), Problem::NotSpans(more)) | (Problem::Damaged(count), Problem::Damaged(more)) => {
+                *count += more;
+                return;
+            }
+            _ => {}
+        }
+    }
+    problems.push(new);
 }
 
 /// Returns the pid in `<pid>.json`, in the rotated `<pid>.<n>.json` and in `<pid>.otlp.jsonl`. Files of a receiver have spans of other processes.
@@ -347,7 +440,7 @@ struct Text<'a>(#[serde(borrow)] Cow<'a, str>);
 
 impl Header<'_> {
     /// Returns the span, or `None` when an id or a time is not one.
-    fn into_span(self, file: &Arc<SpanFile>, range: Range<usize>) -> Option<Span> {
+    fn into_span(self, scanner: &mut Scanner, offset: u64, text: &[u8]) -> Option<Span> {
         let parent_id = match self.parent_id {
             None => None,
             Some(text) => Some(text.0.parse().ok()?),
@@ -356,113 +449,175 @@ impl Header<'_> {
         // Python's exporter has no text for the beginning of 1970.
         let (start, end_unix_nano) = (time(self.start_time)?, time(self.end_time)?);
         let end_unix_nano = if start.is_none() { end_unix_nano.or(Some(0)) } else { end_unix_nano };
-        Some(Span {
-            trace_id: self.context.trace_id.0.parse().ok()?,
+        // It is the last part in nearly all files, so what follows is all of it and little else.
+        let resource = memchr::memmem::find(text, b"\"resource\"").map(|start| &text[start..]);
+        let group = scanner.number_of([Some(resource.unwrap_or(text)), None]);
+        let origin = scanner.origin(self.context.trace_id.0.parse().ok()?, group, |file, trace_id| Origin {
+            resource: Part { offset, len: text.len() as u32 },
+            ..Origin::new(file, trace_id)
+        });
+        let found = Found {
+            name: scanner.name(&self.name.0),
             span_id: self.context.span_id.0.parse().ok()?,
             parent_id,
             kind: self.kind.map_or(Kind::Internal, |text| Kind::from_text(&text.0)),
             start_unix_nano: start.unwrap_or(0),
             end_unix_nano,
-            running_unix_nano: None,
-            clock_shift_ns: 0,
-            written: None,
             status: self
                 .status
                 .and_then(|status| status.status_code)
                 .map_or(Status::Unset, |text| Status::from_text(&text.0)),
-            name: self.name.0.into_owned(),
-            file: file.clone(),
-            place: SpanLocation::Console(range),
-        })
-    }
-}
-
-/// Result of scanning a file.
-pub(super) struct Scanned {
-    pub(super) problems: Vec<Problem>,
-    /// Offset of the end of the last object that has spans.
-    pub(super) spans_end: usize,
-}
-
-/// Appends the spans of a file.
-pub(super) fn scan(file: Arc<SpanFile>, spans: &mut Vec<Span>) -> Scanned {
-    scan_objects(file, |_, found| spans.append(found))
-}
-
-/// Reads the spans of a file, whatever its layout, and hands over those of one object after the other, with its place: an object is read from its brace on, over as many lines as it takes,
-/// but never beyond a line that begins with a brace. In every layout such a line begins the next object, so
-/// damage cannot spread, and no byte is read more than a few times.
-pub(super) fn scan_objects(file: Arc<SpanFile>, mut take: impl FnMut(Range<usize>, &mut Vec<Span>)) -> Scanned {
-    let mut found = Vec::new();
-    let spans = &mut found;
-    let bytes = file.bytes.as_slice();
-    let (mut not_spans, mut damaged, mut is_unfinished) = (0, 0, false);
-    let (mut at, mut spans_end) = (0, 0);
-    let mut next_object = 0;
-    loop {
-        at += bytes[at..].iter().take_while(|byte| byte.is_ascii_whitespace()).count();
-        match bytes.get(at) {
-            None => break,
-            Some(b'{') => {}
-            Some(_) => {
-                not_spans += 1;
-                at += find(&bytes[at..], b"\n");
-                continue;
-            }
-        }
-        if at >= next_object {
-            next_object = (at + find(&bytes[at..], b"\n{") + 1).min(bytes.len());
-        }
-        let error = match object(&file, at..next_object, spans) {
-            Ok(Object { end, spans: count, not_spans: others }) => {
-                not_spans += others;
-                if count > 0 {
-                    spans_end = end;
-                    take(at..end, spans);
-                    spans.clear();
-                }
-                at = end;
-                continue;
-            }
-            Err(error) => error,
+            marks: 0,
+            origin,
+            offset,
+            text,
         };
-        if let Ok((IgnoredAny, end)) = first_value(bytes, at..next_object) {
-            // An object, but not of a span.
-            not_spans += 1;
-            at = end;
-            continue;
+        Some(found.into())
+    }
+}
+
+/// Bytes of a file that are in memory.
+pub(super) struct Piece<'a> {
+    bytes: &'a [u8],
+    /// Their place in the file.
+    offset: u64,
+}
+
+impl Piece<'_> {
+    /// Returns where a part is that was borrowed from these bytes.
+    fn part(&self, part: Option<&[u8]>) -> Part {
+        let Some(part) = part else { return Part::default() };
+        let start = part.as_ptr() as usize - self.bytes.as_ptr() as usize;
+        Part { offset: self.offset + start as u64, len: part.len() as u32 }
+    }
+}
+
+/// The most names, and the most origins, of a file that are known at a time.
+const KNOWN: usize = 4096;
+
+/// Finds the spans in the bytes of a file. What they have in common they share.
+pub(super) struct Scanner {
+    file: Arc<SpanFile>,
+    names: HashSet<Name>,
+    origins: HashMap<(TraceId, u64), Arc<Origin>>,
+    hasher: RandomState,
+}
+
+impl Scanner {
+    pub(super) fn new(file: SpanFile) -> Scanner {
+        Scanner { file: Arc::new(file), names: HashSet::new(), origins: HashMap::new(), hasher: RandomState::new() }
+    }
+
+    fn name(&mut self, text: &str) -> Name {
+        if let Some(name) = self.names.get(text) {
+            return name.clone();
         }
-        // An object that breaks off. Another may have been appended to the torn line.
-        match salvage(&file, at + 1..next_object, spans) {
-            Some(end) => {
-                damaged += 1;
-                take(at..end, spans);
-                spans.clear();
-                at = end;
-                spans_end = end;
-            }
-            None => {
-                spans.clear();
-                if next_object == bytes.len() && error.classify() == Category::Eof {
-                    is_unfinished = true;
-                } else {
-                    damaged += 1;
+        if self.names.len() == KNOWN {
+            self.names.clear();
+        }
+        let name = Name::new(text);
+        self.names.insert(name.clone());
+        name
+    }
+
+    /// Returns a number for the texts that origins of a trace differ by.
+    fn number_of(&self, texts: [Option<&[u8]>; 2]) -> u64 {
+        self.hasher.hash_one(texts)
+    }
+
+    fn origin(
+        &mut self,
+        trace_id: TraceId,
+        number: u64,
+        make: impl FnOnce(Arc<SpanFile>, TraceId) -> Origin,
+    ) -> Arc<Origin> {
+        if self.origins.len() == KNOWN && !self.origins.contains_key(&(trace_id, number)) {
+            self.origins.clear();
+        }
+        let origin = self.origins.entry((trace_id, number));
+        Arc::clone(origin.or_insert_with(|| Arc::new(make(Arc::clone(&self.file), trace_id))))
+    }
+
+    /// Reads the spans of a piece of the file, whatever its layout, and hands over those of one object after the other, with its place in the file: an
+    /// object is read from its brace on, over as many lines as it takes, but never beyond a line that begins with a brace. In every layout such a line
+    /// begins the next object, so damage cannot spread, and no byte is read more than a few times. Returns what could not be used.
+    pub(super) fn scan(
+        &mut self,
+        bytes: &[u8],
+        offset: u64,
+        mut take: impl FnMut(Range<u64>, &mut Vec<Span>),
+    ) -> Vec<Problem> {
+        let mut found = Vec::new();
+        let spans = &mut found;
+        let piece = Piece { bytes, offset };
+        let mut take = |range: Range<usize>, spans: &mut Vec<Span>| {
+            take(offset + range.start as u64..offset + range.end as u64, spans);
+            spans.clear();
+        };
+        let (mut not_spans, mut damaged, mut is_unfinished) = (0, 0, false);
+        let mut at = 0;
+        let mut next_object = 0;
+        loop {
+            at += bytes[at..].iter().take_while(|byte| byte.is_ascii_whitespace()).count();
+            match bytes.get(at) {
+                None => break,
+                Some(b'{') => {}
+                Some(_) => {
+                    not_spans += 1;
+                    at += find(&bytes[at..], b"\n");
+                    continue;
                 }
-                at = next_object;
+            }
+            if at >= next_object {
+                next_object = (at + find(&bytes[at..], b"\n{") + 1).min(bytes.len());
+            }
+            let error = match object(&piece, at..next_object, self, spans) {
+                Ok(Object { end, spans: count, not_spans: others }) => {
+                    not_spans += others;
+                    if count > 0 {
+                        take(at..end, spans);
+                    }
+                    at = end;
+                    continue;
+                }
+                Err(error) => error,
+            };
+            if let Ok((IgnoredAny, end)) = first_value(bytes, at..next_object) {
+                // An object, but not of a span.
+                not_spans += 1;
+                at = end;
+                continue;
+            }
+            // An object that breaks off. Another may have been appended to the torn line.
+            match salvage(&piece, at + 1..next_object, self, spans) {
+                Some(end) => {
+                    damaged += 1;
+                    take(at..end, spans);
+                    at = end;
+                }
+                None => {
+                    spans.clear();
+                    if next_object == bytes.len() && error.classify() == Category::Eof {
+                        is_unfinished = true;
+                    } else {
+                        damaged += 1;
+                    }
+                    at = next_object;
+                }
             }
         }
+        let mut problems = Vec::new();
+        if not_spans > 0 {
+            problems.push(Problem::NotSpans(not_spans));
+        }
+        if damaged > 0 {
+            problems.push(Problem::Damaged(damaged));
+        }
+        if is_unfinished {
+            problems.push(Problem::Unfinished);
+        }
+        problems
     }
-    let mut problems = Vec::new();
-    if not_spans > 0 {
-        problems.push(Problem::NotSpans(not_spans));
-    }
-    if damaged > 0 {
-        problems.push(Problem::Damaged(damaged));
-    }
-    if is_unfinished {
-        problems.push(Problem::Unfinished);
-    }
-    Scanned { problems, spans_end }
 }
 
 /// Result of reading one object.
@@ -476,41 +631,44 @@ struct Object {
 }
 
 /// Reads the object that begins at the start of the range, in either format.
-fn object(file: &Arc<SpanFile>, range: Range<usize>, spans: &mut Vec<Span>) -> Result<Object, serde_json::Error> {
+fn object(
+    piece: &Piece<'_>,
+    range: Range<usize>,
+    scanner: &mut Scanner,
+    spans: &mut Vec<Span>,
+) -> Result<Object, serde_json::Error> {
+    let Piece { bytes, offset } = *piece;
     let start = range.start;
-    if otlp::is_begun(&file.bytes[range.clone()]) {
-        let (traces, end) = first_value::<otlp::Traces<'_>>(&file.bytes, range)?;
+    if otlp::is_begun(&bytes[range.clone()]) {
+        let (traces, end) = first_value::<otlp::Traces<'_>>(bytes, range)?;
         let before = spans.len();
-        let not_spans = traces.add_spans(file, spans);
+        let not_spans = traces.add_spans(piece, scanner, spans);
         return Ok(Object { end, spans: spans.len() - before, not_spans });
     }
-    let (header, end) = match first_value::<Header<'_>>(&file.bytes, range.clone()) {
+    let numbers;
+    let (header, end) = match first_value::<Header<'_>>(bytes, range.clone()) {
         Ok(found) => found,
         // Python writes floats that JSON has no words for. What stands for them here is as long.
         Err(error) => {
-            let numbers = python::as_numbers(&file.bytes[range.clone()]).ok_or(error)?;
+            numbers = python::as_numbers(&bytes[range]).ok_or(error)?;
             let (header, len) = first_value::<Header<'_>>(&numbers, 0..numbers.len())?;
-            let end = start + len;
-            let span = header.into_span(file, start..end);
-            let count = usize::from(span.is_some());
-            spans.extend(span);
-            return Ok(Object { end, spans: count, not_spans: 1 - count });
+            (header, start + len)
         }
     };
-    let span = header.into_span(file, start..end);
+    let span = header.into_span(scanner, offset + start as u64, &bytes[start..end]);
     let count = usize::from(span.is_some());
     spans.extend(span);
     Ok(Object { end, spans: count, not_spans: 1 - count })
 }
 
 /// Looks for a whole object with spans in what follows the start of a damaged one, and returns where it ends.
-fn salvage(file: &Arc<SpanFile>, range: Range<usize>, spans: &mut Vec<Span>) -> Option<usize> {
+fn salvage(piece: &Piece<'_>, range: Range<usize>, scanner: &mut Scanner, spans: &mut Vec<Span>) -> Option<usize> {
     const STARTS: [&[u8]; 2] = [b"{\"name\"", otlp::START];
     // Events begin in the same way, so there may be several; the bound keeps a hostile line cheap.
     const ATTEMPTS: usize = 64;
-    let found = |start| memchr::memmem::find_iter(&file.bytes[range.clone()], start).take(ATTEMPTS);
+    let found = |start| memchr::memmem::find_iter(&piece.bytes[range.clone()], start).take(ATTEMPTS);
     let mut objects = STARTS.into_iter().flat_map(found).filter_map(|offset| {
-        let object = object(file, range.start + offset..range.end, spans).ok()?;
+        let object = object(piece, range.start + offset..range.end, scanner, spans).ok()?;
         (object.spans > 0).then_some(object.end)
     });
     objects.next()

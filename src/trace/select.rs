@@ -5,6 +5,7 @@ use std::collections::{HashMap, HashSet};
 use std::fmt;
 use std::path::PathBuf;
 
+use super::span::Process;
 use super::{Kind, Loaded, Row, Span, Trace, TraceId};
 use crate::count::Count;
 use crate::{names, request_names, suggestion};
@@ -79,9 +80,6 @@ impl fmt::Display for FindError {
 
 impl std::error::Error for FindError {}
 
-/// The pid and the instance id of a process.
-type Process = (Option<u32>, Option<String>);
-
 /// Returns whether a span is the start of a submission (a job's span, or the PRODUCER span of a driver without one), or of a request that a
 /// service took.
 pub(super) fn is_submission(span: &Span) -> bool {
@@ -110,7 +108,7 @@ impl Loaded {
         let mut workers: HashMap<Option<u32>, HashSet<Process>> = HashMap::new();
         let mut is_worker = |span: &Span| {
             let pid = span.pid_of_file();
-            workers.entry(pid).or_insert_with(|| self.workers_with(pid)).contains(&span.process())
+            workers.entry(pid).or_insert_with(|| self.workers_with(pid)).contains(span.process())
         };
         let outside = submissions.iter().find(|(_, span)| !is_worker(span));
         outside.or(submissions.first()).map(|(trace, _)| *trace).or(self.traces.last())
@@ -120,7 +118,7 @@ impl Loaded {
     fn workers_with(&self, pid_of_file: Option<u32>) -> HashSet<Process> {
         let spans = self.traces.iter().flat_map(|trace| &trace.spans);
         let is_attempt = |span: &&Span| span.kind == Kind::Consumer && span.name.ends_with(names::REMOTE_WORKER_SUFFIX);
-        spans.filter(|span| span.pid_of_file() == pid_of_file).filter(is_attempt).map(Span::process).collect()
+        spans.filter(|span| span.pid_of_file() == pid_of_file).filter(is_attempt).map(Span::process).cloned().collect()
     }
 
     /// Finds a trace by its id, by the beginning of its id if no other begins so, or by the word `last`: see [`Loaded::last`]. Upper

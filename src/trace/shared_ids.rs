@@ -5,46 +5,43 @@
 //! process that called made them. Of records of one span, one that has ended replaces one that has not, else the first is kept. The files are left as
 //! they are.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap, HashSet};
 
-use super::{Kind, Span, SpanId};
+use super::{ById, Kind, Span, SpanId};
 
 /// Leaves one record of each span, and gives spans of one id and several kinds an id each. Returns how many records were left out.
 pub(super) fn settle(spans: &mut Vec<Span>) -> usize {
-    let mut firsts: HashMap<SpanId, usize> = HashMap::with_capacity(spans.len());
-    let mut others: HashMap<SpanId, Vec<usize>> = HashMap::new();
-    let mut kept: Vec<Span> = Vec::with_capacity(spans.len());
-    let mut left_out = 0;
-    for mut span in spans.drain(..) {
-        // More may have come since it got another one.
-        if let Some(written) = span.written.take() {
-            (span.span_id, span.parent_id) = *written;
-        }
-        let id = span.span_id;
-        let Some(first) = firsts.get(&id).copied() else {
-            firsts.insert(id, kept.len());
-            kept.push(span);
-            continue;
-        };
-        let among = others.get(&id).into_iter().flatten().copied();
-        match std::iter::once(first).chain(among).find(|known| is_same(&kept[*known], &span)) {
-            Some(known) => {
-                left_out += 1;
-                if kept[known].end_unix_nano.is_none() && span.end_unix_nano.is_some() {
-                    kept[known] = span;
+    // More may have come since they got other ids.
+    spans.iter_mut().for_each(Span::restore);
+    let by_id = ById::new(spans);
+    let shared: Vec<Vec<usize>> =
+        by_id.shared(spans).map(|places| places.iter().map(|place| *place as usize).collect()).collect();
+    let (mut left_out, mut others) = (BTreeSet::new(), HashMap::new());
+    for places in shared {
+        let mut kept: Vec<usize> = Vec::new();
+        for place in places {
+            match kept.iter().copied().find(|known| is_same(&spans[*known], &spans[place])) {
+                Some(known) => {
+                    left_out.insert(place);
+                    if spans[known].end_unix_nano().is_none() && spans[place].end_unix_nano().is_some() {
+                        spans.swap(known, place);
+                    }
                 }
+                None => kept.push(place),
             }
-            None => {
-                others.entry(id).or_default().push(kept.len());
-                kept.push(span);
-            }
+        }
+        if kept.len() > 1 {
+            others.insert(spans[kept[0]].span_id, kept);
         }
     }
     if !others.is_empty() {
-        separate(&mut kept, &firsts, others);
+        separate(spans, others);
     }
-    *spans = kept;
-    left_out
+    if !left_out.is_empty() {
+        let mut place = 0..;
+        spans.retain(|_| place.next().is_none_or(|place| !left_out.contains(&place)));
+    }
+    left_out.len()
 }
 
 /// Returns whether two records of one id are of one span. Some writers leave the kind out.
@@ -63,34 +60,30 @@ fn side(kind: Kind) -> u8 {
 }
 
 /// Gives all but the outermost of spans with one id another one, and moves the children.
-fn separate(spans: &mut [Span], firsts: &HashMap<SpanId, usize>, others: HashMap<SpanId, Vec<usize>>) {
+fn separate(spans: &mut [Span], others: HashMap<SpanId, Vec<usize>>) {
+    let taken: HashSet<SpanId> = spans.iter().map(|span| span.span_id).collect();
     let mut shared: HashMap<SpanId, Vec<usize>> = HashMap::new();
     for (id, mut places) in others {
-        places.extend(firsts.get(&id));
         places.sort_by_key(|place| (side(spans[*place].kind), spans[*place].start_unix_nano, *place));
         let mut outer = id;
         for place in &places[1..] {
-            let span = &mut spans[*place];
-            span.written = Some(Box::new((id, span.parent_id)));
-            span.span_id = id_beside(outer, |id| firsts.contains_key(&id));
-            span.parent_id = Some(outer);
-            outer = span.span_id;
+            let own = id_beside(outer, |id| taken.contains(&id));
+            spans[*place].rewrite(own, Some(outer));
+            outer = own;
         }
         shared.insert(id, places);
     }
     for place in 0..spans.len() {
         let span = &spans[place];
-        let Some(places) = span.parent_id.and_then(|parent| shared.get(&parent)) else { continue };
+        let Some(places) = span.parent_id().and_then(|parent| shared.get(&parent)) else { continue };
         let (Some(outermost), Some(innermost)) = (places.first(), places.last()) else { continue };
         // A span that was separated is below the one before it already.
-        let is_one_of_them = span.written.is_some() || places.contains(&place);
+        let is_one_of_them = span.is_rewritten() || places.contains(&place);
         let is_of_caller =
             || span.process() == spans[*outermost].process() && span.process() != spans[*innermost].process();
         if !is_one_of_them && !is_of_caller() {
-            let parent = spans[*innermost].span_id;
-            let span = &mut spans[place];
-            span.written = Some(Box::new((span.span_id, span.parent_id)));
-            span.parent_id = Some(parent);
+            let (own, parent) = (span.span_id, spans[*innermost].span_id);
+            spans[place].rewrite(own, Some(parent));
         }
     }
 }
@@ -116,9 +109,9 @@ mod tests {
     /// Returns the names of the spans, each with that of its parent.
     fn shown(trace: &Trace) -> Vec<String> {
         let name = |id: SpanId| trace.span(id).map_or("?", |span| span.name.as_str());
-        let with_parent = |span: &Span| match span.parent_id {
+        let with_parent = |span: &Span| match span.parent_id() {
             Some(parent) => format!("{}<{}", span.name, name(parent)),
-            None => span.name.clone(),
+            None => span.name.to_string(),
         };
         let mut shown: Vec<_> = trace.spans.iter().map(with_parent).collect();
         shown.sort();

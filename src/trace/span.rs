@@ -1,20 +1,23 @@
 //! One span as it was read: what a list needs at once, the rest when it is asked for.
 
-use std::borrow::Cow;
+use std::borrow::{Borrow, Cow};
+use std::collections::HashMap;
 use std::fmt;
-use std::ops::Range;
+use std::fs::{self, File, Metadata};
+use std::ops::Deref;
+use std::os::unix::fs::{FileExt as _, MetadataExt as _};
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use serde::de::{Deserializer, MapAccess, Visitor};
 use serde::{Deserialize, Serialize, Serializer};
 use serde_json::Value;
 use serde_json::value::RawValue;
 
-use super::read::otlp::OtlpPlace;
-use super::read::python;
+use super::read::{otlp, python};
 use super::time;
+use crate::names;
 
 /// The id of a trace. It prints as 32 hexadecimal digits, and is read with or without `0x`.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -146,12 +149,61 @@ impl Status {
     }
 }
 
-/// A file with its contents.
+/// A file with spans.
 pub(super) struct SpanFile {
     pub(super) path: PathBuf,
     /// From the file's name.
     pub(super) pid: Option<u32>,
-    pub(super) bytes: Vec<u8>,
+    pub(super) bytes: Bytes,
+}
+
+/// Place of the bytes of a file.
+pub(super) enum Bytes {
+    /// In memory: no file has them.
+    Here(Vec<u8>),
+    /// In the file of this device and inode, which may have another name by now.
+    Stored(u64, u64),
+}
+
+/// A part of a file.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Part {
+    pub(super) offset: u64,
+    pub(super) len: u32,
+}
+
+impl SpanFile {
+    /// Returns a file that is stored, of which parts are read when they are asked for.
+    pub(super) fn stored(path: &Path, pid: Option<u32>, metadata: &Metadata) -> SpanFile {
+        SpanFile { path: path.into(), pid, bytes: Bytes::Stored(metadata.dev(), metadata.ino()) }
+    }
+
+    /// Reads a part. Of a file that is gone it is empty.
+    fn read(&self, part: Part) -> Cow<'_, [u8]> {
+        let len = part.len as usize;
+        match &self.bytes {
+            Bytes::Here(bytes) => {
+                let part = usize::try_from(part.offset).ok().and_then(|start| bytes.get(start..start + len));
+                part.unwrap_or_default().into()
+            }
+            Bytes::Stored(dev, ino) => {
+                let mut bytes = vec![0; len];
+                let read = self.open((*dev, *ino)).and_then(|file| file.read_exact_at(&mut bytes, part.offset).ok());
+                if read.is_some() { bytes.into() } else { Cow::default() }
+            }
+        }
+    }
+
+    /// Opens the file, also if it was rotated since it was read.
+    fn open(&self, identity: (u64, u64)) -> Option<File> {
+        let is_it = |metadata: Metadata| (metadata.dev(), metadata.ino()) == identity;
+        if let Some(file) = File::open(&self.path).ok().filter(|file| file.metadata().is_ok_and(is_it)) {
+            return Some(file);
+        }
+        let beside = fs::read_dir(self.path.parent()?).ok()?.flatten();
+        let renamed = beside.map(|entry| entry.path()).find(|path| path.metadata().is_ok_and(is_it))?;
+        File::open(renamed).ok()
+    }
 }
 
 impl fmt::Debug for SpanFile {
@@ -160,42 +212,185 @@ impl fmt::Debug for SpanFile {
     }
 }
 
-/// A span that has ended, or is running. Attributes, events, links and resource are parsed at each call, because most spans are never asked for them.
+/// A name of spans, which they share.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Name(Arc<Box<str>>);
+
+impl Name {
+    /// Returns its text.
+    pub fn as_str(&self) -> &str {
+        self
+    }
+
+    /// Makes a name.
+    pub(super) fn new(text: &str) -> Name {
+        Name(Arc::new(text.into()))
+    }
+}
+
+impl Deref for Name {
+    type Target = str;
+
+    fn deref(&self) -> &str {
+        &self.0
+    }
+}
+
+impl Borrow<str> for Name {
+    fn borrow(&self) -> &str {
+        self
+    }
+}
+
+impl PartialEq<str> for Name {
+    fn eq(&self, other: &str) -> bool {
+        **self == *other
+    }
+}
+
+impl PartialEq<&str> for Name {
+    fn eq(&self, other: &&str) -> bool {
+        **self == **other
+    }
+}
+
+impl fmt::Display for Name {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self)
+    }
+}
+
+impl fmt::Debug for Name {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Debug::fmt(&**self, f)
+    }
+}
+
+impl Serialize for Name {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(self)
+    }
+}
+
+/// A process: its pid and the id of its instance.
+pub(super) type Process = (Option<u32>, Option<String>);
+
+/// What many spans have in common, and what few have at all.
+#[derive(Clone, Debug)]
+pub(super) struct Origin {
+    pub(super) file: Arc<SpanFile>,
+    pub(super) trace_id: TraceId,
+    /// True for OTLP, false for the format of the Python console exporter.
+    pub(super) is_otlp: bool,
+    /// The object `resource`, empty for none; in the other format, a span with the resource.
+    pub(super) resource: Part,
+    /// The text `schemaUrl` of the resource in OTLP, with its quotes; empty for none.
+    pub(super) schema_url: Part,
+    /// Context of the attempt of a command, if the resource names it.
+    pub(super) stem: Option<(TraceId, SpanId)>,
+    /// The process, and the name of its service, once somebody has asked.
+    pub(super) process: OnceLock<(Process, String)>,
+    pub(super) running_unix_nano: Option<u64>,
+    pub(super) clock_shift_ns: i64,
+    /// Id and parent as they were written, where they are others here; see [`shared_ids`](super::shared_ids).
+    pub(super) written: Option<(SpanId, Option<SpanId>)>,
+}
+
+impl Origin {
+    pub(super) fn new(file: Arc<SpanFile>, trace_id: TraceId) -> Origin {
+        Origin {
+            file,
+            trace_id,
+            is_otlp: false,
+            resource: Part::default(),
+            schema_url: Part::default(),
+            stem: None,
+            process: OnceLock::new(),
+            running_unix_nano: None,
+            clock_shift_ns: 0,
+            written: None,
+        }
+    }
+}
+
+/// Origins that take the place of others, so that spans which had one in common still have.
+#[derive(Debug, Default)]
+pub(super) struct Replaced(HashMap<(usize, i64), (Arc<Origin>, Arc<Origin>)>);
+
+/// A span that has ended, or is running: what a list needs at once. Attributes, events, links and resource are read from its file at each call, because
+/// most spans are never asked for them.
 #[derive(Clone, Debug)]
 pub struct Span {
     /// Its name.
-    pub name: String,
-    /// The trace it belongs to.
-    pub trace_id: TraceId,
+    pub name: Name,
     /// Its id, unique in its trace.
     pub span_id: SpanId,
-    /// The id of its parent, which need not be in the same folder.
-    pub parent_id: Option<SpanId>,
-    /// Its kind.
-    pub kind: Kind,
+    /// 0 for none.
+    parent_id: u64,
     /// Time of its start.
     pub start_unix_nano: u64,
-    /// Time of its end; `None` when the writer did not say, or it has not ended.
-    pub end_unix_nano: Option<u64>,
-    /// Time at which it was seen running; `None` for a span that was read from a file.
-    pub running_unix_nano: Option<u64>,
-    /// Time by which these three are later than they are stored, in nanoseconds; see [`Trace::on_one_clock`](super::Trace::on_one_clock).
-    pub clock_shift_ns: i64,
+    /// The greatest number for none.
+    end_unix_nano: u64,
+    origin: Arc<Origin>,
+    /// Place of its object in the file.
+    offset: u64,
+    len: u32,
+    /// Its kind.
+    pub kind: Kind,
     /// Its status.
     pub status: Status,
-    /// Id and parent as they were written, where they are others here; see [`shared_ids`](super::shared_ids).
-    pub(super) written: Option<Box<(SpanId, Option<SpanId>)>>,
-    pub(super) file: Arc<SpanFile>,
-    pub(super) place: SpanLocation,
+    marks: u8,
 }
 
-/// Location of a span in a file's bytes.
-#[derive(Clone, Debug)]
-pub(super) enum SpanLocation {
-    /// The object, in the format of the Python console exporter.
-    Console(Range<usize>),
-    /// The parts of an OTLP object.
-    Otlp(OtlpPlace),
+/// The span says that its parent is of its own process.
+pub(super) const HAS_LOCAL_PARENT: u8 = 1;
+/// The span has the name of an offset of a clock in it, in whatever place.
+const HAS_CLOCK: u8 = 2;
+/// The span has the name of the mark of those that stand in for others in it, in whatever place.
+const MAY_STAND_IN: u8 = 4;
+
+/// A span that is being read.
+pub(super) struct Found<'a> {
+    pub(super) name: Name,
+    pub(super) span_id: SpanId,
+    pub(super) parent_id: Option<SpanId>,
+    pub(super) kind: Kind,
+    pub(super) status: Status,
+    pub(super) start_unix_nano: u64,
+    pub(super) end_unix_nano: Option<u64>,
+    pub(super) marks: u8,
+    pub(super) origin: Arc<Origin>,
+    pub(super) offset: u64,
+    /// The object.
+    pub(super) text: &'a [u8],
+}
+
+impl From<Found<'_>> for Span {
+    fn from(found: Found<'_>) -> Span {
+        let mentions = |name: &str| memchr::memmem::find(found.text, name.as_bytes()).is_some();
+        let mut marks = found.marks;
+        // Only spans of attempts are asked for these.
+        if found.kind == Kind::Consumer {
+            marks |= if mentions(names::CLOCK_OFFSET_NS) { HAS_CLOCK } else { 0 };
+            marks |= if mentions(names::STAND_IN) { MAY_STAND_IN } else { 0 };
+        }
+        let mut span = Span {
+            name: found.name,
+            span_id: found.span_id,
+            parent_id: 0,
+            start_unix_nano: found.start_unix_nano,
+            end_unix_nano: 0,
+            origin: found.origin,
+            offset: found.offset,
+            len: found.text.len() as u32,
+            kind: found.kind,
+            status: found.status,
+            marks,
+        };
+        span.set_parent_id(found.parent_id);
+        span.set_end_unix_nano(found.end_unix_nano);
+        span
+    }
 }
 
 /// Attributes in the order in which they were written. Of several with the same key the last one holds.
@@ -337,20 +532,114 @@ struct TraceStatePart {
 }
 
 impl Span {
+    /// Returns the trace that it belongs to.
+    pub fn trace_id(&self) -> TraceId {
+        self.origin.trace_id
+    }
+
+    /// Returns the id of its parent, which need not be in the same folder.
+    pub fn parent_id(&self) -> Option<SpanId> {
+        Some(SpanId(self.parent_id)).filter(|id| id.0 != 0)
+    }
+
+    pub(super) fn set_parent_id(&mut self, parent_id: Option<SpanId>) {
+        self.parent_id = parent_id.map_or(0, |id| id.0);
+    }
+
+    /// Returns the time of its end; none when the writer did not say, or it has not ended.
+    pub fn end_unix_nano(&self) -> Option<u64> {
+        Some(self.end_unix_nano).filter(|end| *end != u64::MAX)
+    }
+
+    #[cfg(test)]
+    pub(super) fn run(&mut self, running_unix_nano: u64) {
+        self.set_end_unix_nano(None);
+        Arc::make_mut(&mut self.origin).running_unix_nano = Some(running_unix_nano);
+    }
+
+    fn set_end_unix_nano(&mut self, end_unix_nano: Option<u64>) {
+        self.end_unix_nano = end_unix_nano.map_or(u64::MAX, |end| end.min(u64::MAX - 1));
+    }
+
+    /// Returns the time at which it was seen running; none for a span that was read from a file.
+    pub fn running_unix_nano(&self) -> Option<u64> {
+        self.origin.running_unix_nano
+    }
+
+    /// Returns the time by which start and end are later than they are stored, in nanoseconds; see
+    /// [`Trace::on_one_clock`](super::Trace::on_one_clock).
+    pub fn clock_shift_ns(&self) -> i64 {
+        self.origin.clock_shift_ns
+    }
+
+    /// Moves the span in time.
+    pub(super) fn shift(&mut self, shift_ns: i64, replaced: &mut Replaced) {
+        let by_ns = shift_ns.saturating_sub(self.clock_shift_ns());
+        if by_ns == 0 {
+            return;
+        }
+        self.start_unix_nano = self.start_unix_nano.saturating_add_signed(by_ns);
+        self.set_end_unix_nano(self.end_unix_nano().map(|end| end.saturating_add_signed(by_ns)));
+        self.replace_origin(replaced, shift_ns, |origin| {
+            origin.clock_shift_ns = shift_ns;
+            origin.running_unix_nano = origin.running_unix_nano.map(|at| at.saturating_add_signed(by_ns));
+        });
+    }
+
+    /// Makes the span one of another trace, in which it has this parent if it had none.
+    pub(super) fn join(&mut self, (trace_id, parent_id): (TraceId, SpanId), replaced: &mut Replaced) {
+        if self.parent_id == 0 {
+            self.parent_id = parent_id.0;
+        }
+        self.replace_origin(replaced, 0, |origin| origin.trace_id = trace_id);
+    }
+
+    /// Changes the origin. What `key` is the same for is changed in the same way.
+    fn replace_origin(&mut self, replaced: &mut Replaced, key: i64, change: impl FnOnce(&mut Origin)) {
+        // The old one is kept, so that no other gets its address.
+        let (_, new) = replaced.0.entry((Arc::as_ptr(&self.origin).addr(), key)).or_insert_with(|| {
+            let mut new = Origin::clone(&self.origin);
+            change(&mut new);
+            (Arc::clone(&self.origin), Arc::new(new))
+        });
+        self.origin = Arc::clone(new);
+    }
+
+    /// Gives the span another id and parent than it was written with.
+    pub(super) fn rewrite(&mut self, span_id: SpanId, parent_id: Option<SpanId>) {
+        Arc::make_mut(&mut self.origin).written = Some((self.span_id, self.parent_id()));
+        self.span_id = span_id;
+        self.set_parent_id(parent_id);
+    }
+
+    /// Gives the span back the id and the parent that it was written with.
+    pub(super) fn restore(&mut self) {
+        if let Some((span_id, parent_id)) = self.origin.written {
+            Arc::make_mut(&mut self.origin).written = None;
+            self.span_id = span_id;
+            self.set_parent_id(parent_id);
+        }
+    }
+
+    /// Returns whether it has another id or parent than it was written with.
+    pub(super) fn is_rewritten(&self) -> bool {
+        self.origin.written.is_some()
+    }
+
     /// From its start to its end, or to when it was seen running; 0 when neither is known or it is before the start.
     pub fn duration_ns(&self) -> u64 {
-        let end = self.end_unix_nano.or(self.running_unix_nano);
+        let end = self.end_unix_nano().or(self.running_unix_nano());
         end.map_or(0, |end| end.saturating_sub(self.start_unix_nano))
     }
 
     /// Returns whether it was running when it was looked at.
     pub fn is_running(&self) -> bool {
-        self.end_unix_nano.is_none() && self.running_unix_nano.is_some()
+        self.end_unix_nano().is_none() && self.running_unix_nano().is_some()
     }
 
     /// Returns whether another span has the id with which it was written.
     pub(super) fn is_separated(&self) -> bool {
-        self.written.as_ref().is_some_and(|written| written.0 != self.span_id)
+        self.origin.written.is_some_and(|(span_id, _)| span_id != self.span_id)
     }
 
     /// Returns the description of the status, beyond its code.
@@ -371,10 +660,14 @@ impl Span {
         attributes.get(key).cloned()
     }
 
-    /// Returns whether the span as it was written has this name in it, in whatever place.
-    pub(super) fn mentions(&self, name: &str) -> bool {
-        let (SpanLocation::Console(range) | SpanLocation::Otlp(OtlpPlace { span: range, .. })) = &self.place;
-        String::from_utf8_lossy(&self.file.bytes[range.clone()]).contains(name)
+    /// Returns whether the span may say how far its clock was off.
+    pub(super) fn has_clock(&self) -> bool {
+        self.marks & HAS_CLOCK != 0
+    }
+
+    /// Returns whether the span may stand in for another one; see [`stand_ins`](super::stand_ins).
+    pub(super) fn may_stand_in(&self) -> bool {
+        self.marks & MAY_STAND_IN != 0
     }
 
     /// Returns its events, in order.
@@ -406,10 +699,11 @@ impl Span {
 
     /// Returns the attributes of the resource: what the process that made the span says about itself.
     pub fn resource(&self) -> Attributes {
-        if let SpanLocation::Otlp(place) = &self.place {
-            return place.resource(&self.file.bytes);
+        let text = self.read(self.origin.resource);
+        if self.origin.is_otlp {
+            return otlp::resource(&text);
         }
-        let text = self.text();
+        let text = console_text(text);
         resource(parts(&text).resource.map_or("", RawValue::get)).0
     }
 
@@ -418,39 +712,43 @@ impl Span {
         self.process().0
     }
 
-    /// Returns the process as [`Span::pid`] does, and the name of its service, from one reading of the resource.
+    /// Returns the process as [`Span::pid`] does, and the name of its service.
     pub fn pid_and_service(&self) -> (Option<u32>, String) {
-        let resource = self.resource();
-        let service = resource.text("service.name").unwrap_or_default().to_owned();
-        (process(&resource, self.file.pid).0, service)
+        let (process, service) = self.maker();
+        (process.0, service.clone())
     }
 
     /// Identity of the process that made the span, which no other has, not even one of the same pid.
-    pub(super) fn process(&self) -> (Option<u32>, Option<String>) {
-        process(&self.resource(), self.file.pid)
+    pub(super) fn process(&self) -> &Process {
+        &self.maker().0
+    }
+
+    fn maker(&self) -> &(Process, String) {
+        self.origin.process.get_or_init(|| {
+            let resource = self.resource();
+            let service = resource.text("service.name").unwrap_or_default().to_owned();
+            (process(&resource, self.origin.file.pid), service)
+        })
     }
 
     /// Returns the process that the file is named by.
     pub(super) fn pid_of_file(&self) -> Option<u32> {
-        self.file.pid
+        self.origin.file.pid
     }
 
     /// Returns the context of the attempt of the command that made the span, if its resource names it.
     pub(super) fn stem(&self) -> Option<(TraceId, SpanId)> {
-        match &self.place {
-            SpanLocation::Otlp(place) => place.stem,
-            SpanLocation::Console(_) => None,
-        }
+        self.origin.stem
     }
 
     /// Returns whether the span says that its parent is of its own process.
     pub(super) fn has_local_parent(&self) -> bool {
-        matches!(&self.place, SpanLocation::Otlp(place) if place.has_local_parent)
+        self.marks & HAS_LOCAL_PARENT != 0
     }
 
     /// Returns the file it was read from.
     pub fn path(&self) -> &Path {
-        &self.file.path
+        &self.origin.file.path
     }
 
     /// Returns the object on one line, without spaces between its parts.
@@ -462,15 +760,29 @@ impl Span {
     }
 
     /// Returns the object as it was written, or, of a span in OTLP, what the other format has for it. What is not UTF-8 is replaced, and floats that
-    /// are no JSON are strings.
+    /// are no JSON are strings. Of a span whose file is gone it is empty.
     pub fn text(&self) -> Cow<'_, str> {
-        match &self.place {
-            SpanLocation::Console(range) => {
-                python::as_strings(String::from_utf8_lossy(&self.file.bytes[range.clone()]))
-            }
-            SpanLocation::Otlp(place) => place.text(self).into(),
+        let object = self.read(Part { offset: self.offset, len: self.len });
+        if !self.origin.is_otlp {
+            let text = console_text(object);
+            return if text.is_empty() { "{}".into() } else { text };
         }
+        otlp::text(self, &object, &self.read(self.origin.resource), &self.read(self.origin.schema_url)).into()
     }
+
+    fn read(&self, part: Part) -> Cow<'_, [u8]> {
+        if part.len == 0 { Cow::default() } else { self.origin.file.read(part) }
+    }
+}
+
+/// Returns what was read in the format of the Python console exporter as text.
+fn console_text(bytes: Cow<'_, [u8]>) -> Cow<'_, str> {
+    python::as_strings(match bytes {
+        Cow::Borrowed(bytes) => String::from_utf8_lossy(bytes),
+        Cow::Owned(bytes) => String::from_utf8(bytes)
+            .unwrap_or_else(|error| String::from_utf8_lossy(error.as_bytes()).into_owned())
+            .into(),
+    })
 }
 
 fn parts(text: &str) -> Parts<'_> {
@@ -483,7 +795,7 @@ fn part<'a, T: Deserialize<'a>>(raw: Option<&'a RawValue>) -> Option<T> {
 }
 
 /// Identity of a process, by the resource of its spans or else by its file.
-pub(super) fn process(resource: &Attributes, pid_of_file: Option<u32>) -> (Option<u32>, Option<String>) {
+pub(super) fn process(resource: &Attributes, pid_of_file: Option<u32>) -> Process {
     let pid = resource.get("process.pid").and_then(|pid| match pid {
         Value::Number(pid) => u32::try_from(pid.as_u64()?).ok(),
         Value::String(pid) => pid.parse().ok(),

@@ -15,17 +15,18 @@ use crate::names;
 pub(super) fn remove_needless(trace: &mut Trace) {
     let is_stand_in = |span: &&Span| {
         // Nearly no trace has any, so the attributes of the others are not read.
-        span.kind == Kind::Consumer && span.status == Status::Error && span.mentions(names::STAND_IN)
+        span.kind == Kind::Consumer && span.status == Status::Error && span.may_stand_in()
     };
     let stand_ins: HashSet<SpanId> = trace.spans.iter().filter(is_stand_in).map(|span| span.span_id).collect();
     if stand_ins.is_empty() {
         return;
     }
     let parents: HashSet<Option<SpanId>> =
-        trace.spans.iter().filter(|span| stand_ins.contains(&span.span_id)).map(|span| span.parent_id).collect();
-    let attempt = |span: &Span| -> (Option<SpanId>, Option<Value>) { (span.parent_id, span.attribute(names::ATTEMPT)) };
+        trace.spans.iter().filter(|span| stand_ins.contains(&span.span_id)).map(|span| span.parent_id()).collect();
+    let attempt =
+        |span: &Span| -> (Option<SpanId>, Option<Value>) { (span.parent_id(), span.attribute(names::ATTEMPT)) };
     let is_real = |span: &&Span| {
-        span.kind == Kind::Consumer && parents.contains(&span.parent_id) && !stand_ins.contains(&span.span_id)
+        span.kind == Kind::Consumer && parents.contains(&span.parent_id()) && !stand_ins.contains(&span.span_id)
     };
     let mut there: HashSet<_> = trace.spans.iter().filter(is_real).map(attempt).collect();
     trace.spans.retain(|span| !stand_ins.contains(&span.span_id) || there.insert(attempt(span)));

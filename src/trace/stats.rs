@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use serde::{Deserialize, Serialize};
 
-use super::{Loaded, SpanId, Status, Trace, TraceId};
+use super::{ById, Loaded, Status, Trace, TraceId};
 
 /// Figures for each name, that with the most time of its own first.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -73,7 +73,7 @@ impl Stats {
         let (mut counted, mut without_end) = (0, 0);
         for trace in traces {
             for (span, self_ns) in trace.spans.iter().zip(self_times(trace)) {
-                if span.end_unix_nano.is_none() {
+                if span.end_unix_nano().is_none() {
                     without_end += 1;
                     continue;
                 }
@@ -118,14 +118,13 @@ impl StatsRow {
 /// For each span of the trace, how long it ran while none of its children did. Children at the same time count once, and
 /// only for as long as their parent runs.
 pub(super) fn self_times(trace: &Trace) -> Vec<u64> {
-    let index_by_id: HashMap<SpanId, usize> =
-        trace.spans.iter().enumerate().map(|(index, span)| (span.span_id, index)).collect();
+    let by_id = ById::new(&trace.spans);
     let mut self_times: Vec<u64> = trace.spans.iter().map(|span| span.duration_ns()).collect();
     // Up to where the children seen so far cover each span.
     let mut covered_until: Vec<u64> = trace.spans.iter().map(|span| span.start_unix_nano).collect();
     // Spans are sorted by start, so the children of each come in the order in which they started.
     for (index, child) in trace.spans.iter().enumerate() {
-        let parent = child.parent_id.and_then(|parent_id| index_by_id.get(&parent_id).copied());
+        let parent = by_id.parent(&trace.spans, child);
         let Some(parent) = parent.filter(|parent| *parent != index) else { continue };
         let parent_end = trace.spans[parent].start_unix_nano + trace.spans[parent].duration_ns();
         let start = child.start_unix_nano.max(covered_until[parent]);

@@ -2,14 +2,29 @@
 
 use std::collections::HashMap;
 
-use super::{SpanId, Trace};
+use super::{ById, Span, SpanId, Trace};
 
-/// The spans of a trace, every parent before its children, siblings by start time. Every span of the trace is in it once.
+/// The spans of a trace, every parent before its children, siblings by start time. Every span of the trace is in it once. It takes eight bytes for each.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Tree {
-    /// In the order in which they are shown.
-    pub nodes: Vec<Node>,
+    nodes: Vec<PackedNode>,
+    /// Parents that are not among the spans.
+    missing: Vec<SpanId>,
 }
+
+/// A [`Node`] in eight bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct PackedNode {
+    /// The depth, and in the lowest bit whether it is the last of its siblings.
+    depth: u32,
+    /// The index of a span, or of a missing parent, with what it is in the two highest bits.
+    item: u32,
+}
+
+const MISSING: u32 = 1 << 31;
+const CIRCLE: u32 = 1 << 30;
+/// Stands for no span.
+const NONE: u32 = u32::MAX;
 
 /// One line of a [`Tree`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -37,86 +52,149 @@ impl Tree {
     /// Builds the tree of a trace.
     pub fn new(trace: &Trace) -> Tree {
         let spans = &trace.spans;
-        let index_by_id: HashMap<SpanId, usize> =
-            spans.iter().enumerate().map(|(index, span)| (span.span_id, index)).collect();
-        // Spans are sorted by start time, so every list of children is as well, and so are the roots.
-        let mut roots: Vec<Item> = Vec::new();
-        let mut children: Vec<Vec<usize>> = vec![Vec::new(); spans.len()];
-        let mut children_of_missing: HashMap<SpanId, Vec<usize>> = HashMap::new();
+        let parents = parents(spans);
+        let mut tree = Tree { nodes: Vec::with_capacity(spans.len()), missing: Vec::new() };
+        let mut missing: HashMap<SpanId, usize> = HashMap::new();
+        // The first child of each span and of each missing parent, and the next sibling of each span. Spans are sorted by start time, so every list of
+        // children is as well, and so are the roots.
+        let mut roots: Vec<u32> = Vec::new();
         for (index, span) in spans.iter().enumerate() {
-            match span.parent_id.map(|parent_id| (parent_id, index_by_id.get(&parent_id))) {
-                None => roots.push(Item::Span(index)),
-                Some((_, Some(parent))) => children[*parent].push(index),
-                Some((parent_id, None)) => {
-                    let siblings = children_of_missing.entry(parent_id).or_default();
-                    if siblings.is_empty() {
-                        roots.push(Item::Missing(parent_id));
-                    }
-                    siblings.push(index);
+            match span.parent_id() {
+                None => roots.push(index as u32),
+                Some(id) if parents[index] == NONE => {
+                    missing.entry(id).or_insert_with(|| {
+                        roots.push(tree.missing.len() as u32 | MISSING);
+                        tree.missing.push(id);
+                        tree.missing.len() - 1
+                    });
                 }
+                Some(_) => {}
             }
         }
-        let mut tree = Tree { nodes: Vec::with_capacity(spans.len() + children_of_missing.len()) };
+        let (mut below, mut below_missing) = (vec![NONE; spans.len()], vec![NONE; tree.missing.len()]);
+        let mut next = vec![NONE; spans.len()];
+        for (index, span) in spans.iter().enumerate().rev() {
+            let Some(id) = span.parent_id() else { continue };
+            let first = match parents[index] {
+                NONE => &mut below_missing[missing[&id]],
+                parent => &mut below[parent as usize],
+            };
+            next[index] = std::mem::replace(first, index as u32);
+        }
         let mut is_placed = vec![false; spans.len()];
-        let place = |root: Item, tree: &mut Tree, is_placed: &mut Vec<bool>| {
-            // A stack and no recursion: a chain may be as long as the file.
-            let mut stack = vec![Node { depth: 0, is_last: true, item: root }];
-            while let Some(node) = stack.pop() {
-                let below = match node.item {
-                    Item::Missing(parent_id) => children_of_missing[&parent_id].as_slice(),
-                    Item::Span(index) | Item::Circle(index) => {
-                        // Only the start of a circle is met again.
-                        is_placed[index] = true;
-                        children[index].as_slice()
-                    }
-                };
-                tree.nodes.push(node);
-                let below: Vec<usize> = below.iter().copied().filter(|index| !is_placed[*index]).collect();
-                for (position, index) in below.iter().enumerate().rev() {
-                    let is_last = position + 1 == below.len();
-                    stack.push(Node { depth: node.depth + 1, is_last, item: Item::Span(*index) });
+        let place = |root: u32, tree: &mut Tree, is_placed: &mut Vec<bool>| {
+            // Only the start of a circle is met again.
+            let unplaced = |mut index: u32, is_placed: &[bool]| {
+                while index != NONE && is_placed[index as usize] {
+                    index = next[index as usize];
                 }
+                index
+            };
+            tree.nodes.push(PackedNode { depth: 1, item: root });
+            let first = if root & MISSING != 0 {
+                below_missing[(root & !MISSING) as usize]
+            } else {
+                is_placed[(root & !CIRCLE) as usize] = true;
+                below[(root & !CIRCLE) as usize]
+            };
+            // The next node at each depth. A stack and no recursion: a chain may be as long as the file.
+            let mut stack = vec![unplaced(first, is_placed)];
+            while let Some(at) = stack.last_mut() {
+                if *at == NONE {
+                    stack.pop();
+                    continue;
+                }
+                let index = *at as usize;
+                *at = unplaced(next[index], is_placed);
+                let is_last = u32::from(*at == NONE);
+                is_placed[index] = true;
+                tree.nodes.push(PackedNode { depth: (stack.len() as u32) << 1 | is_last, item: index as u32 });
+                stack.push(unplaced(below[index], is_placed));
             }
         };
         for root in roots {
             place(root, &mut tree, &mut is_placed);
         }
         // What no root leads to is a circle or hangs on one.
-        let mut visited_from = vec![usize::MAX; spans.len()];
+        let mut visited_from = Vec::new();
         for index in 0..spans.len() {
             if !is_placed[index] {
-                let parent_of = |index: usize| spans[index].parent_id.map(|parent_id| index_by_id[&parent_id]);
-                let start = circle_above(index, parent_of, &mut visited_from);
-                place(Item::Circle(start), &mut tree, &mut is_placed);
+                visited_from.resize(spans.len(), NONE);
+                let start = circle_above(index as u32, &parents, &mut visited_from);
+                place(start | CIRCLE, &mut tree, &mut is_placed);
             }
         }
         tree
     }
 
+    /// Returns the number of nodes.
+    pub fn len(&self) -> usize {
+        self.nodes.len()
+    }
+
+    /// Returns whether there is no node.
+    pub fn is_empty(&self) -> bool {
+        self.nodes.is_empty()
+    }
+
+    /// Returns a node, in the order in which they are shown.
+    pub fn node(&self, at: usize) -> Node {
+        let PackedNode { depth, item } = self.nodes[at];
+        let item = match item {
+            item if item & MISSING != 0 => Item::Missing(self.missing[(item & !MISSING) as usize]),
+            item if item & CIRCLE != 0 => Item::Circle((item & !CIRCLE) as usize),
+            item => Item::Span(item as usize),
+        };
+        Node { depth: (depth >> 1) as usize, is_last: depth & 1 != 0, item }
+    }
+
+    /// Returns the nodes in the order in which they are shown.
+    pub fn nodes(&self) -> impl DoubleEndedIterator<Item = Node> + ExactSizeIterator {
+        (0..self.nodes.len()).map(|at| self.node(at))
+    }
+
     /// Returns the parents that are not among the spans.
     pub fn missing(&self) -> impl Iterator<Item = SpanId> {
-        self.nodes.iter().filter_map(|node| match node.item {
-            Item::Missing(span_id) => Some(span_id),
-            Item::Span(_) | Item::Circle(_) => None,
-        })
+        self.missing.iter().copied()
+    }
+
+    /// Returns how many nodes the subtree of each has.
+    pub(super) fn sizes(&self) -> Vec<u32> {
+        let mut sizes = vec![1; self.nodes.len()];
+        let mut above: Vec<u32> = Vec::new();
+        for at in 0..=self.nodes.len() {
+            let depth = self.nodes.get(at).map_or(0, |node| (node.depth >> 1) as usize);
+            while above.len() > depth {
+                let done = above.pop().unwrap_or_default() as usize;
+                sizes[done] = (at - done) as u32;
+            }
+            above.push(at as u32);
+        }
+        sizes
     }
 }
 
+/// Returns the place of each span's parent.
+fn parents(spans: &[Span]) -> Vec<u32> {
+    let by_id = ById::new(spans);
+    spans.iter().map(|span| by_id.parent(spans, span).map_or(NONE, |parent| parent as u32)).collect()
+}
+
 /// Walks up from `index` to the circle that it is in or hangs on, and returns the member of it that started first.
-fn circle_above(index: usize, parent_of: impl Fn(usize) -> Option<usize>, visited_from: &mut [usize]) -> usize {
+fn circle_above(index: u32, parents: &[u32], visited_from: &mut [u32]) -> u32 {
     let mut at = index;
-    while visited_from[at] != index {
-        visited_from[at] = index;
-        match parent_of(at) {
-            Some(parent) => at = parent,
-            None => return at,
+    while visited_from[at as usize] != index {
+        visited_from[at as usize] = index;
+        match parents[at as usize] {
+            NONE => return at,
+            parent => at = parent,
         }
     }
     let mut earliest = at;
-    let mut next = parent_of(at);
-    while let Some(member) = next.filter(|member| *member != at) {
-        earliest = earliest.min(member);
-        next = parent_of(member);
+    let mut next = parents[at as usize];
+    while next != at && next != NONE {
+        earliest = earliest.min(next);
+        next = parents[next as usize];
     }
     earliest
 }

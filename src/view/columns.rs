@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use serde::Serialize;
 
-use crate::trace::{CriticalPath, Item, Kind, Span, Status, StretchKind, Trace, TraceId, Tree};
+use crate::trace::{CriticalPath, Item, Kind, Span, SpanId, Status, StretchKind, Trace, TraceId, Tree};
 
 /// Bits of [`Columns::flags`].
 mod flag {
@@ -35,7 +35,7 @@ pub(super) struct Columns {
     /// Different processes.
     processes: Vec<Process>,
     /// Ids of spans in hexadecimal.
-    span_id: Vec<String>,
+    span_id: Vec<SpanId>,
     /// Depth below a root; 0 for a root.
     depth: Vec<u32>,
     /// An index of `names`.
@@ -63,7 +63,7 @@ impl Columns {
         let tree = Tree::new(trace);
         let path = CriticalPath::new(trace, &tree);
         let start = trace.start_unix_nano();
-        let rows = tree.nodes.len();
+        let rows = tree.len();
         let mut columns = Columns {
             trace_id: trace.id,
             revision,
@@ -82,7 +82,7 @@ impl Columns {
             duplicates: trace.duplicates,
         };
         let (mut names, mut processes) = (HashMap::new(), HashMap::new());
-        for node in &tree.nodes {
+        for node in tree.nodes() {
             columns.depth.push(u32::try_from(node.depth).unwrap_or(u32::MAX));
             match node.item {
                 Item::Span(at) => {
@@ -93,7 +93,7 @@ impl Columns {
                 Item::Circle(at) => {
                     columns.push(&trace.spans[at], start, flag::MISSING, &mut names, &mut processes);
                 }
-                Item::Missing(span_id) => columns.push_missing(&span_id.to_string(), &mut names),
+                Item::Missing(span_id) => columns.push_missing(span_id, &mut names),
             }
         }
         let queued = path.stretches.iter().filter(|stretch| matches!(stretch.kind, StretchKind::Queued(_)));
@@ -109,8 +109,8 @@ impl Columns {
         names: &mut HashMap<&'a str, u32>,
         processes: &mut HashMap<(Option<u32>, String), u32>,
     ) {
-        self.span_id.push(span.span_id.to_string());
-        let name = number(names, &span.name, || self.names.push(span.name.clone()));
+        self.span_id.push(span.span_id);
+        let name = number(names, &span.name, || self.names.push(span.name.to_string()));
         self.name.push(name);
         let (pid, service) = span.pid_and_service();
         let all = &mut self.processes;
@@ -121,8 +121,8 @@ impl Columns {
         self.flags.push(flags);
     }
 
-    fn push_missing(&mut self, span_id: &str, names: &mut HashMap<&str, u32>) {
-        self.span_id.push(span_id.into());
+    fn push_missing(&mut self, span_id: SpanId, names: &mut HashMap<&str, u32>) {
+        self.span_id.push(span_id);
         self.name.push(number(names, "(missing)", || self.names.push("(missing)".into())));
         self.process.push(u32::MAX);
         self.start.push(0);

@@ -109,7 +109,7 @@ impl Links {
         links.truncate(LINKS);
         let mut traces: HashMap<TraceId, Option<Trace>> = HashMap::new();
         for link in links.iter_mut().filter(|link| link.other_name.is_none()) {
-            let name = |other: &Trace| other.span(link.other_span_id).map(|span| span.name.clone());
+            let name = |other: &Trace| other.span(link.other_span_id).map(|span| span.name.to_string());
             link.other_name = if link.other_trace_id == trace.id {
                 name(trace)
             } else if traces.len() < LINKED || traces.contains_key(&link.other_trace_id) {

@@ -343,7 +343,7 @@ fn traces(watched: &Watched, among: trace::Among, limit: usize) -> Result<Next, 
     let index = &watched.index;
     let mut running: HashMap<_, usize> = HashMap::new();
     for live in watched.index.open() {
-        *running.entry(live.span.trace_id).or_default() += 1;
+        *running.entry(live.span.trace_id()).or_default() += 1;
     }
     let row = |row: Row| {
         let running = running.get(&row.trace_id).copied().unwrap_or(0);
@@ -564,9 +564,9 @@ fn open(watched: &Watched) -> Open {
 
 fn open_span(live: &LiveSpan) -> OpenSpan {
     OpenSpan {
-        trace_id: live.span.trace_id.to_string(),
+        trace_id: live.span.trace_id().to_string(),
         span_id: live.span.span_id.to_string(),
-        name: live.span.name.clone(),
+        name: live.span.name.to_string(),
         age_ns: live.span.duration_ns(),
         task_id: live.task_id,
     }

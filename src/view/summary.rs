@@ -184,7 +184,7 @@ impl Track {
         let ids: HashSet<_> = spans.iter().map(|live| live.span.span_id).collect();
         let mut children: HashMap<_, Vec<&LiveSpan>> = HashMap::new();
         for live in spans {
-            let parent = live.span.parent_id.filter(|parent| ids.contains(parent) && *parent != live.span.span_id);
+            let parent = live.span.parent_id().filter(|parent| ids.contains(parent) && *parent != live.span.span_id);
             children.entry(parent).or_default().push(live);
         }
         for siblings in children.values_mut() {
@@ -198,9 +198,9 @@ impl Track {
                 return;
             }
             self.spans.push(Bar {
-                trace_id: live.span.trace_id.to_string(),
+                trace_id: live.span.trace_id().to_string(),
                 span_id: live.span.span_id.to_string(),
-                name: live.span.name.clone(),
+                name: live.span.name.to_string(),
                 age_ns: live.span.duration_ns(),
                 task_id: live.task_id,
                 depth,

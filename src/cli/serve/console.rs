@@ -28,7 +28,7 @@ impl Console {
     pub(super) fn show(&mut self) {
         // What cannot be read now may be read the next time.
         let Ok((mut spans, _)) = self.tail.read() else { return };
-        spans.sort_by_key(|span| span.end_unix_nano);
+        spans.sort_by_key(|span| span.end_unix_nano());
         let names = self.names.lock().unwrap_or_else(PoisonError::into_inner);
         for span in &spans {
             if let Some(prefix) = span.pid().and_then(|pid| names.get(&pid)) {
@@ -41,5 +41,5 @@ impl Console {
 fn line(span: &Span) -> String {
     let (name, took) = (report::name(&span.name), Elapsed::from_nanos(span.duration_ns()));
     let error = span.attribute("error.type").map(|error| format!(" error={}", report::name(&error.to_string())));
-    format!("span {name} {took}{} trace={}", error.unwrap_or_default(), span.trace_id)
+    format!("span {name} {took}{} trace={}", error.unwrap_or_default(), span.trace_id())
 }

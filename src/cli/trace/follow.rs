@@ -136,7 +136,7 @@ impl Output {
             Output::Lines { format, printed } => {
                 let is_new = |span: &&Span| !span.is_running() && printed.insert(span.span_id);
                 let mut new: Vec<&Span> = trace.spans.iter().filter(is_new).collect();
-                new.sort_by_key(|span| span.end_unix_nano);
+                new.sort_by_key(|span| span.end_unix_nano());
                 let colour = report::colours_on_stdout();
                 let line = |span: &&Span| match format {
                     Format::Text => render::ended(span, trace.start_unix_nano(), details, colour),

@@ -21,7 +21,7 @@ pub fn chrome(traces: &[&Trace], out: &mut dyn Write) -> io::Result<()> {
     let mut slices = Vec::new();
     for trace in traces {
         // Parents before children.
-        for node in &Tree::new(trace).nodes {
+        for node in Tree::new(trace).nodes() {
             if let Item::Span(index) | Item::Circle(index) = node.item
                 && !trace.spans[index].is_running()
             {
@@ -82,7 +82,7 @@ fn end(span: &Span) -> u64 {
 }
 
 fn is_parent(parent: &Span, child: &Span) -> bool {
-    parent.trace_id == child.trace_id && child.parent_id == Some(parent.span_id)
+    parent.trace_id() == child.trace_id() && child.parent_id() == Some(parent.span_id)
 }
 
 /// Writes the arrows, and returns how many could not be: one of their ends is no slice.
@@ -90,11 +90,12 @@ fn write_flows(slices: &[Slice<'_>], start: u64, events: &mut Events<'_>) -> io:
     let producers: HashMap<(TraceId, SpanId), &Slice<'_>> = slices
         .iter()
         .filter(|slice| slice.span.kind == Kind::Producer)
-        .map(|slice| ((slice.span.trace_id, slice.span.span_id), slice))
+        .map(|slice| ((slice.span.trace_id(), slice.span.span_id), slice))
         .collect();
     let mut left_out = 0;
     for consumer in slices.iter().filter(|slice| slice.span.kind == Kind::Consumer) {
-        let parent = consumer.span.parent_id.and_then(|parent_id| producers.get(&(consumer.span.trace_id, parent_id)));
+        let parent =
+            consumer.span.parent_id().and_then(|parent_id| producers.get(&(consumer.span.trace_id(), parent_id)));
         let Some(producer) = parent else { continue };
         if producer.is_async || consumer.is_async {
             left_out += 1;
@@ -122,9 +123,9 @@ impl Slice<'_> {
         let span = self.span;
         let details = span.details();
         let args = Args {
-            trace_id: span.trace_id,
+            trace_id: span.trace_id(),
             span_id: span.span_id,
-            parent_id: span.parent_id,
+            parent_id: span.parent_id(),
             kind: span.kind,
             status: span.status,
             status_description: details.status_description.as_deref(),
@@ -152,7 +153,7 @@ impl Slice<'_> {
 
 /// Mixes the trace into the id of an event, which is one among all traces.
 fn id(span: &Span) -> String {
-    format!("0x{:016x}", span.trace_id.0 as u64 ^ (span.trace_id.0 >> 64) as u64 ^ span.span_id.0)
+    format!("0x{:016x}", span.trace_id().0 as u64 ^ (span.trace_id().0 >> 64) as u64 ^ span.span_id.0)
 }
 
 fn micros(nanos: u64) -> f64 {

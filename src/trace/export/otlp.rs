@@ -192,11 +192,11 @@ fn key_values(attributes: Attributes) -> Vec<KeyValue> {
 impl SpanJson {
     fn new(span: &Span, details: Details) -> SpanJson {
         SpanJson {
-            trace_id: span.trace_id,
+            trace_id: span.trace_id(),
             span_id: span.span_id,
             trace_state: details.trace_state,
-            parent_span_id: span.parent_id,
-            name: span.name.clone(),
+            parent_span_id: span.parent_id(),
+            name: span.name.to_string(),
             kind: match span.kind {
                 Kind::Internal => 1,
                 Kind::Server => 2,
@@ -205,7 +205,7 @@ impl SpanJson {
                 Kind::Consumer => 5,
             },
             start_time_unix_nano: Long(span.start_unix_nano),
-            end_time_unix_nano: Long(span.end_unix_nano.unwrap_or(0)),
+            end_time_unix_nano: Long(span.end_unix_nano().unwrap_or(0)),
             attributes: key_values(details.attributes),
             events: details
                 .events

@@ -79,8 +79,10 @@ impl Older {
 
     /// Returns whether a span is of a trace that is looked for in this pass; parts of a trace are with it.
     fn is_in(&self, pass: u64, span: &Span) -> bool {
-        let trunk = span.stem().map_or(span.trace_id, |(trunk, _)| trunk);
-        !self.answered.contains(&span.trace_id) && !self.answered.contains(&trunk) && mixed(trunk) % self.passes == pass
+        let trunk = span.stem().map_or(span.trace_id(), |(trunk, _)| trunk);
+        !self.answered.contains(&span.trace_id())
+            && !self.answered.contains(&trunk)
+            && mixed(trunk) % self.passes == pass
     }
 }
 

@@ -19,7 +19,7 @@ fn micros(unix_nano: u64) -> u64 {
 fn outline(spans: &[SpanText]) -> Vec<String> {
     let (trace, path, _) = path_of(spans);
     let kind = |kind| match kind {
-        StretchKind::Span(index) => trace.spans[index].name.clone(),
+        StretchKind::Span(index) => trace.spans[index].name.to_string(),
         StretchKind::Queued(index) => format!("queued {}", trace.spans[index].name),
         StretchKind::Between => "between".into(),
     };
@@ -31,7 +31,7 @@ fn outline(spans: &[SpanText]) -> Vec<String> {
 
 fn idle_of(spans: &[SpanText]) -> Vec<(u64, u64, String, bool)> {
     let (trace, _, idle) = path_of(spans);
-    let name = |index: usize| trace.spans[index].name.clone();
+    let name = |index: usize| trace.spans[index].name.to_string();
     idle.iter()
         .map(|idle| (micros(idle.start_unix_nano), micros(idle.end_unix_nano), name(idle.before), idle.is_queued))
         .collect()
@@ -151,16 +151,16 @@ proptest! {
                 let span = &trace.spans[index];
                 prop_assert!(path.contains(index));
                 prop_assert!(span.start_unix_nano <= stretch.start_unix_nano);
-                prop_assert!(Some(stretch.end_unix_nano) <= span.end_unix_nano);
+                prop_assert!(Some(stretch.end_unix_nano) <= span.end_unix_nano());
             }
         }
         prop_assert_eq!(at, trace.end_unix_nano());
         prop_assert_eq!(path.in_spans_ns() + path.queued_ns() + path.between_ns(), trace.duration_ns());
-        let is_last = |index: &usize| trace.spans[*index].end_unix_nano == Some(trace.end_unix_nano());
+        let is_last = |index: &usize| trace.spans[*index].end_unix_nano() == Some(trace.end_unix_nano());
         prop_assert!((0..trace.spans.len()).filter(is_last).any(|index| path.contains(index)));
         // Whatever is on the path has its parent on it.
         let mut above: Vec<bool> = Vec::new();
-        for node in &tree.nodes {
+        for node in tree.nodes() {
             above.truncate(node.depth);
             let is_on = match node.item {
                 Item::Missing(_) => true,

@@ -171,7 +171,7 @@ impl Test {
             Test::Error | Test::State(State::Failed) => span.status == Status::Error,
             Test::Running | Test::State(State::Running) => span.is_running(),
             Test::State(State::Ended) => !span.is_running(),
-            Test::Root => span.parent_id.is_none(),
+            Test::Root => span.parent_id().is_none(),
             Test::Name(comparison, name) => comparison.of_texts(&span.name, name),
             Test::Duration(comparison, nanos) => comparison.orders(span.duration_ns() as f64, *nanos as f64),
             Test::Since(time) => span.start_unix_nano >= *time,

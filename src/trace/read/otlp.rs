@@ -5,16 +5,15 @@
 //! other span files has no place for them.
 
 use std::borrow::Cow;
-use std::ops::Range;
 use std::sync::Arc;
 
 use serde::Deserialize;
 use serde_json::value::RawValue;
 use serde_json::{Map, Value, json};
 
-use super::super::span::{Attributes, Kind, Span, SpanFile, SpanId, SpanLocation, Status, TraceId};
+use super::super::span::{Attributes, Found, HAS_LOCAL_PARENT, Kind, Name, Origin, Span, SpanId, Status, TraceId};
 use super::super::time;
-use super::Text;
+use super::{Piece, Scanner, Text};
 use crate::names;
 use crate::propagation::TraceParent;
 
@@ -124,21 +123,6 @@ const KINDS: [&str; 6] = [
 ];
 const STATUS_CODES: [&str; 3] = ["STATUS_CODE_UNSET", "STATUS_CODE_OK", "STATUS_CODE_ERROR"];
 
-/// Ranges of the parts of a span in a file's bytes.
-#[derive(Clone, Debug)]
-pub(in super::super) struct OtlpPlace {
-    /// The object of the span.
-    pub(in super::super) span: Range<usize>,
-    /// The object `resource`; empty for none.
-    resource: Range<usize>,
-    /// The text `schemaUrl` of the resource, with its quotes; empty for none.
-    schema_url: Range<usize>,
-    /// Context of the attempt of a command, if the resource names it.
-    pub(in super::super) stem: Option<(TraceId, SpanId)>,
-    /// True if the span says that its parent is of its own process.
-    pub(in super::super) has_local_parent: bool,
-}
-
 /// The flags that say whether a parent is known to be remote or not, and whether it is: `SPAN_FLAGS_CONTEXT_HAS_IS_REMOTE_MASK` and
 /// `SPAN_FLAGS_CONTEXT_IS_REMOTE_MASK`.
 const REMOTE_FLAGS: u32 = 0x300;
@@ -158,19 +142,28 @@ fn stem_in(resource: Option<&RawValue>) -> Option<(TraceId, SpanId)> {
 
 impl Traces<'_> {
     /// Appends the spans, and returns how many of those that are there are none.
-    pub(super) fn add_spans(self, file: &Arc<SpanFile>, spans: &mut Vec<Span>) -> usize {
+    pub(super) fn add_spans(self, piece: &Piece<'_>, scanner: &mut Scanner, spans: &mut Vec<Span>) -> usize {
         let mut not_spans = 0;
         for group in self.resource_spans {
-            let stem = stem_in(group.resource);
-            let resource = place(file, group.resource);
-            let schema_url = place(file, group.schema_url);
+            let texts = [group.resource, group.schema_url].map(|part| part.map(|part| part.get().as_bytes()));
+            let group_id = scanner.number_of(texts);
+            let origin = |file, trace_id| Origin {
+                is_otlp: true,
+                resource: piece.part(texts[0]),
+                schema_url: piece.part(texts[1]),
+                stem: stem_in(group.resource),
+                ..Origin::new(file, trace_id)
+            };
             let scopes = if group.scope_spans.is_empty() { group.library_spans } else { group.scope_spans };
             for raw in scopes.into_iter().flat_map(|scope| scope.spans) {
-                let span = place(file, Some(raw));
-                let (resource, schema_url) = (resource.clone(), schema_url.clone());
-                let place = OtlpPlace { span, resource, schema_url, stem, has_local_parent: false };
                 let header: Option<Header<'_>> = serde_json::from_str(raw.get()).ok();
-                match header.and_then(|header| header.into_span(file, place)) {
+                let span = header.and_then(|header| {
+                    let trace_id = id(&header.trace_id.0)?.parse().ok()?;
+                    let origin = scanner.origin(trace_id, group_id, &origin);
+                    let name = scanner.name(header.name.as_ref().map_or("", |name| &name.0));
+                    header.into_span(origin, name, piece, raw.get().as_bytes())
+                });
+                match span {
                     Some(span) => spans.push(span),
                     None => not_spans += 1,
                 }
@@ -180,17 +173,9 @@ impl Traces<'_> {
     }
 }
 
-/// Returns where a part is that was borrowed from the file's bytes.
-fn place(file: &SpanFile, part: Option<&RawValue>) -> Range<usize> {
-    let Some(part) = part else { return 0..0 };
-    let start = part.get().as_ptr() as usize - file.bytes.as_ptr() as usize;
-    start..start + part.get().len()
-}
-
 impl Header<'_> {
     /// Returns the span, or `None` when an id or a time is not one.
-    fn into_span(self, file: &Arc<SpanFile>, mut place: OtlpPlace) -> Option<Span> {
-        place.has_local_parent = self.flags & REMOTE_FLAGS == IS_LOCAL;
+    fn into_span(self, origin: Arc<Origin>, name: Name, piece: &Piece<'_>, text: &[u8]) -> Option<Span> {
         let parent_id = match &self.parent_span_id {
             Some(text) if !text.0.is_empty() => Some(id(&text.0)?.parse().ok()?),
             _ => None,
@@ -207,26 +192,25 @@ impl Header<'_> {
             _ => Kind::Internal,
         };
         let status = self.status.and_then(|status| status.code?.number(&STATUS_CODES));
-        Some(Span {
-            trace_id: id(&self.trace_id.0)?.parse().ok()?,
+        let found = Found {
+            name,
             span_id: id(&self.span_id.0)?.parse().ok()?,
             parent_id,
             kind,
             start_unix_nano: self.start_time.number(&[])?,
             // The default of protobuf is that it is not known.
             end_unix_nano: (end > 0).then_some(end),
-            running_unix_nano: None,
-            clock_shift_ns: 0,
-            written: None,
             status: match status {
                 Some(1) => Status::Ok,
                 Some(2) => Status::Error,
                 _ => Status::Unset,
             },
-            name: self.name.map(|name| name.0.into_owned()).unwrap_or_default(),
-            file: file.clone(),
-            place: SpanLocation::Otlp(place),
-        })
+            marks: if self.flags & REMOTE_FLAGS == IS_LOCAL { HAS_LOCAL_PARENT } else { 0 },
+            origin,
+            offset: piece.part(Some(text)).offset,
+            text,
+        };
+        Some(found.into())
     }
 }
 
@@ -307,69 +291,65 @@ struct ResourcePart {
     attributes: Vec<KeyValue>,
 }
 
-impl OtlpPlace {
-    /// Returns the attributes of the resource.
-    pub(in super::super) fn resource(&self, bytes: &[u8]) -> Attributes {
-        let resource: ResourcePart = serde_json::from_slice(&bytes[self.resource.clone()]).unwrap_or_default();
-        Attributes(resource.attributes.into_iter().map(|pair| (pair.key, plain(pair.value))).collect())
-    }
+/// Returns the attributes of a resource.
+pub(in super::super) fn resource(text: &[u8]) -> Attributes {
+    let resource: ResourcePart = serde_json::from_slice(text).unwrap_or_default();
+    Attributes(resource.attributes.into_iter().map(|pair| (pair.key, plain(pair.value))).collect())
+}
 
-    /// Returns the span as an object in the format of the Python console exporter.
-    pub(in super::super) fn text(&self, span: &Span) -> String {
-        let bytes = &span.file.bytes;
-        let parts: Parts = serde_json::from_slice(&bytes[self.span.clone()]).unwrap_or_default();
-        let context = |trace_id: TraceId, span_id: SpanId, trace_state: &str| {
-            let trace_state = tracer_span_file::python_trace_state(trace_state);
-            json!({"trace_id": format!("0x{trace_id}"), "span_id": format!("0x{span_id}"), "trace_state": trace_state})
-        };
-        let mut status = Map::new();
-        let code = match span.status {
-            Status::Unset => "UNSET",
-            Status::Ok => "OK",
-            Status::Error => "ERROR",
-        };
-        status.insert("status_code".into(), code.into());
-        if !parts.status.message.is_empty() {
-            status.insert("description".into(), parts.status.message.into());
-        }
-        let kind = match span.kind {
-            Kind::Internal => "SpanKind.INTERNAL",
-            Kind::Server => "SpanKind.SERVER",
-            Kind::Client => "SpanKind.CLIENT",
-            Kind::Producer => "SpanKind.PRODUCER",
-            Kind::Consumer => "SpanKind.CONSUMER",
-        };
-        let events = parts.events.into_iter().map(|event| {
-            let time = match &event.time_unix_nano {
-                Value::String(text) => text.parse().ok(),
-                number => number.as_u64(),
-            };
-            json!({"name": event.name, "timestamp": time.map(time::format), "attributes": object(event.attributes)})
-        });
-        let links = parts.links.into_iter().filter_map(|link| {
-            let (trace_id, span_id) = (id(&link.trace_id)?.parse().ok()?, id(&link.span_id)?.parse().ok()?);
-            let context = context(trace_id, span_id, &link.trace_state);
-            Some(json!({"context": context, "attributes": object(link.attributes)}))
-        });
-        let stored =
-            |unix_nano: u64| time::format(unix_nano.saturating_add_signed(span.clock_shift_ns.saturating_neg()));
-        let resource: ResourcePart = serde_json::from_slice(&bytes[self.resource.clone()]).unwrap_or_default();
-        let schema_url: String = serde_json::from_slice(&bytes[self.schema_url.clone()]).unwrap_or_default();
-        json!({
-            "name": span.name,
-            "context": context(span.trace_id, span.span_id, &parts.trace_state),
-            "kind": kind,
-            "parent_id": span.parent_id.map(|id| format!("0x{id}")),
-            "start_time": stored(span.start_unix_nano),
-            "end_time": span.end_unix_nano.map(stored),
-            "status": status,
-            "attributes": object(parts.attributes),
-            "events": events.collect::<Vec<_>>(),
-            "links": links.collect::<Vec<_>>(),
-            "resource": {"attributes": object(resource.attributes), "schema_url": schema_url},
-        })
-        .to_string()
+/// Returns the span as an object in the format of the Python console exporter.
+pub(in super::super) fn text(span: &Span, object_text: &[u8], resource: &[u8], schema_url: &[u8]) -> String {
+    let parts: Parts = serde_json::from_slice(object_text).unwrap_or_default();
+    let context = |trace_id: TraceId, span_id: SpanId, trace_state: &str| {
+        let trace_state = tracer_span_file::python_trace_state(trace_state);
+        json!({"trace_id": format!("0x{trace_id}"), "span_id": format!("0x{span_id}"), "trace_state": trace_state})
+    };
+    let mut status = Map::new();
+    let code = match span.status {
+        Status::Unset => "UNSET",
+        Status::Ok => "OK",
+        Status::Error => "ERROR",
+    };
+    status.insert("status_code".into(), code.into());
+    if !parts.status.message.is_empty() {
+        status.insert("description".into(), parts.status.message.into());
     }
+    let kind = match span.kind {
+        Kind::Internal => "SpanKind.INTERNAL",
+        Kind::Server => "SpanKind.SERVER",
+        Kind::Client => "SpanKind.CLIENT",
+        Kind::Producer => "SpanKind.PRODUCER",
+        Kind::Consumer => "SpanKind.CONSUMER",
+    };
+    let events = parts.events.into_iter().map(|event| {
+        let time = match &event.time_unix_nano {
+            Value::String(text) => text.parse().ok(),
+            number => number.as_u64(),
+        };
+        json!({"name": event.name, "timestamp": time.map(time::format), "attributes": object(event.attributes)})
+    });
+    let links = parts.links.into_iter().filter_map(|link| {
+        let (trace_id, span_id) = (id(&link.trace_id)?.parse().ok()?, id(&link.span_id)?.parse().ok()?);
+        let context = context(trace_id, span_id, &link.trace_state);
+        Some(json!({"context": context, "attributes": object(link.attributes)}))
+    });
+    let stored = |unix_nano: u64| time::format(unix_nano.saturating_add_signed(span.clock_shift_ns().saturating_neg()));
+    let resource: ResourcePart = serde_json::from_slice(resource).unwrap_or_default();
+    let schema_url: String = serde_json::from_slice(schema_url).unwrap_or_default();
+    json!({
+        "name": span.name,
+        "context": context(span.trace_id(), span.span_id, &parts.trace_state),
+        "kind": kind,
+        "parent_id": span.parent_id().map(|id| format!("0x{id}")),
+        "start_time": stored(span.start_unix_nano),
+        "end_time": span.end_unix_nano().map(stored),
+        "status": status,
+        "attributes": object(parts.attributes),
+        "events": events.collect::<Vec<_>>(),
+        "links": links.collect::<Vec<_>>(),
+        "resource": {"attributes": object(resource.attributes), "schema_url": schema_url},
+    })
+    .to_string()
 }
 
 /// Converts pairs to an object. Of several values with one key, the last holds.
@@ -458,8 +438,8 @@ mod tests {
         let loaded = loaded([("1.json", text.into())]);
         assert_eq!(loaded.notices, []);
         let span = &loaded.traces[0].spans[0];
-        assert_eq!((span.kind, span.status, span.parent_id), (Kind::Client, Status::Error, None));
-        assert_eq!((span.start_unix_nano, span.end_unix_nano), (1793880000000000001, None));
+        assert_eq!((span.kind, span.status, span.parent_id()), (Kind::Client, Status::Error, None));
+        assert_eq!((span.start_unix_nano, span.end_unix_nano()), (1793880000000000001, None));
         assert_eq!((span.pid(), span.attributes()), (Some(1), Attributes::default()));
     }
 }

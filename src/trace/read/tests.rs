@@ -42,9 +42,9 @@ fn every_layout_is_read() {
         assert_eq!(trace.id, trace_id, "{layout}");
         assert_eq!(submit.name, "my_module.my_function ray.remote", "{layout}");
         assert_eq!((submit.kind, run.kind), (Kind::Producer, Kind::Consumer), "{layout}");
-        assert_eq!((submit.parent_id, run.parent_id), (None, Some(SpanId(0x1111111111111111))), "{layout}");
+        assert_eq!((submit.parent_id(), run.parent_id()), (None, Some(SpanId(0x1111111111111111))), "{layout}");
         assert_eq!(submit.start_unix_nano, day + 100_000, "{layout}");
-        assert_eq!(run.end_unix_nano, Some(day + 12_500_000), "{layout}");
+        assert_eq!(run.end_unix_nano(), Some(day + 12_500_000), "{layout}");
         assert_eq!(run.duration_ns(), 10_500_000, "{layout}");
         assert_eq!(run.attribute("ray.remote"), Some("function".into()), "{layout}");
         assert_eq!(run.resource().text("telemetry.sdk.language"), Some("python"), "{layout}");
@@ -64,7 +64,7 @@ fn the_parts_of_a_span_are_parsed_on_demand() {
     assert_eq!((event.name.as_str(), event.time_unix_nano), ("exception", Some(EPOCH + 12_400_000)));
     assert_eq!(event.attributes.text("exception.message"), Some("boom"));
     let [link] = run.links().try_into().expect("there is one link");
-    assert_eq!((link.trace_id, link.span_id), (run.trace_id, SpanId(0x1111111111111111)));
+    assert_eq!((link.trace_id, link.span_id), (run.trace_id(), SpanId(0x1111111111111111)));
     assert_eq!(link.attributes, Attributes(vec![("reason".into(), "retry".into())]));
     assert!(run.text().starts_with("{\n    \"name\": \"my_module.my_function ray.remote_worker\""));
     assert!(run.text().ends_with("\n}"));
@@ -204,7 +204,7 @@ fn what_may_be_missing_may_be_missing() {
     let loaded = loaded([("1.json", text.into())]);
     let span = &loaded.traces[0].spans[0];
     assert_eq!(
-        (span.end_unix_nano, span.duration_ns(), span.status, span.kind),
+        (span.end_unix_nano(), span.duration_ns(), span.status, span.kind),
         (None, 0, Status::Unset, Kind::Internal)
     );
 }
@@ -364,7 +364,7 @@ fn otlp_lines_are_read_beside_the_others() {
         let loaded = loaded([(file, text.clone().into())]);
         assert_eq!((names(&loaded), problems(&loaded)), (vec!["a", "b", "span 0"], vec![Problem::NotSpans(2)]));
         let a = &loaded.traces[0].spans[0];
-        assert_eq!((a.kind, a.start_unix_nano, a.end_unix_nano), (Kind::Consumer, EPOCH, Some(EPOCH + 7)));
+        assert_eq!((a.kind, a.start_unix_nano, a.end_unix_nano()), (Kind::Consumer, EPOCH, Some(EPOCH + 7)));
         assert_eq!((a.pid(), loaded.traces[0].duplicates), (Some(12), 2), "{file}");
         assert_eq!(a.events().len(), 1);
     }
@@ -544,7 +544,7 @@ fn floats_and_times_that_python_writes_and_json_does_not_know_are_read() {
             assert_eq!(problems(&found), [], "{text}");
             assert_eq!(names(&found).len(), 2, "{text}");
             let odd = found.traces.iter().flat_map(|trace| &trace.spans).find(|span| span.name == "odd").unwrap();
-            assert_eq!((odd.start_unix_nano, odd.end_unix_nano), expected);
+            assert_eq!((odd.start_unix_nano, odd.end_unix_nano()), expected);
             let value = |key| odd.attribute(key).unwrap();
             assert_eq!(value("none"), "NaN");
             assert_eq!(value("list"), serde_json::json!(["Infinity", "-Infinity", 1.5]));

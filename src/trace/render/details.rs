@@ -38,7 +38,7 @@ pub(super) fn below(
     colour: bool,
 ) -> String {
     // Events and records have the times of the span's own clock.
-    let trace_start_unix_nano = trace_start_unix_nano.saturating_add_signed(span.clock_shift_ns.saturating_neg());
+    let trace_start_unix_nano = trace_start_unix_nano.saturating_add_signed(span.clock_shift_ns().saturating_neg());
     let mut lines: Vec<(usize, String)> = Vec::new();
     if details.attributes {
         push_attributes(&span.attributes(), 0, &mut lines);

@@ -29,7 +29,7 @@ fn one(open: &OpenTrace, width: usize, colour: bool) -> String {
     let mut text = format!("trace {}  {} open\n", BOLD.paint(&id, colour), open.spans.len());
     let mut above: Vec<(bool, Option<u32>)> = Vec::new();
     let mut lines = Vec::new();
-    for node in &Tree::new(&open.trace).nodes {
+    for node in Tree::new(&open.trace).nodes() {
         above.truncate(node.depth);
         let gutter = gutter(&above, node.depth, node.is_last);
         above.push((node.is_last, None));

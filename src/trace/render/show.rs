@@ -59,17 +59,14 @@ pub fn show(trace: &Trace, details: &Details<'_>, width: usize, colour: bool) ->
     // Of one span there is nothing to choose.
     let path = (trace.spans.len() > 1).then(|| CriticalPath::new(trace, &tree));
     let folds = folds(trace, idle(trace, &tree));
-    // Read from each span's resource, which is the dearest thing here.
-    let processes: Vec<_> = trace.spans.iter().map(Span::process).collect();
     let rows = match details.folds {
         true => siblings::folded(trace, &tree, path.as_ref()),
         false => siblings::unfolded(&tree),
     };
-    let lines = lines(trace, &rows, &processes, path.as_ref(), &folds);
+    let lines = lines(trace, &rows, path.as_ref(), &folds);
     let columns = Columns::new(&lines, width);
     let axis = Axis::new(trace, &folds, columns.bar);
-    let process_count = processes.iter().collect::<HashSet<_>>().len();
-    let mut text = header(trace, process_count, width, colour);
+    let mut text = header(trace, width, colour);
     for line in &lines {
         text += columns.render(line, &axis, colour).trim_end();
         text.push('\n');
@@ -120,7 +117,7 @@ fn loose_records(
 /// Renders a span that has ended as a line of its own: when it ended after the start of its trace, how long it took, its name, and the rest.
 /// Lines for its attributes and events follow, if they are asked for.
 pub fn ended(span: &Span, trace_start_unix_nano: u64, details: &Details<'_>, colour: bool) -> String {
-    let end = span.end_unix_nano.unwrap_or(span.start_unix_nano);
+    let end = span.end_unix_nano().unwrap_or(span.start_unix_nano);
     let after = format!("+{}", Elapsed::from_nanos(end.saturating_sub(trace_start_unix_nano)));
     let duration = Elapsed::from_nanos(span.duration_ns()).to_string();
     let mark = if has_failed(span) { "✗ " } else { "" };
@@ -142,9 +139,9 @@ fn has_failed(span: &Span) -> bool {
     span.status == Status::Error
 }
 
-fn header(trace: &Trace, process_count: usize, width: usize, colour: bool) -> String {
+fn header(trace: &Trace, width: usize, colour: bool) -> String {
     let (id, spans) = (trace.id.to_string(), Count(trace.spans.len(), "span").to_string());
-    let processes = Count(process_count, "process").to_string();
+    let processes = Count(trace.process_count(), "process").to_string();
     let duration = Elapsed::from_nanos(trace.duration_ns()).to_string();
     let (outcome, style) = match (trace.error_count(), trace.running_count()) {
         (0, 0) => ("ok".to_string(), GREEN),
@@ -189,17 +186,17 @@ fn fold_line(fold: &Idle, gutter: &str) -> Line<'static> {
 }
 
 /// Returns a line for spans of one name, with the median and the longest of their durations.
-fn group_line<'a>(trace: &Trace, row: &Row, spans: &[usize], gutter: String, path: Option<&CriticalPath>) -> Line<'a> {
+fn group_line<'a>(trace: &Trace, row: &Row, spans: &[u32], gutter: String, path: Option<&CriticalPath>) -> Line<'a> {
     let (p50, max) = siblings::p50_and_max(trace, spans);
     let (p50, max) = (Elapsed::from_nanos(p50), Elapsed::from_nanos(max));
     // There are two at least.
-    let first = &trace.spans[spans[0]];
+    let first = &trace.spans[spans[0] as usize];
     Line {
         gutter,
         span: None,
         figures: Some(format!("p50 {p50}, max {max}")),
         has_children: row.has_children,
-        is_on_path: path.is_some_and(|path| spans.iter().any(|index| path.contains(*index))),
+        is_on_path: path.is_some_and(|path| spans.iter().any(|index| path.contains(*index as usize))),
         name: format!("{} × {}", spans.len(), clean(&first.name)),
         offset: offset_text(first, trace),
         duration: String::new(),
@@ -217,13 +214,7 @@ fn gutter_below(line: &Line<'_>) -> String {
     end + if line.has_children { "│  " } else { "   " }
 }
 
-fn lines<'a>(
-    trace: &'a Trace,
-    rows: &[Row],
-    processes: &[(Option<u32>, Option<String>)],
-    path: Option<&CriticalPath>,
-    folds: &[Idle],
-) -> Vec<Line<'a>> {
+fn lines<'a>(trace: &'a Trace, rows: &[Row], path: Option<&CriticalPath>, folds: &[Idle]) -> Vec<Line<'a>> {
     let mut lines = Vec::with_capacity(rows.len());
     // For each depth on the way to the current node: whether that ancestor was the last of its siblings, and its process.
     let mut above: Vec<(bool, Option<u32>)> = Vec::new();
@@ -254,7 +245,10 @@ fn lines<'a>(
             Content::Many(spans) => {
                 above.push((row.is_last, None));
                 lines.extend(
-                    folds.iter().filter(|fold| spans.contains(&fold.before)).map(|fold| fold_line(fold, &gutter)),
+                    folds
+                        .iter()
+                        .filter(|fold| spans.contains(&(fold.before as u32)))
+                        .map(|fold| fold_line(fold, &gutter)),
                 );
                 lines.push(group_line(trace, row, spans, gutter, path));
                 continue;
@@ -262,7 +256,7 @@ fn lines<'a>(
         };
         lines.extend(folds.iter().find(|fold| fold.before == index).map(|fold| fold_line(fold, &gutter)));
         let span = &trace.spans[index];
-        let process = &processes[index];
+        let process = span.process();
         let pid = process.0;
         above.push((row.is_last, pid));
         let mut notes = Vec::new();
@@ -278,7 +272,7 @@ fn lines<'a>(
         }
         let next_style = PROCESS_STYLES[styles.len() % PROCESS_STYLES.len()];
         let style = *styles.entry(process).or_insert(next_style);
-        let duration = match span.end_unix_nano {
+        let duration = match span.end_unix_nano() {
             Some(_) => Elapsed::from_nanos(span.duration_ns()).to_string(),
             None if span.is_running() => Elapsed::from_nanos(span.duration_ns()).to_string(),
             None => "no end".into(),
@@ -509,7 +503,7 @@ impl Axis {
     fn bar(&self, span: &Span) -> Vec<char> {
         const FROM_THE_LEFT: [char; 9] = [' ', '▏', '▎', '▍', '▌', '▋', '▊', '▉', '█'];
         let offset = span.start_unix_nano - self.start_unix_nano;
-        let end = span.end_unix_nano.map_or(self.duration_ns, |_| offset + span.duration_ns());
+        let end = span.end_unix_nano().map_or(self.duration_ns, |_| offset + span.duration_ns());
         let eighths = self.width * 8;
         let start = self.position(offset).min(eighths - 1);
         let end = if self.duration_ns == 0 { eighths } else { self.position(end).clamp(start + 1, eighths) };

@@ -24,47 +24,55 @@ pub(super) struct Row {
 pub(super) enum Content {
     One(Item),
     /// Indexes of spans with the same name, by start time.
-    Many(Vec<usize>),
+    Many(Vec<u32>),
 }
 
 /// Returns a line for each node of the tree.
 pub(super) fn unfolded(tree: &Tree) -> Vec<Row> {
-    let row = |node: &super::super::Node| Row {
+    let row = |node: super::super::Node| Row {
         depth: node.depth,
         is_last: node.is_last,
         has_children: false,
         content: Content::One(node.item),
     };
-    with_children(tree.nodes.iter().map(row).collect())
+    with_children(tree.nodes().map(row).collect())
 }
 
 /// Returns the lines of the tree in which siblings of the same name are folded into one line, with what is below them.
 ///
 /// A sibling keeps its line if a span in its subtree failed, runs or has no end, or if a considerable part of the critical path is there.
 pub(super) fn folded(trace: &Trace, tree: &Tree, path: Option<&CriticalPath>) -> Vec<Row> {
-    let nodes = &tree.nodes;
-    let (children, keeps_line) = (children(tree), keepers(trace, tree, path));
-    let span_of = |node: usize| match nodes[node].item {
+    let (sizes, keeps_line) = (tree.sizes(), keepers(trace, tree, path));
+    let after = |node: u32| node + sizes[node as usize];
+    let children = |node: u32| {
+        let is_one = move |child: &u32| *child < after(node);
+        std::iter::successors(Some(node + 1).filter(is_one), move |child| Some(after(*child)).filter(is_one))
+    };
+    let span_of = |node: u32| match tree.node(node as usize).item {
         Item::Span(index) | Item::Circle(index) => Some(index),
         Item::Missing(_) => None,
     };
     let mut rows = Vec::new();
     let mut stack: Vec<(usize, bool, Work)> = Vec::new();
-    let roots: Vec<usize> = (0..nodes.len()).filter(|node| nodes[*node].depth == 0).collect();
-    stack.extend(roots.into_iter().rev().map(|node| (0, true, Work::One(node))));
+    let is_root = |root: &u32| (*root as usize) < tree.len();
+    let roots = std::iter::successors(Some(0).filter(is_root), |root| Some(after(*root)).filter(is_root));
+    stack.extend(roots.map(|node| (0, true, Work::One(node))));
+    stack.reverse();
     while let Some((depth, is_last, work)) = stack.pop() {
         let (content, below, fold_from) = match work {
-            Work::One(node) => (Content::One(nodes[node].item), children[node].clone(), FOLD_FROM),
+            Work::One(node) => {
+                (Content::One(tree.node(node as usize).item), children(node).collect::<Vec<u32>>(), FOLD_FROM)
+            }
             Work::Many(members) => {
-                let below = members.iter().flat_map(|node| children[*node].iter().copied()).collect();
-                (Content::Many(members.into_iter().filter_map(span_of).collect()), below, 2)
+                let below = members.iter().flat_map(|node| children(*node)).collect();
+                (Content::Many(members.into_iter().filter_map(span_of).map(|span| span as u32).collect()), below, 2)
             }
         };
         rows.push(Row { depth, is_last, has_children: false, content });
-        let mut foldable: HashMap<(&str, Kind), Vec<usize>> = HashMap::new();
-        let key = |node: usize| {
+        let mut foldable: HashMap<(&str, Kind), Vec<u32>> = HashMap::new();
+        let key = |node: u32| {
             let span = &trace.spans[span_of(node)?];
-            (!keeps_line[node]).then_some((span.name.as_str(), span.kind))
+            (!keeps_line[node as usize]).then_some((span.name.as_str(), span.kind))
         };
         for &node in &below {
             if let Some(key) = key(node) {
@@ -92,8 +100,8 @@ pub(super) fn folded(trace: &Trace, tree: &Tree, path: Option<&CriticalPath>) ->
 
 /// Work that is left: nodes of the tree to be shown.
 enum Work {
-    One(usize),
-    Many(Vec<usize>),
+    One(u32),
+    Many(Vec<u32>),
 }
 
 fn with_children(mut rows: Vec<Row>) -> Vec<Row> {
@@ -103,57 +111,43 @@ fn with_children(mut rows: Vec<Row>) -> Vec<Row> {
     rows
 }
 
-/// Returns the children of each node.
-fn children(tree: &Tree) -> Vec<Vec<usize>> {
-    let mut children = vec![Vec::new(); tree.nodes.len()];
-    let mut above: Vec<usize> = Vec::new();
-    for (at, node) in tree.nodes.iter().enumerate() {
-        above.truncate(node.depth);
-        if let Some(&parent) = above.last() {
-            children[parent].push(at);
-        }
-        above.push(at);
-    }
-    children
-}
-
 /// Says for each node whether it has to keep its own line.
 fn keepers(trace: &Trace, tree: &Tree, path: Option<&CriticalPath>) -> Vec<bool> {
-    let mut on_path_ns = vec![0; trace.spans.len()];
+    let mut on_path_ns: HashMap<usize, u64> = HashMap::new();
     for stretch in path.iter().flat_map(|path| &path.stretches) {
         if let StretchKind::Span(index) | StretchKind::Queued(index) = stretch.kind {
-            on_path_ns[index] += stretch.duration_ns();
+            *on_path_ns.entry(index).or_default() += stretch.duration_ns();
         }
     }
     let considerable_ns = (trace.duration_ns() / PATH_PART).max(1);
-    let is_special = |span: &Span| span.status == Status::Error || span.end_unix_nano.is_none();
-    let own = |item: &Item| match item {
-        Item::Span(index) => (is_special(&trace.spans[*index]), on_path_ns[*index]),
-        Item::Circle(index) => (true, on_path_ns[*index]),
-        Item::Missing(_) => (true, 0_u64),
+    let is_special = |span: &Span| span.status == Status::Error || span.end_unix_nano().is_none();
+    let own = |item: Item| match item {
+        Item::Span(index) => (is_special(&trace.spans[index]), on_path_ns.get(&index).copied().unwrap_or(0)),
+        Item::Circle(_) | Item::Missing(_) => (true, 0),
     };
-    let mut figures: Vec<(bool, u64)> = tree.nodes.iter().map(|node| own(&node.item)).collect();
-    let mut parents: Vec<Option<usize>> = Vec::with_capacity(tree.nodes.len());
-    let mut above: Vec<usize> = Vec::new();
-    for (at, node) in tree.nodes.iter().enumerate() {
-        above.truncate(node.depth);
-        parents.push(above.last().copied());
-        above.push(at);
-    }
-    // A child comes after its parent.
-    for at in (0..figures.len()).rev() {
-        let (is_kept, path_ns) = figures[at];
-        if let Some(parent) = parents[at] {
-            figures[parent].0 |= is_kept;
-            figures[parent].1 += path_ns;
+    let mut is_kept = vec![false; tree.len()];
+    let mut above: Vec<(usize, bool, u64)> = Vec::new();
+    for at in 0..=tree.len() {
+        let node = (at < tree.len()).then(|| tree.node(at));
+        while above.len() > node.map_or(0, |node| node.depth) {
+            let Some((done, is_special, path_ns)) = above.pop() else { break };
+            is_kept[done] = is_special || path_ns >= considerable_ns;
+            if let Some((_, of_parent, path_ns_of_parent)) = above.last_mut() {
+                *of_parent |= is_special;
+                *path_ns_of_parent += path_ns;
+            }
+        }
+        if let Some(node) = node {
+            let (is_special, path_ns) = own(node.item);
+            above.push((at, is_special, path_ns));
         }
     }
-    figures.into_iter().map(|(is_kept, path_ns)| is_kept || path_ns >= considerable_ns).collect()
+    is_kept
 }
 
 /// Returns the median (nearest rank) and the longest of the durations.
-pub(super) fn p50_and_max(trace: &Trace, spans: &[usize]) -> (u64, u64) {
-    let mut durations: Vec<u64> = spans.iter().map(|index| trace.spans[*index].duration_ns()).collect();
+pub(super) fn p50_and_max(trace: &Trace, spans: &[u32]) -> (u64, u64) {
+    let mut durations: Vec<u64> = spans.iter().map(|index| trace.spans[*index as usize].duration_ns()).collect();
     durations.sort_unstable();
     let median = durations.get(durations.len().div_ceil(2).saturating_sub(1)).copied().unwrap_or(0);
     (median, durations.last().copied().unwrap_or(0))
@@ -183,8 +177,8 @@ mod tests {
         let tree = Tree::new(trace);
         let path = CriticalPath::new(trace, &tree);
         let row = |row: Row| match row.content {
-            Content::Many(spans) => (row.depth, spans.len(), trace.spans[spans[0]].name.clone()),
-            Content::One(Item::Span(index)) => (row.depth, 1, trace.spans[index].name.clone()),
+            Content::Many(spans) => (row.depth, spans.len(), trace.spans[spans[0] as usize].name.to_string()),
+            Content::One(Item::Span(index)) => (row.depth, 1, trace.spans[index].name.to_string()),
             Content::One(_) => (row.depth, 1, "?".into()),
         };
         folded(trace, &tree, Some(&path)).into_iter().map(row).collect()

@@ -10,16 +10,16 @@ fn outline(spans: &[(u64, Option<u64>, u64)]) -> Vec<String> {
         .map(|(id, parent_id, start)| (1, span(&format!("s{id}"), *id, *parent_id, (*start, *start + 1))))
         .collect();
     let trace = trace(&spans);
-    let describe = |node: &Node| {
+    let describe = |node: Node| {
         let last = if node.is_last { "└" } else { "├" };
         let item = match node.item {
-            Item::Span(index) => trace.spans[index].name.clone(),
+            Item::Span(index) => trace.spans[index].name.to_string(),
             Item::Circle(index) => format!("circle {}", trace.spans[index].name),
             Item::Missing(span_id) => format!("missing {}", span_id.0),
         };
         format!("{}{last}{item}", " ".repeat(node.depth))
     };
-    Tree::new(&trace).nodes.iter().map(describe).collect()
+    Tree::new(&trace).nodes().map(describe).collect()
 }
 
 #[test]
@@ -73,7 +73,7 @@ proptest! {
         let tree = Tree::new(&trace);
         let mut seen = Vec::new();
         let mut above: Vec<Option<SpanId>> = Vec::new();
-        for node in &tree.nodes {
+        for node in tree.nodes() {
             prop_assert!(node.depth <= above.len());
             above.truncate(node.depth);
             let parent = above.last().copied().flatten();
@@ -85,7 +85,7 @@ proptest! {
                     above.push(Some(trace.spans[index].span_id));
                 }
                 Item::Span(index) => {
-                    prop_assert_eq!(trace.spans[index].parent_id, parent);
+                    prop_assert_eq!(trace.spans[index].parent_id(), parent);
                     seen.push(index);
                     above.push(Some(trace.spans[index].span_id));
                 }
