@@ -2,6 +2,8 @@
 //!
 //! What the objects hold is in the guide's chapter `json.md`.
 
+use std::io::{self, Write};
+
 use serde::Serialize;
 use serde_json::{Map, Value};
 
@@ -16,6 +18,35 @@ pub(crate) const VERSION: u32 = 1;
 pub(crate) fn object(report: &impl Serialize) -> String {
     let text = serde_json::to_string_pretty(report).expect("reports are plain data");
     with_version(&text, "\n  ", "\n")
+}
+
+/// Writes a report as [`object`] does, while it is made: one that is large is never in memory.
+pub(crate) fn write(report: &impl Serialize, out: &mut dyn Write) -> io::Result<()> {
+    serde_json::to_writer_pretty(WithVersion { out, is_begun: false }, report)?;
+    Ok(())
+}
+
+/// Adds the version to an object that has fields.
+struct WithVersion<'a> {
+    out: &'a mut dyn Write,
+    is_begun: bool,
+}
+
+impl Write for WithVersion<'_> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let mut rest = bytes;
+        if !self.is_begun && !bytes.is_empty() {
+            rest = bytes.strip_prefix(b"{").expect("a report is an object");
+            write!(self.out, "{{\n  \"schema_version\": {VERSION},")?;
+            self.is_begun = true;
+        }
+        self.out.write_all(rest)?;
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.out.flush()
+    }
 }
 
 /// Writes a report as [`object`] does, on one line.

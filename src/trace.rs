@@ -196,8 +196,20 @@ impl Trace {
 
     /// Sorts the spans by their starts, in little memory.
     fn sort(&mut self) {
-        if !self.spans.is_sorted_by_key(|span| span.start_unix_nano) {
-            self.spans.sort_by_cached_key(|span| span.start_unix_nano);
+        let mut order: Vec<u32> = (0..self.spans.len() as u32).collect();
+        let start = |place: u32| self.spans[place as usize].start_unix_nano;
+        if order.is_sorted_by_key(|place| start(*place)) {
+            return;
+        }
+        order.sort_unstable_by_key(|place| (start(*place), *place));
+        for at in 0..order.len() {
+            let mut from = order[at] as usize;
+            // What was there has been moved to where this one came from.
+            while from < at {
+                from = order[from] as usize;
+            }
+            order[at] = from as u32;
+            self.spans.swap(at, from);
         }
     }
 

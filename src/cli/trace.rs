@@ -20,6 +20,7 @@ use crate::count::Count;
 use crate::driver::DriverError;
 use crate::exit;
 use crate::head::recovery::finish_leavings;
+use crate::json;
 use crate::log_entries::{self, Entry, OfTrace};
 use crate::session::{HeadRecord, SessionError, all_sessions, find_head};
 use crate::trace::render::Details;
@@ -437,17 +438,20 @@ pub(super) fn run(args: &Args) -> CommandResult {
                 follow::run(source, trace, &details, format.format)?;
                 return Ok(exit::OK);
             }
-            let (stored, parts) = source.find(trace, true)?;
-            let records = if *logs { Some(log_records(source, &stored, parts)?) } else { None };
-            let trace = &*stored.on_one_clock();
+            let (mut trace, parts) = source.find(trace, true)?;
+            let records = if *logs { Some(log_records(source, &trace, parts)?) } else { None };
+            trace.put_on_one_clock();
+            let trace = &trace;
             let logs = records.as_ref().map(|(records, _)| records.as_slice());
             let details = Details { logs, ..details };
             let render = || render::show(trace, &details, report::width(), report::colours_on_stdout());
             match format.format {
                 Format::Text if !no_pager => report::page(&render()),
-                format => {
+                Format::Text => report::text(&render()),
+                Format::Json => {
                     let left_out = records.as_ref().map_or(0, |(_, left_out)| *left_out);
-                    report::value(format, &trace.report().with_log_records(logs, left_out), |_| render());
+                    let shown = trace.report().with_log_records(logs, left_out);
+                    report::stream(|out| json::write(&shown, out).and_then(|()| out.write_all(b"\n")))?;
                 }
             }
         }

@@ -49,23 +49,34 @@ fn behind_parent(span: &Span) -> Option<i64> {
 impl Trace {
     /// Returns the trace with all spans on the clock of its root, as far as they say how far theirs was from it.
     pub fn on_one_clock(&self) -> Cow<'_, Trace> {
+        if self.spans.iter().all(|span| behind_parent(span).is_none()) {
+            return Cow::Borrowed(self);
+        }
+        let mut trace = self.clone();
+        trace.put_on_one_clock();
+        Cow::Owned(trace)
+    }
+
+    /// Puts all spans on the clock of the root, as [`Trace::on_one_clock`] does.
+    pub fn put_on_one_clock(&mut self) {
         let behind: HashMap<usize, i64> =
             self.spans.iter().enumerate().filter_map(|(index, span)| Some((index, behind_parent(span)?))).collect();
         if behind.is_empty() {
-            return Cow::Borrowed(self);
+            return;
         }
         let by_id = ById::new(&self.spans);
-        let mut trace = self.clone();
+        let tree = Tree::new(self);
         let mut replaced = Replaced::default();
+        let spans = &mut self.spans;
         // A parent comes before its children.
-        for node in Tree::new(self).nodes() {
+        for node in tree.nodes() {
             let Item::Span(index) = node.item else { continue };
-            let parent = by_id.parent(&trace.spans, &trace.spans[index]).map(|parent| &trace.spans[parent]);
+            let parent = by_id.parent(spans, &spans[index]).map(|parent| &spans[parent]);
             let Some((of_parent_ns, parent_start)) = parent.map(|span| (span.clock_shift_ns(), span.start_unix_nano))
             else {
                 continue;
             };
-            let span = &mut trace.spans[index];
+            let span = &mut spans[index];
             let shift_ns = match behind.get(&index) {
                 None => of_parent_ns,
                 Some(behind_ns) => {
@@ -77,8 +88,7 @@ impl Trace {
             };
             span.shift(shift_ns, &mut replaced);
         }
-        trace.sort();
-        Cow::Owned(trace)
+        self.sort();
     }
 
     /// Returns what is shown at other times than it is stored with, in the order of the tree.

@@ -48,7 +48,6 @@ impl Serialize for Report<'_> {
         let tree = Tree::new(self.trace);
         let missing: Vec<String> = tree.missing().map(|span_id| span_id.to_string()).collect();
         let path = CriticalPath::new(self.trace, &tree);
-        let stretches: Vec<_> = path.stretches.iter().map(|stretch| PathPart::new(self.trace, stretch)).collect();
         let mut object = serializer.serialize_struct("Report", 14 + 2 * usize::from(self.logs.is_some()))?;
         object.serialize_field("trace_id", &row.trace_id)?;
         object.serialize_field("root", &row.root)?;
@@ -62,13 +61,21 @@ impl Serialize for Report<'_> {
         object.serialize_field("missing_parents", &missing)?;
         object.serialize_field("clock_shifts", &self.trace.clock_shifts())?;
         object.serialize_field("queued_ns", &path.queued_ns())?;
-        object.serialize_field("critical_path", &stretches)?;
+        object.serialize_field("critical_path", &PathParts(self.trace, &path.stretches))?;
         object.serialize_field("spans", &RawSpans(&self.trace.spans))?;
         if let Some(logs) = self.logs {
             object.serialize_field("logs", logs)?;
             object.serialize_field("logs_left_out", &self.logs_left_out)?;
         }
         object.end()
+    }
+}
+
+struct PathParts<'a>(&'a Trace, &'a [Stretch]);
+
+impl Serialize for PathParts<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_seq(self.1.iter().map(|stretch| PathPart::new(self.0, stretch)))
     }
 }
 

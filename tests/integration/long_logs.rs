@@ -35,7 +35,7 @@ fn bounded(cluster: &Cluster, arguments: &[&str]) -> Run {
 
 /// Returns the most memory that a process ever had, in KiB.
 #[track_caller]
-fn peak(pid: u64) -> u64 {
+pub(crate) fn peak(pid: u64) -> u64 {
     let status = fs::read_to_string(format!("/proc/{pid}/status")).expect("it runs");
     let peak = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).expect("Linux says it");
     peak.trim().trim_end_matches(" kB").parse().expect("a number")

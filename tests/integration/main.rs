@@ -59,6 +59,7 @@ mod load;
 mod log_records;
 mod long_logs;
 mod manual;
+mod many_spans;
 mod map;
 mod metrics;
 mod mistakes;

@@ -37,7 +37,7 @@ pub(super) fn holds(bytes: &[u8]) {
     let ids = |loaded: &Loaded| -> Vec<_> {
         let spans = loaded.traces.iter().flat_map(|trace| &trace.spans);
         let mut ids: Vec<_> =
-            spans.map(|span| (span.trace_id, span.span_id, span.parent_id, span.name.clone())).collect();
+            spans.map(|span| (span.trace_id(), span.span_id, span.parent_id(), span.name.clone())).collect();
         ids.sort();
         ids
     };
