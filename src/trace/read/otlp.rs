@@ -159,7 +159,7 @@ impl Traces<'_> {
                 let header: Option<Header<'_>> = serde_json::from_str(raw.get()).ok();
                 let span = header.and_then(|header| {
                     let trace_id = id(&header.trace_id.0)?.parse().ok()?;
-                    let origin = scanner.origin(trace_id, group_id, &origin);
+                    let origin = scanner.origin(trace_id, group_id, origin);
                     let name = scanner.name(header.name.as_ref().map_or("", |name| &name.0));
                     header.into_span(origin, name, piece, raw.get().as_bytes())
                 });
