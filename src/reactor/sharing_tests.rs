@@ -1,6 +1,5 @@
 use tracer_core::{ClusterTaskId, PlaceId};
 
-use super::ON_THE_WAY;
 use crate::testing::*;
 use tracer_ipc::protocol::Import;
 
