@@ -103,7 +103,7 @@ fn a_submission_to_an_engine_that_takes_connections_and_answers_nothing_is_accep
     );
     // Nor does what is asked beside it keep one waiting: which builds of a module in a folder there are.
     let begun = Instant::now();
-    let echo = a.tracer(&["submit", "task", "--queue", "default", "--no-wait", "nested_tasks:echo", "1"]);
+    let echo = a.tracer(&["submit", "task", "--queue", "default", "--no-wait", "nested_tasks:echo", "\"x\""]);
     let other = id_of(&echo.success());
     assert!(begun.elapsed() < Duration::from_secs(4), "it took {:?}", begun.elapsed());
     a.tracer(&["submit", "task", "demo:my_function"]).success();

@@ -329,8 +329,9 @@ fn a_client_that_ends_its_connection_without_a_close_frame_has_gone() {
 /// RFC 6455, section 7.1.1: the server closes the connection, whether or not its close frame is answered.
 #[test]
 fn a_client_that_does_not_answer_a_close_frame_holds_no_version_and_is_no_error() {
-    let service = Service::deploy_for("python3".into());
+    let service = Service::deploy_with(&["proxy_look_ms=100"], "drain_timeout = \"300s\"");
     let mut client = service.open();
+    client.set_read_timeout(Some(Duration::from_secs(60))).expect("it is a socket");
     service.deploy_again("", "env = { COLOUR = \"blue\" }").success();
     let mut last = Vec::new();
     client.read_to_end(&mut last).expect("it is closed in good order");
