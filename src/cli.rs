@@ -259,9 +259,10 @@ struct WorkerArgs {
 /// the time that a short command needs.
 fn command_with_only(name: &str) -> Option<clap::Command> {
     type Augment = fn(clap::Command) -> clap::Command;
-    const SUBCOMMANDS: [(&str, Augment); 30] = [
+    const SUBCOMMANDS: [(&str, Augment); 31] = [
         ("start", start::Args::augment_args),
         ("stop", stop::Args::augment_args),
+        ("restart", restart::Args::augment_args),
         ("status", status::Args::augment_args),
         ("submit", submit::Args::augment_args),
         ("list", list::Args::augment_args),

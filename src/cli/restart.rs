@@ -319,7 +319,7 @@ mod tests {
         assert_eq!(
             lines,
             [
-                "2 running tasks: up to 10.0 s to end, then tried again at no charge, or lost if it may not begin twice",
+                "2 running tasks: up to 10 s to end, then tried again at no charge, or lost if it may not begin twice",
                 "1 waiting task: kept",
                 "1 actor: ended; detached ones that may be made again are",
                 "1 service: goes on, 3 processes of tracer 0.1.0 until the next deploy",
