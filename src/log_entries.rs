@@ -446,14 +446,22 @@ impl<'a> Reader<'a> {
 
     /// Begins to read what has come since the last time; with `is_last`, lines that have not come to their end too.
     pub(crate) fn begin(&mut self, is_last: bool) -> io::Result<()> {
+        self.begin_with(is_last, None)
+    }
+
+    /// The same, where so many of the newest entries are enough: of older lines, as few are read as may be.
+    pub(crate) fn begin_with(&mut self, is_last: bool, newest: Option<usize>) -> io::Result<()> {
         (self.has_learned, self.texts) = (false, None);
         self.completed.clear();
         if self.known.owners.is_empty() {
             self.learn()?;
         }
         let (selection, known) = (&self.selection, &self.known);
+        // What a line says is known once it was read.
+        let chooses = selection.text.is_some() || selection.origin.is_some() || selection.until_unix_nano.is_some();
+        let newest = newest.filter(|_| !chooses);
         for logs in self.lines.iter_mut().filter(|_| selection.wants_lines()) {
-            logs.begin(is_last, |extent| selection.wants(extent, |id| known.trunk(id)))?;
+            logs.begin(is_last, newest, |extent| selection.wants(extent, |id| known.trunk(id)))?;
         }
         if selection.wants_records() {
             let texts = selection.texts(known);

@@ -89,8 +89,14 @@ impl TaskLogs {
         }
     }
 
-    /// Begins to read what has come since the last time, of the owners that are wanted; with `is_last`, lines that have not come to their end too.
-    pub(crate) fn begin(&mut self, is_last: bool, mut is_wanted: impl FnMut(&Extent) -> bool) -> io::Result<()> {
+    /// Begins to read what has come since the last time, of the owners that are wanted; with `is_last`, lines that have not come to their end too. With
+    /// `newest`, lines that are not among so many of the newest may be left out, and what is left of the first may lack its beginning.
+    pub(crate) fn begin(
+        &mut self,
+        is_last: bool,
+        newest: Option<usize>,
+        mut is_wanted: impl FnMut(&Extent) -> bool,
+    ) -> io::Result<()> {
         let mut parts: BTreeMap<usize, Vec<KnownFile>> = BTreeMap::new();
         for path in self.indexes()? {
             let Some((_, worker)) = log_of(&path) else { continue };
@@ -110,6 +116,11 @@ impl TaskLogs {
         self.next.clear();
         for (number, parts) in parts {
             self.workers[number].begin(parts);
+            if let Some(newest) = newest {
+                // Others may have written between the beginning of a line and its end.
+                let bytes = (newest as u64).saturating_add(2).saturating_mul(2 * LINE_LIMIT as u64);
+                self.workers[number].pass_over(bytes, &mut is_wanted)?;
+            }
             self.advance(number, &mut is_wanted)?;
         }
         Ok(())

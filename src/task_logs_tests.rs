@@ -57,7 +57,7 @@ impl TaskLogs {
     /// Reads the lines that have come since the last time.
     fn read(&mut self, is_last: bool, mut is_wanted: impl FnMut(&Extent) -> bool) -> io::Result<Vec<Line>> {
         let mut lines = Vec::new();
-        self.begin(is_last, &mut is_wanted)?;
+        self.begin(is_last, None, &mut is_wanted)?;
         while let Some(line) = self.take(&mut is_wanted)? {
             lines.push(line);
         }
@@ -182,13 +182,41 @@ fn lines_of_many_workers_are_merged_by_time() {
 }
 
 #[test]
+fn the_newest_lines_are_whole_and_what_is_before_them_is_not_read() {
+    let session = tempfile::tempdir().unwrap();
+    let mut worker = Worker::new(session.path(), "worker-1-70.log");
+    let lines = 32 * LINE_LIMIT / 64;
+    for number in 0..lines {
+        let stream = if number % 3 == 0 { Stream::Stderr } else { Stream::Stdout };
+        worker.write(7, stream, number as u64, &format!("{number:063}\n"));
+        worker.write(8, Stream::Stdout, number as u64, &format!("{:063}\n", "another's"));
+        if number == lines / 2 {
+            worker.begin_part();
+        }
+    }
+    let mut logs = TaskLogs::of_session(session.path());
+    logs.begin(true, Some(2), of_task(7)).unwrap();
+    let mut found = Vec::new();
+    while let Some(line) = logs.take(of_task(7)).unwrap() {
+        found.push(line.text);
+    }
+    assert!(found.len() < lines / 2, "{} of {lines}", found.len());
+    let first = lines - found.len();
+    let expected = (first..lines).map(|number| format!("{number:063}"));
+    assert!(expected.eq(found.iter().cloned()), "from {first}: {:?}", &found[..2]);
+    // What comes after is read as ever.
+    worker.write(7, Stream::Stdout, lines as u64, "next\n");
+    assert_eq!(texts(&logs.read(true, of_task(7)).unwrap()), ["next"]);
+}
+
+#[test]
 fn a_part_that_is_renamed_or_removed_while_it_is_read_is_read_to_its_end() {
     let session = tempfile::tempdir().unwrap();
     let mut worker = Worker::new(session.path(), "worker-1-70.log");
     let lines = 4 * LINE_LIMIT / 64;
     (0..lines).for_each(|number| worker.write(7, Stream::Stdout, 1, &format!("{number:063}\n")));
     let mut logs = TaskLogs::of_session(session.path());
-    logs.begin(true, of_task(7)).unwrap();
+    logs.begin(true, None, of_task(7)).unwrap();
     assert!(logs.take(of_task(7)).unwrap().is_some());
     worker.begin_part();
     worker.write(7, Stream::Stdout, 2, "next\n");

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use tracer_core::count::Count;
 use tracer_core::task::{
-    ActorRole, Envelope, Failure, FunctionSpec, JobId, Outcome, Refusal, SpanLink, TaskId, TaskSpec,
+    ActorRole, Envelope, Failure, FunctionSpec, JobId, Outcome, Refusal, RefusalCode, SpanLink, TaskId, TaskSpec,
 };
 use tracer_core::{ClusterTaskId, PlaceId};
 use tracer_ipc::protocol::{Accepted, ClaimedBy, Import, ImportedTask, LostElsewhere, SharedEnd, Stop, ToAgent};
@@ -180,6 +180,10 @@ pub fn on_unanswered(state: &mut State, effects: &mut impl Effects, firsts: &[Ta
         effects.log(format!("the engine has not answered the submission of {tasks}, {which} when it answers"));
     }
     acknowledge(state, effects, &unanswered);
+    // Whatever becomes of the engine, none of them is refused any more.
+    for id in &unanswered {
+        state.shared.open.get_mut(id).into_iter().for_each(|open| open.is_told = true);
+    }
 }
 
 /// Answers the submissions of these tasks that are not answered yet, in one go where the drivers' own numbers follow one another too.
@@ -237,6 +241,12 @@ pub fn follower_in_queue(state: &State, id: TaskId) -> Option<Option<DriverId>> 
 pub fn on_not_stored(state: &mut State, effects: &mut impl Effects, first: TaskId, refusal: Refusal, now: Now) {
     for id in state.shared.named(first) {
         let Some(open) = state.shared.open.get_mut(&id) else { continue };
+        if refusal.code == RefusalCode::EngineUnreachable && open.unanswered.is_none() {
+            // It was accepted while the engine was there and said nothing, and goes into its queue when it is back.
+            state.shared.on_the_way.remove(&first);
+            state.shared.to_share.push_back(id);
+            continue;
+        }
         if let Some((driver, tag)) = open.unanswered.take() {
             effects.answer_later(driver, Err((tag, refusal.clone())));
             if let Some(task) = state.tasks.get_mut(id) {

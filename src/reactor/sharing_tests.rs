@@ -338,13 +338,23 @@ fn all_that_an_engine_does_not_answer_is_accepted_in_time_and_said_in_one_line()
     story.check();
     assert_eq!(story.effects.later.len(), super::ON_THE_WAY + 36, "those too of which the agent was not told");
     assert!(story.effects.later.iter().all(|(_, answer)| answer.is_ok()));
+    // What is accepted is not refused when the engine goes away: it is shared again, as a task that may be there.
+    let away = Refusal::new(RefusalCode::EngineUnreachable, "it is away");
+    on_not_stored(&mut story.state, &mut story.effects, firsts[0], away, story.now);
+    story.schedule();
+    let again = story.effects.to_agent.iter().rev().find_map(|told| match told {
+        ToAgent::Share { task, is_new, .. } if *task == firsts[0] => Some(*is_new),
+        ToAgent::ShareBundle { first, is_new, .. } if *first == firsts[0] => Some(*is_new),
+        _ => None,
+    });
+    assert_eq!((again, story.state.counts().waiting), (Some(false), super::ON_THE_WAY + 36));
     let line = "the engine has not answered the submission of 100 tasks (1 to 100), which are accepted: they go into their queues when it answers";
     assert_eq!(story.effects.log, [line]);
 
     // What is submitted then does not wait behind what the engine does not answer.
     submit(&mut story, &[of_queue(NEVER_AGAIN)]);
     story.schedule();
-    assert_eq!(shares(&story).len(), super::ON_THE_WAY + 37);
+    assert_eq!(shares(&story).len(), super::ON_THE_WAY + 38);
     on_unanswered(&mut story.state, &mut story.effects, &[TaskId(101)]);
     assert!(story.effects.log[1].contains("the submission of task 101, which is accepted: it goes into its queue"));
     on_unanswered(&mut story.state, &mut story.effects, &[TaskId(101)]);

@@ -8,7 +8,7 @@ use std::os::unix::fs::FileExt as _;
 use super::lines::Lines;
 use super::{Line, log_of};
 use crate::known_file::{Identity, KnownFile};
-use crate::task_output::{Extent, INDEX_RECORD, extents_at};
+use crate::task_output::{Extent, INDEX_RECORD, extents_at, read_extents};
 
 /// The least that is read of a log at once.
 const LEAST_WINDOW: usize = 4 << 10;
@@ -36,6 +36,8 @@ pub(super) struct WorkerLog {
     /// The part that was read last, where it begins in the whole log, and where it has ended until now.
     last: (Identity, u64, u64),
     lines: Lines,
+    /// Bytes that are wanted and are passed over, since newer ones are enough.
+    passed_over: u64,
 }
 
 /// A part that is being read.
@@ -62,6 +64,7 @@ impl WorkerLog {
             part: None,
             last: ((0, 0), 0, 0),
             lines: Lines::default(),
+            passed_over: 0,
         }
     }
 
@@ -71,6 +74,23 @@ impl WorkerLog {
         self.positions.retain(|identity, _| parts.iter().any(|part| part.identity == *identity));
         self.part = None;
         self.parts = parts.into();
+    }
+
+    /// Passes over all that is wanted but the newest bytes, so many of them.
+    pub(super) fn pass_over(&mut self, newest: u64, is_wanted: &mut impl FnMut(&Extent) -> bool) -> io::Result<()> {
+        let mut wanted = 0;
+        for part in &self.parts {
+            let from = self.positions.get(&part.identity).copied().unwrap_or_default();
+            let read = read_extents(&part.path, from, |extent| {
+                wanted += if is_wanted(&extent) { u64::from(extent.length) } else { 0 };
+            });
+            match read {
+                Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+                read => drop(read?),
+            }
+        }
+        self.passed_over = wanted.saturating_sub(newest);
+        Ok(())
     }
 
     /// Takes the next line.
@@ -117,6 +137,15 @@ impl WorkerLog {
                 *end = (*end).max(*start + extent.offset + u64::from(extent.length));
                 part.extent = Some(extent).filter(|extent| extent.length > 0 && is_wanted(extent));
                 self.lines.release(*start + extent.offset);
+                if self.passed_over > 0
+                    && let Some(extent) = &part.extent
+                {
+                    let length = u64::from(extent.length);
+                    if length <= self.passed_over {
+                        part.extent = None;
+                    }
+                    self.passed_over = self.passed_over.saturating_sub(length);
+                }
             }
         }
         let Some(mut extent) = part.extent.take() else { return Ok(true) };

@@ -275,7 +275,7 @@ impl Serialize for Name {
 /// A process: its pid and the id of its instance.
 pub(super) type Process = (Option<u32>, Option<String>);
 
-/// What many spans have in common, and what few have at all.
+/// Part that many spans have in common, and parts that few have at all.
 #[derive(Clone, Debug)]
 pub(super) struct Origin {
     pub(super) file: Arc<SpanFile>,

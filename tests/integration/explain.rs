@@ -46,7 +46,7 @@ fn a_running_task_has_its_worker_named_and_those_behind_it_what_they_wait_for() 
         cluster
             .tracer(&["explain", "1"])
             .success()
-            .stdout_contains("state      running\n")
+            .stdout_contains("state       running\n")
             .stdout_contains(" has had it for ");
         let of_queue = |reason: &Value| (reason["reason"].clone(), reason["queue"].clone());
         let expected = ["in_queue", "served_by"].map(|reason| (json!(reason), json!("default")));
@@ -87,7 +87,7 @@ fn a_failed_task_has_its_failure_and_where_it_ran() {
     cluster.submit("misbehaving_tasks:returns_error", &["\"no such luck\""]).status(1);
     let ended = &reasons(&cluster, 1)[0];
     assert_eq!((&ended["reason"], &ended["worker_pid"], &ended["attempt"]), (&json!("ended"), &json!(pid), &json!(1)));
-    let sentence = format!("attempt 1 in worker 1 (pid {pid}) failed after ");
+    let sentence = format!(" in worker 1 (pid {pid}) failed after ");
     cluster.tracer(&["explain", "1"]).success().stdout_contains(&sentence).stdout_contains(": no such luck\n");
     cluster
         .tracer(&["explain", "77"])

@@ -100,8 +100,11 @@ fn what_follows_something_goes_on_however_long_nothing_happens() {
     deploy.wait().success().stderr_contains("version 1 of service `slow` is served at http://");
     let address = page["url"].as_str().and_then(at).and_then(|address| address.parse().ok()).expect("an address");
     Api { address, token: String::new() }.bare("GET", "/").header("Host", &format!("{address}")).send().status(200);
-    cluster.submit("wordcount:count", &["\"a b\""]).success();
-    shows("wordcount.count");
+    // It runs until it was seen: what has ended is not shown.
+    let arguments = [json!(path("counted")).to_string(), json!(released).to_string()];
+    let [counter, file] = arguments.each_ref().map(String::as_str);
+    cluster.submit("misbehaving_tasks:counts_and_waits", &[counter, file, "--no-wait"]).success();
+    shows("counts_and_waits");
     fs::write(&released, "").expect("the folder is ours");
     let mut text = String::new();
     while !text.contains("event: end") {

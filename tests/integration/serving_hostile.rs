@@ -53,7 +53,7 @@ impl Service {
         let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/python").join(script);
         let mut client: Command = self.cluster.program(&self.python);
         client.arg(script).arg(self.address.to_string()).arg(what);
-        let text = self.cluster.run(client).success().stdout_text();
+        let text = self.cluster.spawn(client).wait_within(Duration::from_secs(120)).success().stdout_text();
         text.lines().map(|line| serde_json::from_str(line).expect("a line is JSON")).collect()
     }
 

@@ -118,7 +118,7 @@ pub(super) fn run(args: &Args) -> CommandResult {
         if let (Wanted::Tasks { tasks, actor: Some(_) }, Some(selected)) = (&wanted, &mut reader.selection().tasks) {
             selected.clone_from(tasks);
         }
-        if begin(&mut reader, !goes_on, &folder)? {
+        if begin(&mut reader, !goes_on, tail, &folder)? {
             let mut newest = tail.take().map(Newest::of);
             loop {
                 let mut entries = Vec::new();
@@ -169,9 +169,9 @@ impl Newest {
     }
 }
 
-/// Begins to read what has come. False if there is nothing to be read.
-fn begin(reader: &mut Reader<'_>, is_last: bool, folder: &Path) -> Result<bool, CommandError> {
-    match reader.begin(is_last) {
+/// Begins to read what has come, or of that so many of the newest entries. False if there is nothing to be read.
+fn begin(reader: &mut Reader<'_>, is_last: bool, newest: Option<usize>, folder: &Path) -> Result<bool, CommandError> {
+    match reader.begin_with(is_last, newest) {
         Ok(()) => Ok(true),
         // A session that another head is removing.
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(false),

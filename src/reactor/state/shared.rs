@@ -152,7 +152,7 @@ pub(crate) struct Bundle {
 pub(crate) struct Open {
     /// Driver that waits for its acceptance, with its own number for it.
     pub unanswered: Option<(DriverId, u64)>,
-    /// True once an agent was told of it.
+    /// True once an agent was told of it, or it was accepted without: it is not refused for an engine that is away.
     pub is_told: bool,
     /// True once the engine is known to have it.
     pub is_stored: bool,
