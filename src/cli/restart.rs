@@ -21,7 +21,7 @@ use crate::protocol::order::{HeadFacts, Order, OrderAnswer, StartLine};
 use crate::protocol::{StopReport, spoken_version};
 use crate::session::{HeadRecord, find_head};
 use crate::task::RefusalCode;
-use tracer_client::connection::give_order;
+use tracer_client::connection::send_order;
 
 /// Have this version of tracer, or changed settings, go on in the place of the head
 ///
@@ -70,7 +70,7 @@ pub(super) fn run(args: &Args) -> CommandResult {
     let temp_dir = args.place.temp_dir();
     let before = find_head(&temp_dir).map_err(DriverError::Session)?;
     let executable = std::env::current_exe()?;
-    let facts = give(&before, &Order::status())?.head;
+    let facts = send(&before, &Order::status())?.head;
     let keeps_services = facts.protocol_version == spoken_version();
     if facts.is_embedded {
         let text = format!(
@@ -108,7 +108,7 @@ pub(super) fn run(args: &Args) -> CommandResult {
         protocol_version: spoken_version(),
         ..Order::default()
     };
-    let answer = give(&before, &order).inspect_err(|_| drop(fs::remove_file(&file)))?;
+    let answer = send(&before, &order).inspect_err(|_| drop(fs::remove_file(&file)))?;
     let stopped = answer.stopped.unwrap_or_default();
     let next = wait_for_next(&temp_dir, &facts)?;
     let report = RestartReport {
@@ -126,9 +126,9 @@ pub(super) fn run(args: &Args) -> CommandResult {
     Ok(exit::OK)
 }
 
-/// Gives a head an order. Fails with its reason if it does not follow it, and with the next step if it knows no orders.
-fn give(head: &HeadRecord, order: &Order) -> Result<OrderAnswer, CommandError> {
-    match give_order(&head.session_dir, order) {
+/// Sends an order to a head. Fails with its reason if it does not follow it, and with the next step if it knows no orders.
+fn send(head: &HeadRecord, order: &Order) -> Result<OrderAnswer, CommandError> {
+    match send_order(&head.session_dir, order) {
         Ok(OrderAnswer { refused: Some(reason), .. }) => Err(CommandError::new(exit::FAILED, reason)),
         Ok(answer) => Ok(answer),
         Err(DriverError::Disconnected(_)) => Err(too_old(head, &order.order)),
@@ -213,7 +213,7 @@ fn wait_for_next(temp_dir: &Path, before: &HeadFacts) -> Result<HeadFacts, Comma
     loop {
         let next = find_head(temp_dir).ok().filter(|next| next.pid != before.head_pid);
         // Until it listens, whoever connects is told that it is not there.
-        let answer = next.and_then(|next| give_order(&next.session_dir, &Order::status()).ok());
+        let answer = next.and_then(|next| send_order(&next.session_dir, &Order::status()).ok());
         if let Some(answer) = answer {
             return Ok(answer.head);
         }
@@ -256,7 +256,7 @@ pub(super) fn is_of_another_version(error: &DriverError) -> bool {
 /// Says what is known of a head of another version.
 pub(super) fn show_status_of_another(temp_dir: &Path, format: super::Format) -> CommandResult {
     let head = find_head(temp_dir).map_err(DriverError::Session)?;
-    let facts = match give_order(&head.session_dir, &Order::status()) {
+    let facts = match send_order(&head.session_dir, &Order::status()) {
         Ok(answer) => answer.head,
         Err(DriverError::Disconnected(_)) => return Err(too_old(&head, Order::STATUS)),
         Err(error) => return Err(error.into()),
@@ -284,7 +284,7 @@ pub(super) fn show_status_of_another(temp_dir: &Path, format: super::Format) -> 
 
 /// Ends a head of another version, by an order, or, if it knows none, by a signal. None if it was a signal, of which nothing is told.
 pub(super) fn stop_another(head: &HeadRecord, order: &Order) -> Result<Option<StopReport>, CommandError> {
-    match give_order(&head.session_dir, order) {
+    match send_order(&head.session_dir, order) {
         Ok(OrderAnswer { refused: Some(reason), .. }) => Err(CommandError::new(exit::FAILED, reason)),
         Ok(OrderAnswer { stopped, .. }) => Ok(Some(stopped.unwrap_or_default())),
         Err(DriverError::Disconnected(_)) if order.order == Order::DRAIN || order.discard => {

@@ -706,7 +706,7 @@ fn head_died(child: &mut Child) -> io::Result<CommandError> {
 /// the place of a head of another version, as that was attached.
 pub(super) fn run_head(state: Option<i32>) -> CommandResult {
     if let Some(state) = state {
-        let place = guard::go_on(state)?;
+        let place = guard::resume(state)?;
         let settings = guard::inherited_settings().ok_or_else(|| io::Error::other("there are no settings"))?;
         return match place {
             guard::Attachment::Foreground => serve_in_foreground(settings, Format::Text),

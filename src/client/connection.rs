@@ -56,7 +56,7 @@ use crate::error::DriverError;
 pub use self::completions::watched_tag;
 pub use self::exchange::{Exchange, Origin, SubmittingTask, Ticket};
 pub use self::following::{Follower, TaskOutput};
-pub use self::handshake::give_order;
+pub use self::handshake::send_order;
 pub use self::outbox::{BATCH, SubmitRequest};
 pub use self::watches::{Callback, EndedTasks};
 

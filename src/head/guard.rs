@@ -158,7 +158,7 @@ fn split_as(place: Attachment, heads: Heads, prepare: impl FnOnce() -> Box<dyn F
 
 /// Goes on as the guard that this process was when it ran another program, which has left its state in this file. Returns in the head, as [`split`] does, with
 /// how it is attached.
-pub(crate) fn go_on(state: i32) -> io::Result<Attachment> {
+pub(crate) fn resume(state: i32) -> io::Result<Attachment> {
     set_child_subreaper(Some(getpid()))?;
     // They were never let through since the other program blocked them.
     let signals = Signals { before: no_signals(), ..Signals::block()? };
@@ -232,7 +232,7 @@ impl Guard {
         let (socket, of_head) = control::pair()?;
         let Some(head) = fork_head(place, signals)? else {
             drop(socket);
-            give_to_head(Inherited {
+            pass_to_head(Inherited {
                 keeper: Keeper::of(of_head),
                 kept: AllKept::new(),
                 restarts: 0,
@@ -388,7 +388,7 @@ impl Guard {
                 // The head finds what it was allowed, as the first one did.
                 let _ = setrlimit(Resource::Nofile, before);
             }
-            give_to_head(Inherited {
+            pass_to_head(Inherited {
                 keeper: Keeper::of(of_head),
                 kept: std::mem::take(&mut self.kept),
                 restarts: self.restarts,
@@ -622,7 +622,7 @@ fn fork_head(place: Attachment, signals: &Signals) -> io::Result<Option<Pid>> {
     }
 }
 
-fn give_to_head(inherited: Inherited) {
+fn pass_to_head(inherited: Inherited) {
     *lock(&INHERITED) = Some(inherited);
 }
 

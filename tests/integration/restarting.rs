@@ -40,8 +40,8 @@ fn wait_until_it_makes_way(cluster: &Cluster) {
     wait_until("it makes way", || cluster.head_log().contains("the head makes way for").then_some(()));
 }
 
-/// Gives the head an order over its socket, and returns the answer.
-fn give(cluster: &Cluster, order: &Order) -> Value {
+/// Sends the head an order over its socket, and returns the answer.
+fn send(cluster: &Cluster, order: &Order) -> Value {
     let mut socket = UnixStream::connect(socket_path(&cluster.session_dir())).expect("the head listens");
     let mut bytes = Vec::new();
     order.encode(&mut bytes);
@@ -143,7 +143,7 @@ fn a_program_that_cannot_be_run_leaves_the_work_to_the_one_that_is_there() {
         ..Order::default()
     };
     let head = cluster.head_pid();
-    assert_eq!(give(&cluster, &order)["refused"], Value::Null);
+    assert_eq!(send(&cluster, &order)["refused"], Value::Null);
     wait_until("another head is there", || (cluster.head_record()["pid"] != head).then_some(()));
     cluster.wait_for_head();
     let warning = format!("`{}` cannot go on in the place of this head, which goes on itself", nothing.display());
@@ -153,7 +153,7 @@ fn a_program_that_cannot_be_run_leaves_the_work_to_the_one_that_is_there() {
     // Nothing names a program, and an order that is not known is refused by name.
     for (order, reason) in [(Order::RESTART, "names no program"), ("dance", "knows no order `dance`")] {
         let order = Order { order: order.into(), ..Order::default() };
-        let answer = give(&cluster, &order);
+        let answer = send(&cluster, &order);
         assert!(answer["refused"].to_string().contains(reason), "{answer}");
     }
     cluster.submit("demo:my_function", &[]).success();
