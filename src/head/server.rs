@@ -565,7 +565,7 @@ impl Server {
             Source::Signal => {
                 while matches!(self.signals.read(buffer), Ok(1..)) {}
                 // A second signal does not wait for the grace period.
-                let is_second = self.stop.is_some();
+                let is_second = self.stop.is_some() && self.restart.is_none();
                 let grace = if is_second { Duration::ZERO } else { SIGNAL_GRACE };
                 self.begin_stop(None, grace, Unfinished::Kept, is_second, now);
             }
@@ -784,6 +784,7 @@ impl Server {
         if self.restart.take().is_some() {
             // Whoever came meanwhile is told.
             self.due.listen = Some(Instant::now());
+            self.io.log("the head is told to stop, and no other program goes on".into());
         }
         if let Some(keeper) = &self.io.keeper {
             keeper.stops();

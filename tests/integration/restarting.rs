@@ -167,9 +167,14 @@ fn a_signal_ends_a_head_that_was_about_to_make_way() {
     let restart = cluster.tracer_in_background(&["restart", "--grace-period", "60s"]);
     wait_until_it_makes_way(&cluster);
     kill(guard, Signal::TERM);
+    // The first signal leaves what runs its grace.
+    wait_until("it stops", || cluster.head_log().contains("no other program goes on").then_some(()));
+    fs::write(cluster.file("running.released"), "").expect("the folder is ours");
     wait_until("it ends", || (!is_alive(guard)).then_some(()));
     restart.wait().status(1).stderr_contains("the next head has ended; what was accepted is kept");
     cluster.assert_nothing_runs();
+    cluster.start_head(&[]).success();
+    assert_eq!(states(&cluster), [json!(["succeeded", 1])], "it was not cut short");
 }
 
 /// Restarts the head of a service under load, and returns the pids of proxies and replicas before and after.
