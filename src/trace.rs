@@ -52,7 +52,7 @@ pub use diff::{Diff, DiffRow, Side, align};
 pub use differences::{Difference, Differences};
 pub(crate) use index::last_trace_of;
 pub use index::{Among, Changed, INDEX_BYTES, Index, Listed, Older, Reach, Sample};
-pub use list::{Filter, List, Row};
+pub use list::{Filter, GatheredList, List, Row};
 pub use live::{Live, LiveSpan, Look};
 pub use log_records::LogRecord;
 pub(crate) use log_records::{FoundRecord, RecordTail, severity_named};
@@ -61,15 +61,15 @@ pub(crate) use owners::Owners;
 pub use path::{CriticalPath, Idle, Stretch, StretchKind, idle};
 pub(crate) use query::parse_time;
 pub use query::{Query, QueryError};
-pub(crate) use read::load_traces;
 pub use read::{LoadError, Notice, Problem, Tail, load};
+pub(crate) use read::{load_traces, other_files, span_files};
 pub use region::{Cell, HeatMap, Point, Region};
 pub use report::Report;
 pub use select::FindError;
 pub(crate) use select::LAST;
 pub use span::{Attributes, Kind, ParseIdError, Span, SpanEvent, SpanId, SpanLink, Status, TraceId};
 pub(crate) use stats::nearest_rank;
-pub use stats::{Stats, StatsRow};
+pub use stats::{GatheredStats, Stats, StatsRow};
 pub(crate) use time::format as rfc3339;
 pub use tree::{Item, Node, Tree};
 
@@ -263,7 +263,7 @@ impl Trace {
 
     /// Returns the spans of this name, by start time.
     pub fn spans_named(&self, name: &str) -> impl Iterator<Item = &Span> {
-        self.spans.iter().filter(move |span| span.name == name)
+        self.spans.iter().filter(move |span| span.name() == name)
     }
 
     /// Returns the span with this id.

@@ -25,8 +25,8 @@ use crate::log_entries::{self, Entry, OfTrace};
 use crate::session::{HeadRecord, SessionError, all_sessions, find_head};
 use crate::trace::render::Details;
 use crate::trace::{
-    self, Filter, FindError, INDEX_BYTES, Index, Live, LoadError, Loaded, LogRecord, Open, Query, Trace, TraceId,
-    export, render,
+    self, Filter, FindError, GatheredList, GatheredStats, INDEX_BYTES, Index, Live, LoadError, Loaded, LogRecord, Open,
+    Query, Trace, TraceId, export, render,
 };
 use tracer_core::clock::now_unix_nano;
 
@@ -192,6 +192,9 @@ enum ExportFormat {
     Folded,
 }
 
+/// Bytes of span files that are read at once, and of the index of those of a larger folder.
+const READ_AT_ONCE: u64 = 48 << 20;
+
 /// The most log records and lines that are shown with a trace.
 const RECORDS: usize = 10_000;
 
@@ -304,29 +307,59 @@ impl SourceArgs {
     /// Finds a trace, and the traces that are parts of it, among what is written, and with `with_running` among what living processes have not written yet
     /// too. The other traces of the folder are in memory as rows of an index alone.
     pub(super) fn find(&self, text: &str, with_running: bool) -> Result<(Trace, Vec<TraceId>), CommandError> {
+        let [found] = self.find_each([text], with_running)?;
+        Ok(found)
+    }
+
+    /// Finds several traces in the same way.
+    fn find_each<const N: usize>(
+        &self,
+        texts: [&str; N],
+        with_running: bool,
+    ) -> Result<[(Trace, Vec<TraceId>); N], CommandError> {
+        let mut found = Vec::with_capacity(N);
         if self.spans_dirs().count() > 1 {
-            let mut loaded = if with_running { self.load_with_running()? } else { self.load()? };
-            let id = loaded.find(text)?.id;
-            let parts = loaded.parts().filter(|(_, trunk)| *trunk == id).map(|(part, _)| part).collect();
-            loaded.traces.retain(|trace| trace.id == id);
-            return Ok((loaded.traces.remove(0), parts));
+            let loaded = if with_running { self.load_with_running()? } else { self.load()? };
+            for text in texts {
+                let trace = loaded.find(text)?.clone();
+                let parts = loaded.parts().filter(|(_, trunk)| *trunk == trace.id).map(|(part, _)| part).collect();
+                found.push((trace, parts));
+            }
+        } else {
+            let (folder, head) = self.folder_and_head();
+            let mut index = Index::new(&folder, INDEX_BYTES);
+            let session = head.filter(|_| with_running).map(|head| head.session_dir);
+            let (_, notices) = index
+                .look(session.as_deref(), now_unix_nano())
+                .map_err(|error| CommandError::new(exit::FAILED, error))?;
+            notices.iter().for_each(|notice| report::warning(&notice.to_string()));
+            for text in texts {
+                let trace = index.find(text).map_err(|error| match error {
+                    FindError::Empty { folder } if !folder.exists() => self.unreadable(&LoadError::Missing { folder }),
+                    error => error.into(),
+                })?;
+                let parts = index.parts_of(trace.id);
+                found.push((trace, parts));
+            }
         }
+        Ok(found.try_into().unwrap_or_else(|_| unreachable!("one was found for each text")))
+    }
+
+    /// Opens the span files, and with `with_running` also what living processes have not written there yet. Of a large folder only an index is in memory.
+    fn traces(&self, with_running: bool) -> Result<Traces, CommandError> {
         let (folder, head) = self.folder_and_head();
-        let mut index = Index::new(&folder, INDEX_BYTES);
-        let session = head.filter(|_| with_running).map(|head| head.session_dir);
-        let (_, notices) =
-            index.look(session.as_deref(), now_unix_nano()).map_err(|error| CommandError::new(exit::FAILED, error))?;
-        notices.iter().for_each(|notice| report::warning(&notice.to_string()));
-        match index.find(text) {
-            Err(FindError::Empty { folder }) if !folder.exists() => {
-                Err(CommandError::new(exit::FAILED, LoadError::Missing { folder }))
-            }
-            found => {
-                let found = found?;
-                let parts = index.parts_of(found.id);
-                Ok((found, parts))
-            }
+        let files = trace::span_files(&folder).unwrap_or_default();
+        let bytes: u64 = files.iter().map(|(_, metadata)| metadata.len()).sum();
+        if self.spans_dirs().count() > 1 || bytes <= READ_AT_ONCE {
+            let loaded = if with_running { self.load_with_running()? } else { self.load()? };
+            return Ok(Traces::Loaded(loaded));
         }
+        let mut index = Index::new(&folder, READ_AT_ONCE as usize);
+        let session = head.filter(|_| with_running).map(|head| head.session_dir);
+        let (_, notices) = index.look(session.as_deref(), now_unix_nano()).map_err(|error| self.unreadable(&error))?;
+        let notices = trace::other_files(&folder).into_iter().chain(notices);
+        notices.for_each(|notice| report::warning(&notice.to_string()));
+        Ok(Traces::Indexed(Box::new(index)))
     }
 
     /// Loads the span files, and the spans that living processes have not written there yet.
@@ -343,6 +376,22 @@ impl SourceArgs {
         loaded.add(look.spans.into_iter().map(|live| live.span));
         self.add_further(&mut loaded)?;
         Ok(loaded)
+    }
+}
+
+/// The traces of a folder.
+enum Traces {
+    Loaded(Loaded),
+    Indexed(Box<Index>),
+}
+
+impl Traces {
+    /// Hands over each trace. Of those in an index a few are in memory at a time.
+    fn each(self, take: impl FnMut(&Trace)) {
+        match self {
+            Traces::Loaded(loaded) => loaded.traces.iter().for_each(take),
+            Traces::Indexed(index) => index.each_trace(take),
+        }
     }
 }
 
@@ -387,9 +436,40 @@ fn warn_of_doubtful_keys(query: &Query) {
     }
 }
 
-/// Returns the traces that a query finds.
-fn found<'a>(loaded: &'a Loaded, query: &Query) -> Vec<&'a Trace> {
-    loaded.traces.iter().filter(|trace| query.is_empty() || query.matches(trace)).collect()
+/// Reads a trace, or all traces, and returns what writes them in a format. What has to see all spans first reads them all at once.
+fn writer(
+    source: &SourceArgs,
+    trace: Option<&str>,
+    format: ExportFormat,
+) -> Result<Box<dyn FnOnce(&mut dyn Write) -> io::Result<()>>, CommandError> {
+    let (trace, write): (_, fn(&[&Trace], &mut dyn Write) -> io::Result<()>) = match (trace, format) {
+        (None, ExportFormat::Otlp) => {
+            let traces = source.traces(false)?;
+            return Ok(Box::new(|out| {
+                let (mut otlp, mut written) = (export::Otlp::default(), Ok(()));
+                traces.each(|trace| {
+                    if written.is_ok() {
+                        written = otlp.write(trace, out);
+                    }
+                });
+                written.and_then(|()| otlp.finish(out))
+            }));
+        }
+        (None, ExportFormat::Folded) => {
+            let mut folded = export::Folded::default();
+            source.traces(false)?.each(|trace| folded.add(trace));
+            return Ok(Box::new(|out| folded.finish(out)));
+        }
+        (trace, ExportFormat::Otlp) => (trace, export::otlp),
+        (trace, ExportFormat::Folded) => (trace, export::folded),
+        (trace, ExportFormat::Chrome) => (trace, export::chrome),
+        (trace, ExportFormat::Speedscope) => (trace, export::speedscope),
+    };
+    let traces = match trace {
+        None => source.load()?.traces,
+        Some(trace) => vec![source.find(trace, false)?.0],
+    };
+    Ok(Box::new(move |out| write(&traces.iter().collect::<Vec<_>>(), out)))
 }
 
 /// Writes a file that only this user can read: attributes may hold what is nobody else's business.
@@ -424,7 +504,9 @@ pub(super) fn run(args: &Args) -> CommandResult {
             let min_duration_ns =
                 min_duration.map_or(0, |duration| u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX));
             let filter = Filter { query, errors: *errors, name: name.clone(), min_duration_ns, ..Filter::default() };
-            let list = source.load_with_running()?.list(&filter, Some(*limit));
+            let mut list = GatheredList::new(&filter, Some(*limit));
+            source.traces(true)?.each(|trace| list.add(trace));
+            let list = list.finish();
             if list.rows.is_empty() {
                 warn_of_doubtful_keys(&filter.query);
             }
@@ -461,14 +543,7 @@ pub(super) fn run(args: &Args) -> CommandResult {
             });
         }
         TraceCommand::Export { trace, all, format, output, source } => {
-            let traces = if *all { source.load()?.traces } else { vec![source.find(trace, false)?.0] };
-            let traces: Vec<&Trace> = traces.iter().collect();
-            let write = |out: &mut dyn Write| match format {
-                ExportFormat::Otlp => export::otlp(&traces, out),
-                ExportFormat::Chrome => export::chrome(&traces, out),
-                ExportFormat::Speedscope => export::speedscope(&traces, out),
-                ExportFormat::Folded => export::folded(&traces, out),
-            };
+            let write = writer(source, (!all).then_some(trace.as_str()), *format)?;
             match output {
                 None => report::stream(write)?,
                 Some(path) => write_file(path, write).map_err(|error| {
@@ -478,7 +553,11 @@ pub(super) fn run(args: &Args) -> CommandResult {
         }
         TraceCommand::Stats { trace, limit, source, format } => {
             let stats = match trace {
-                None => source.load()?.stats(Some(*limit)),
+                None => {
+                    let mut stats = GatheredStats::default();
+                    source.traces(false)?.each(|trace| stats.add(trace));
+                    stats.finish(Some(*limit))
+                }
                 Some(trace) => source.find(trace, true)?.0.stats(Some(*limit)),
             };
             report::value(format.format, &stats, |stats| {

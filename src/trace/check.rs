@@ -1,10 +1,11 @@
 //! Bounds that traces have to keep, for continuous integration: durations, errors, numbers of spans, and figures of an earlier run.
 
+use std::fmt;
 use std::str::FromStr;
 
 use serde::Serialize;
 
-use super::stats::Stats;
+use super::stats::{GatheredStats, Stats};
 use super::{Row, Span, SpanId, Status, Trace, TraceId};
 use crate::config::parse_duration;
 use crate::pattern;
@@ -98,55 +99,111 @@ impl Bounds {
     }
 
     /// Checks the traces. None at all do not pass.
-    pub fn check(&self, traces: &[&Trace]) -> Report {
+    #[cfg(test)]
+    fn check(&self, traces: &[&Trace]) -> Report {
+        let mut checked = Checked::new(self);
+        traces.iter().for_each(|trace| checked.add(trace));
+        checked.finish()
+    }
+}
+
+/// Traces that were added, held against bounds.
+pub struct Checked<'a> {
+    bounds: &'a Bounds,
+    traces: usize,
+    spans: usize,
+    /// In the order of the rules.
+    no_errors: Vec<Offender>,
+    max_durations: Vec<Vec<Offender>>,
+    max_spans: Vec<Offender>,
+    /// Figures for the baseline.
+    stats: GatheredStats,
+}
+
+impl Checked<'_> {
+    /// Begins a check of bounds.
+    pub fn new(bounds: &Bounds) -> Checked<'_> {
+        Checked {
+            bounds,
+            traces: 0,
+            spans: 0,
+            no_errors: Vec::new(),
+            max_durations: bounds.max_durations.iter().map(|_| Vec::new()).collect(),
+            max_spans: Vec::new(),
+            stats: GatheredStats::default(),
+        }
+    }
+
+    /// Checks a trace.
+    pub fn add(&mut self, trace: &Trace) {
+        self.traces += 1;
+        self.spans += trace.spans.len();
+        if self.bounds.no_errors {
+            let failed = trace.spans.iter().filter(|span| span.status == Status::Error);
+            self.no_errors.extend(
+                failed.map(|span| {
+                    Offender::span(trace, span, span.status_description().unwrap_or_else(|| "ERROR".into()))
+                }),
+            );
+        }
+        for (bound, offenders) in self.bounds.max_durations.iter().zip(&mut self.max_durations) {
+            bound.check(trace, offenders);
+        }
+        if self.bounds.max_spans.is_some_and(|most| trace.spans.len() > most) {
+            self.max_spans.push(Offender::trace(trace, format!("{} spans", trace.spans.len())));
+        }
+        if self.bounds.baseline.is_some() {
+            self.stats.add(trace);
+        }
+    }
+
+    /// Returns the result. No trace at all does not pass.
+    pub fn finish(self) -> Report {
         let mut rules = Vec::new();
-        if self.no_errors {
-            let offenders = spans_of(traces).filter(|(_, span)| span.status == Status::Error);
-            let offenders = offenders.map(|(trace, span)| {
-                Offender::span(trace, span, span.status_description().unwrap_or_else(|| "ERROR".into()))
-            });
-            rules.push(Rule { rule: "no errors".into(), offenders: offenders.collect() });
+        if self.bounds.no_errors {
+            rules.push(Rule { rule: "no errors".into(), offenders: self.no_errors });
         }
-        rules.extend(self.max_durations.iter().map(|bound| bound.check(traces)));
-        if let Some(most) = self.max_spans {
-            let offenders = traces.iter().filter(|trace| trace.spans.len() > most);
-            let offenders = offenders.map(|trace| Offender::trace(trace, format!("{} spans", trace.spans.len())));
-            rules.push(Rule { rule: format!("at most {most} spans"), offenders: offenders.collect() });
+        let max_durations = self.bounds.max_durations.iter().zip(self.max_durations);
+        rules.extend(max_durations.map(|(bound, offenders)| Rule { rule: bound.to_string(), offenders }));
+        if let Some(most) = self.bounds.max_spans {
+            rules.push(Rule { rule: format!("at most {most} spans"), offenders: self.max_spans });
         }
-        if let Some(baseline) = &self.baseline {
-            rules.push(baseline.check(traces));
+        if let Some(baseline) = &self.bounds.baseline {
+            rules.push(baseline.check(&self.stats.finish(None)));
         }
         Report {
-            passed: !traces.is_empty() && rules.iter().all(|rule| rule.offenders.is_empty()),
-            traces: traces.len(),
-            spans: traces.iter().map(|trace| trace.spans.len()).sum(),
+            passed: self.traces > 0 && rules.iter().all(|rule| rule.offenders.is_empty()),
+            traces: self.traces,
+            spans: self.spans,
             rules,
         }
     }
 }
 
+impl fmt::Display for MaxDuration {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} below {}", self.name.as_deref().unwrap_or("traces"), elapsed(self.below_ns))
+    }
+}
+
 impl MaxDuration {
-    fn check(&self, traces: &[&Trace]) -> Rule {
-        let below = elapsed(self.below_ns);
+    fn check(&self, trace: &Trace, offenders: &mut Vec<Offender>) {
         match &self.name {
-            None => {
-                let offenders = traces.iter().filter(|trace| trace.duration_ns() >= self.below_ns);
-                let offenders = offenders.map(|trace| Offender::trace(trace, elapsed(trace.duration_ns())));
-                Rule { rule: format!("traces below {below}"), offenders: offenders.collect() }
+            None if trace.duration_ns() >= self.below_ns => {
+                offenders.push(Offender::trace(trace, elapsed(trace.duration_ns())));
             }
+            None => {}
             Some(name) => {
-                let is_meant = |span: &Span| span.duration_ns() >= self.below_ns && fits(name, &span.name);
-                let offenders = spans_of(traces).filter(|(_, span)| is_meant(span));
-                let offenders = offenders.map(|(trace, span)| Offender::span(trace, span, elapsed(span.duration_ns())));
-                Rule { rule: format!("{name} below {below}"), offenders: offenders.collect() }
+                let is_meant = |span: &&Span| span.duration_ns() >= self.below_ns && fits(name, span.name());
+                let slow = trace.spans.iter().filter(is_meant);
+                offenders.extend(slow.map(|span| Offender::span(trace, span, elapsed(span.duration_ns()))));
             }
         }
     }
 }
 
 impl Baseline {
-    fn check(&self, traces: &[&Trace]) -> Rule {
-        let now = Stats::of(traces.iter().copied(), None);
+    fn check(&self, now: &Stats) -> Rule {
         let exceeds = |found: u64, before: u64| found as f64 > before as f64 * (1.0 + self.tolerance);
         let mut offenders = Vec::new();
         for row in &now.rows {
@@ -167,16 +224,12 @@ impl Baseline {
 
 impl Offender {
     fn span(trace: &Trace, span: &Span, found: String) -> Offender {
-        Offender { trace_id: Some(trace.id), span_id: Some(span.span_id), name: span.name.to_string(), found }
+        Offender { trace_id: Some(trace.id), span_id: Some(span.span_id), name: span.name().to_string(), found }
     }
 
     fn trace(trace: &Trace, found: String) -> Offender {
         Offender { trace_id: Some(trace.id), span_id: None, name: Row::new(trace).title(), found }
     }
-}
-
-fn spans_of<'a>(traces: &[&'a Trace]) -> impl Iterator<Item = (&'a Trace, &'a Span)> {
-    traces.iter().flat_map(|trace| trace.spans.iter().map(move |span| (*trace, span)))
 }
 
 /// Returns whether a name of a span is meant: it is the name, or fits it as a pattern.

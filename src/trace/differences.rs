@@ -111,7 +111,7 @@ impl Differences {
 }
 
 fn count_span(span: &Span, count: &mut impl FnMut(&str, &Value)) {
-    let name = Value::String(span.name.to_string());
+    let name = Value::String(span.name().to_string());
     if span.status == Status::Error {
         count("error", &name);
     }

@@ -10,6 +10,6 @@ mod processes;
 mod speedscope;
 
 pub use chrome::chrome;
-pub use folded::folded;
-pub use otlp::otlp;
+pub use folded::{Folded, folded};
+pub use otlp::{Otlp, otlp};
 pub use speedscope::speedscope;

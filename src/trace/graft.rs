@@ -144,12 +144,22 @@ mod tests {
 
     /// Returns the spans of each trace, with the parents that they have.
     fn read(lines: &[String]) -> Vec<String> {
-        let loaded = loaded([("7.received.jsonl", lines.concat().into_bytes())]);
+        let folder = tempfile::tempdir().expect("there is room");
+        std::fs::write(folder.path().join("7.received.jsonl"), lines.concat()).expect("there is room");
+        let loaded = super::super::load(folder.path()).expect("it is there");
         assert_eq!(loaded.notices, []);
         let parent = |span: &Span| span.parent_id().map_or(String::new(), |id| format!("<{:x}", id.0));
-        let spans =
-            |trace: &Trace| trace.spans.iter().map(|span| format!("{}{}", span.name, parent(span))).collect::<Vec<_>>();
-        loaded.traces.iter().map(|trace| format!("{:x}: {}", trace.id.0, spans(trace).join(" "))).collect()
+        let spans = |trace: &Trace| {
+            trace.spans.iter().map(|span| format!("{}{}", span.name(), parent(span))).collect::<Vec<_>>()
+        };
+        let text = |trace: &Trace| format!("{:x}: {}", trace.id.0, spans(trace).join(" "));
+        let mut index = super::super::Index::new(folder.path(), 1 << 20);
+        index.look(None, 0).expect("it is there");
+        let mut handed_over = Vec::new();
+        index.each_trace(|trace| handed_over.push(text(trace)));
+        let texts: Vec<String> = loaded.traces.iter().map(text).collect();
+        assert_eq!(handed_over, texts);
+        texts
     }
 
     #[test]

@@ -30,6 +30,8 @@ pub use older::Older;
 pub const INDEX_BYTES: usize = 64 << 20;
 /// Traces with more spans are listed with the figures of their row; those with fewer are read, so that spans that were written twice count once.
 const COUNTED: u32 = 1000;
+/// Traces with new spans that are told apart at a look; of more it is said that all have changed.
+const TOUCHED: usize = 1 << 16;
 /// Spans on either side that differences are counted in.
 const SAMPLE: usize = 20_000;
 /// Bytes of names of spans that are kept.
@@ -60,7 +62,7 @@ pub struct Index {
     spooled: HashMap<TraceId, Vec<Span>>,
     in_spools: HashMap<(TraceId, SpanId), bool>,
     open: Vec<LiveSpan>,
-    /// Traces with new spans in files since the last look.
+    /// Traces with new spans in files since the last look, [`TOUCHED`] at most.
     touched: HashSet<TraceId>,
 }
 
@@ -346,6 +348,7 @@ impl Index {
         let in_spools: HashMap<(TraceId, SpanId), bool> =
             look.spans.iter().map(|live| ((live.span.trace_id(), live.span.span_id), live.span.is_running())).collect();
         let mut changed = std::mem::take(&mut self.touched);
+        let is_anew = is_anew || changed.len() == TOUCHED;
         for (new, old) in [(&in_spools, &self.in_spools), (&self.in_spools, &in_spools)] {
             changed.extend(new.iter().filter(|(key, state)| old.get(*key) != Some(*state)).map(|((id, _), _)| *id));
         }
@@ -465,8 +468,10 @@ impl Index {
     /// Takes in the spans of one object.
     fn take(&mut self, file: usize, place: &Range<u64>, spans: &[Span]) {
         for span in spans {
-            self.touched.insert(span.trace_id());
-            let name = self.names.number(&span.name);
+            if self.touched.len() < TOUCHED {
+                self.touched.insert(span.trace_id());
+            }
+            let name = self.names.number(span.name());
             let number = match self.table.find(span.trace_id(), &self.rows) {
                 Some(number) => number,
                 None => {
@@ -503,7 +508,7 @@ impl Index {
             if let Some((stem, _)) = span.stem().filter(|(stem, _)| *stem != span.trace_id()) {
                 self.stems.insert(span.trace_id(), stem);
             }
-            let is_attempt = span.kind == Kind::Consumer && span.name.ends_with(names::REMOTE_WORKER_SUFFIX);
+            let is_attempt = span.kind == Kind::Consumer && span.name().ends_with(names::REMOTE_WORKER_SUFFIX);
             let file = &mut self.files[file];
             file.is_of_worker |= is_attempt;
             if is_submission(span) && file.submission.is_none_or(|(start, _)| start <= span.start_unix_nano) {
@@ -555,8 +560,13 @@ impl Index {
         let mut wanted: HashSet<TraceId> = ids.iter().copied().collect();
         wanted.extend(self.stems.iter().filter(|(_, stem)| ids.contains(stem)).map(|(part, _)| *part));
         wanted.extend(ids.iter().filter_map(|id| self.stems.get(id)));
+        self.load_alone(&wanted)
+    }
+
+    /// The same, of these traces and no others.
+    fn load_alone(&self, wanted: &HashSet<TraceId>) -> Loaded {
         let (mut gathering, mut runs, mut lost) = (Gathering::new(&self.folder), Vec::new(), HashSet::new());
-        for id in &wanted {
+        for id in wanted {
             let Some(row) = self.table.find(*id, &self.rows).map(|number| &self.rows[number]) else { continue };
             let mut at = row.last_run;
             while at != NONE {
@@ -604,6 +614,65 @@ impl Index {
         let mut loaded = gathering.finish(Vec::new());
         loaded.add(wanted.iter().filter_map(|id| self.spooled.get(id)).flatten().cloned());
         loaded
+    }
+
+    /// Calls `take` for each trace of the files and spools, with all its spans; a few traces are in memory at a time. They come in the order of their
+    /// starts, or, where there are more than an index has room for, in several passes over the files, each in that order.
+    pub fn each_trace(mut self, mut take: impl FnMut(&Trace)) {
+        if !self.reach().is_cut {
+            return self.each_indexed_trace(&mut take);
+        }
+        let all = self.all_traces();
+        self.forget_files();
+        for pass in 0..all.passes() {
+            let mut index = all.index(pass);
+            let spooled = self.spooled.iter().filter(|(_, spans)| spans.iter().any(|span| all.is_in(pass, span)));
+            index.spooled = spooled.map(|(id, spans)| (*id, spans.clone())).collect();
+            index.each_indexed_trace(&mut take);
+        }
+    }
+
+    fn each_indexed_trace(&self, take: &mut impl FnMut(&Trace)) {
+        /// Limits on the traces, and on the spans of several traces, that are in memory at a time.
+        const TRACES: usize = 1024;
+        const SPANS: usize = 8192;
+        let mut parts: HashMap<TraceId, Vec<TraceId>> = HashMap::new();
+        for part in self.stems.keys() {
+            parts.entry(self.trunk_of(*part)).or_default().push(*part);
+        }
+        let trunks: HashSet<TraceId> = parts.keys().copied().collect();
+        let mut newest_first: Vec<TraceId> = self.newest_first().map(|(_, id)| id).collect();
+        let mut wanted = HashSet::new();
+        let mut spans = 0;
+        while let Some(id) = newest_first.pop() {
+            // Parts of a trace are read with it, or with the first of them.
+            let trunk = self.trunk_of(id);
+            let with_parts = match parts.remove(&trunk) {
+                Some(parts) => parts,
+                None if trunks.contains(&trunk) => continue,
+                None => Vec::new(),
+            };
+            for id in with_parts.into_iter().chain([trunk]) {
+                spans += self.outline(id).spans as usize;
+                wanted.insert(id);
+            }
+            if wanted.len() >= TRACES || spans >= SPANS {
+                self.load_alone(&wanted).traces.iter().for_each(&mut *take);
+                wanted.clear();
+                spans = 0;
+            }
+        }
+        if !wanted.is_empty() {
+            self.load_alone(&wanted).traces.iter().for_each(take);
+        }
+    }
+
+    /// Returns the trace that a trace of a command may be part of, or else its own id.
+    fn trunk_of(&self, id: TraceId) -> TraceId {
+        /// Commands within commands name the outermost trace, so more steps are a circle.
+        const STEPS: usize = 8;
+        let steps = std::iter::successors(Some(id), |id| self.stems.get(id).copied());
+        steps.take(STEPS).last().unwrap_or(id)
     }
 
     /// Reads all files for the spans of traces.
@@ -668,7 +737,8 @@ impl Index {
 
     /// Returns the trace of the last submission or request of a service, or, where there was neither, the one that started last: see [`Loaded::last`].
     fn last(&self) -> Option<TraceId> {
-        let is_attempt = |span: &Span| span.kind == Kind::Consumer && span.name.ends_with(names::REMOTE_WORKER_SUFFIX);
+        let is_attempt =
+            |span: &Span| span.kind == Kind::Consumer && span.name().ends_with(names::REMOTE_WORKER_SUFFIX);
         let spooled = || self.spooled.values().flatten();
         let mut workers: HashSet<Option<u32>> =
             self.files.iter().filter(|file| file.is_of_worker).map(|file| file.pid).collect();
@@ -728,7 +798,7 @@ impl Index {
         let Some(spooled) = self.spooled.get(&id) else { return row };
         let mut row = row;
         for span in spooled {
-            let name = self.names.numbers.get(span.name.as_str()).copied().unwrap_or(NONE);
+            let name = self.names.numbers.get(span.name()).copied().unwrap_or(NONE);
             let (root, had_root) = (row.root, row.spans > 0);
             row.add(span, name);
             if name == NONE && had_root {

@@ -1,5 +1,7 @@
 //! The traces of a folder, one row each.
 
+use std::collections::BTreeMap;
+
 use serde::{Serialize, Serializer};
 
 use super::{Loaded, Query, Region, Span, Trace, TraceId, time};
@@ -42,7 +44,7 @@ impl Filter {
         trace.duration_ns() >= self.min_duration_ns
             && self.region.contains(trace)
             && (!self.errors || trace.error_count() > 0)
-            && name.is_none_or(|name| trace.spans.iter().any(|span| span.name.to_lowercase().contains(&name)))
+            && name.is_none_or(|name| trace.spans.iter().any(|span| span.name().to_lowercase().contains(&name)))
             && (self.query.is_empty() || self.query.matches(trace))
     }
 }
@@ -80,7 +82,7 @@ impl Row {
     pub fn new(trace: &Trace) -> Row {
         Row {
             trace_id: trace.id,
-            root: trace.root().name.to_string(),
+            root: trace.root().name().to_string(),
             does: trace.does(),
             start_unix_nano: trace.start_unix_nano(),
             end_unix_nano: trace.end_unix_nano(),
@@ -105,11 +107,11 @@ impl Trace {
     /// Returns what a job does: its first submission, and how many more there are. None of a trace that begins with anything else.
     pub fn does(&self) -> Option<String> {
         let root = self.root();
-        if root.name != names::JOB_SPAN {
+        if root.name() != names::JOB_SPAN {
             return None;
         }
         let below = |span: &&Span| span.parent_id() == Some(root.span_id);
-        let mut below = self.spans.iter().filter(below).map(|span| names::target_of(&span.name));
+        let mut below = self.spans.iter().filter(below).map(|span| names::target_of(span.name()));
         let first = below.next()?;
         let more = below.count();
         Some(if more > 0 { format!("{first} and {more} more") } else { first.to_owned() })
@@ -119,13 +121,53 @@ impl Trace {
 impl Loaded {
     /// Lists the newest `limit` traces that the filter lets through, or all of these.
     pub fn list(&self, filter: &Filter, limit: Option<usize>) -> List {
+        let mut gathered = GatheredList::new(filter, limit);
+        self.traces.iter().for_each(|trace| gathered.add(trace));
+        gathered.finish()
+    }
+}
+
+/// Rows of the traces that were added and that a filter finds, the newest at most.
+pub struct GatheredList<'a> {
+    filter: &'a Filter,
+    limit: usize,
+    rows: BTreeMap<(u64, TraceId), Row>,
+    matching: usize,
+    ids: Vec<TraceId>,
+}
+
+impl GatheredList<'_> {
+    /// Begins a list of at most `limit` rows.
+    pub fn new(filter: &Filter, limit: Option<usize>) -> GatheredList<'_> {
         let limit = limit.unwrap_or(usize::MAX);
-        let matching: Vec<&Trace> = self.traces.iter().rev().filter(|trace| filter.matches(trace)).collect();
+        GatheredList { filter, limit, rows: BTreeMap::new(), matching: 0, ids: Vec::new() }
+    }
+
+    /// Adds a trace.
+    pub fn add(&mut self, trace: &Trace) {
+        self.ids.push(trace.id);
+        if !self.filter.matches(trace) {
+            return;
+        }
+        self.matching += 1;
+        let key = (trace.start_unix_nano(), trace.id);
+        let is_full = self.rows.len() >= self.limit;
+        if is_full && self.rows.first_key_value().is_none_or(|(oldest, _)| *oldest > key) {
+            return;
+        }
+        self.rows.insert(key, Row::new(trace));
+        if is_full {
+            self.rows.pop_first();
+        }
+    }
+
+    /// Returns the list, the newest at the front.
+    pub fn finish(self) -> List {
         List {
-            rows: matching.iter().take(limit).map(|trace| Row::new(trace)).collect(),
-            left_out: matching.len().saturating_sub(limit),
-            filtered_out: self.traces.len() - matching.len(),
-            id_digits: id_digits(self.traces.iter().map(|trace| trace.id).collect()),
+            left_out: self.matching - self.rows.len(),
+            rows: self.rows.into_values().rev().collect(),
+            filtered_out: self.ids.len() - self.matching,
+            id_digits: id_digits(self.ids),
         }
     }
 }

@@ -10,7 +10,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use super::span::{Bytes, Found, Kind, Name, Origin, Part, SpanFile};
+use super::span::{Bytes, Found, Kind, Maker, Origin, Part, SpanFile};
 use super::{Span, SpanId, Status, TraceId};
 use crate::names;
 use crate::spool::record::{OwnedValue, resource_json};
@@ -132,8 +132,8 @@ fn spans(
         let record = story.record;
         let Bytes::Here(bytes) = &file.bytes else { unreachable!("it was made above") };
         let part = Part { offset: range.start as u64, len: range.len() as u32 };
+        let maker = Arc::new(Maker { resource: part, ..Maker::new(Arc::clone(&file)) });
         let found = Found {
-            name: Name::new(&record.name),
             span_id: SpanId(u64::from_be_bytes(record.span_id)),
             parent_id: record.parent_span_id.map(|id| SpanId(u64::from_be_bytes(id))),
             kind: kind(record.kind),
@@ -146,9 +146,8 @@ fn spans(
             end_unix_nano: story.has_ended.then_some(record.end_time_unix_nano),
             marks: 0,
             origin: Arc::new(Origin {
-                resource: part,
                 running_unix_nano: (!story.has_ended).then_some(now_unix_nano),
-                ..Origin::new(Arc::clone(&file), TraceId(u128::from_be_bytes(record.trace_id)))
+                ..Origin::new(maker, TraceId(u128::from_be_bytes(record.trace_id)), record.name.as_str().into())
             }),
             offset: part.offset,
             text: &bytes[range],
@@ -228,7 +227,7 @@ mod tests {
         assert_eq!((running.span.duration_ns(), ended.span.duration_ns()), (1000, 48));
         let written: serde_json::Value = serde_json::from_str(&running.span.text()).unwrap();
         assert_eq!(written["end_time"], serde_json::Value::Null);
-        assert_eq!(written["name"], *running.span.name);
+        assert_eq!(written["name"], *running.span.name());
         assert_eq!(live.look(0, |_| false).spans.len(), 0);
 
         let mut loaded = Loaded::empty(folder.path());

@@ -118,7 +118,7 @@ impl OpenSpan {
     fn new(live: &LiveSpan) -> OpenSpan {
         let span = &live.span;
         OpenSpan {
-            name: span.name.to_string(),
+            name: span.name().to_string(),
             span_id: span.span_id,
             parent_id: span.parent_id(),
             kind: match span.kind {

@@ -24,7 +24,7 @@ impl Owners {
                 owners.attempts.insert(span.span_id, attempt);
                 owners.spans.insert(attempt, span.span_id);
             }
-            owners.names.insert(span.span_id, span.name.to_string());
+            owners.names.insert(span.span_id, span.name().to_string());
         }
         let parents: HashMap<SpanId, SpanId> =
             trace.spans.iter().filter_map(|span| Some((span.span_id, span.parent_id()?))).collect();

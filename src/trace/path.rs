@@ -11,11 +11,13 @@ use std::cell::OnceCell;
 
 use super::{ById, Item, Kind, Trace, Tree};
 
-/// The critical path of a trace: stretches that follow one another from its start to its end.
+/// The critical path of a trace: stretches that follow one another from its start to its end. It takes twelve bytes for each.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CriticalPath {
-    /// In the order of time, without a gap.
-    pub stretches: Vec<Stretch>,
+    /// Start of each stretch, the last one at the front. It is the end of the one before it.
+    starts: Vec<u64>,
+    kinds: Vec<PackedKind>,
+    end_unix_nano: u64,
     /// For each of [`Trace::spans`], whether the path passes through it.
     is_on: Vec<bool>,
 }
@@ -42,6 +44,35 @@ pub enum StretchKind {
     Between,
 }
 
+/// A [`StretchKind`] in four bytes: the index of a span, with what it is in the two highest bits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct PackedKind(u32);
+
+impl PackedKind {
+    const QUEUED: u32 = 1 << 31;
+    const BETWEEN: u32 = 1 << 30;
+}
+
+impl From<StretchKind> for PackedKind {
+    fn from(kind: StretchKind) -> PackedKind {
+        match kind {
+            StretchKind::Span(index) => PackedKind(index as u32),
+            StretchKind::Queued(index) => PackedKind(index as u32 | PackedKind::QUEUED),
+            StretchKind::Between => PackedKind(PackedKind::BETWEEN),
+        }
+    }
+}
+
+impl From<PackedKind> for StretchKind {
+    fn from(PackedKind(bits): PackedKind) -> StretchKind {
+        match bits {
+            PackedKind::BETWEEN => StretchKind::Between,
+            bits if bits & PackedKind::QUEUED != 0 => StretchKind::Queued((bits & !PackedKind::QUEUED) as usize),
+            bits => StretchKind::Span(bits as usize),
+        }
+    }
+}
+
 /// A stretch in which nothing runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Idle {
@@ -66,7 +97,12 @@ impl CriticalPath {
     /// Finds the path.
     pub fn new(trace: &Trace, tree: &Tree) -> CriticalPath {
         let family = Family::new(trace, tree);
-        let mut path = CriticalPath { stretches: Vec::new(), is_on: vec![false; trace.spans.len()] };
+        let mut path = CriticalPath {
+            starts: Vec::new(),
+            kinds: Vec::new(),
+            end_unix_nano: family.over[family.all()],
+            is_on: vec![false; trace.spans.len()],
+        };
         // A stack and no recursion: a chain may be as long as the file.
         let mut stack = vec![Step::new(&family, family.all())];
         while let Some(step) = stack.last_mut() {
@@ -89,8 +125,16 @@ impl CriticalPath {
                 (above.at, above.next) = (reached, Some(node));
             }
         }
-        path.stretches.reverse();
         path
+    }
+
+    /// Returns the stretches in the order of time, without a gap.
+    pub fn stretches(&self) -> impl Iterator<Item = Stretch> {
+        (0..self.starts.len()).rev().map(|at| Stretch {
+            start_unix_nano: self.starts[at],
+            end_unix_nano: at.checked_sub(1).map_or(self.end_unix_nano, |after| self.starts[after]),
+            kind: self.kinds[at].into(),
+        })
     }
 
     /// Returns whether the path passes through a span of the trace.
@@ -114,14 +158,16 @@ impl CriticalPath {
     }
 
     fn sum(&self, is_meant: impl Fn(StretchKind) -> bool) -> u64 {
-        self.stretches.iter().filter(|stretch| is_meant(stretch.kind)).map(Stretch::duration_ns).sum()
+        self.stretches().filter(|stretch| is_meant(stretch.kind)).map(|stretch| stretch.duration_ns()).sum()
     }
 
     /// Takes in the time between two children of a node, before its first, or after its last one; `next` is the one after it. Backwards.
     fn pass(&mut self, trace: &Trace, family: &Family<'_>, node: usize, (from, to): (u64, u64), next: Option<usize>) {
-        let mut push = |start_unix_nano: u64, end_unix_nano: u64, kind| {
+        let mut push = |start_unix_nano: u64, end_unix_nano: u64, kind: StretchKind| {
             if start_unix_nano < end_unix_nano {
-                self.stretches.push(Stretch { start_unix_nano, end_unix_nano, kind });
+                debug_assert_eq!(end_unix_nano, self.starts.last().copied().unwrap_or(self.end_unix_nano), "a gap");
+                self.starts.push(start_unix_nano);
+                self.kinds.push(kind.into());
             }
         };
         let Some(index) = family.span(node) else { return push(from, to, StretchKind::Between) };
@@ -134,8 +180,8 @@ impl CriticalPath {
     }
 }
 
-/// Finds the times in which nothing ran in a trace, in their order.
-pub fn idle(trace: &Trace, tree: &Tree) -> Vec<Idle> {
+/// Finds the times of at least `least_ns` in which nothing ran in a trace, in their order.
+pub fn idle(trace: &Trace, tree: &Tree, least_ns: u64) -> Vec<Idle> {
     let family = Family::new(trace, tree);
     let mut busy: Vec<(u64, u64)> = Vec::new();
     let mut room = BUSY_ROOM;
@@ -172,7 +218,7 @@ pub fn idle(trace: &Trace, tree: &Tree) -> Vec<Idle> {
     let mut idle = Vec::new();
     let mut at = trace.start_unix_nano();
     for (start, end) in busy {
-        if at < start {
+        if at < start && start - at >= least_ns {
             let first = trace.spans.partition_point(|span| span.start_unix_nano < start);
             let starting = (first..trace.spans.len()).take_while(|&index| trace.spans[index].start_unix_nano == start);
             let is_queued = |index: usize| {

@@ -34,30 +34,33 @@ impl Paths {
     /// Puts the spans of the traces together.
     pub(super) fn of<'a>(traces: impl IntoIterator<Item = &'a Trace>) -> Paths {
         let mut paths = Paths::default();
-        for trace in traces {
-            let self_times = self_times(trace);
-            // The node of each ancestor, by depth.
-            let mut above: Vec<usize> = Vec::new();
-            for node in Tree::new(trace).nodes() {
-                above.truncate(node.depth);
-                let parent = above.last().copied();
-                let at = match node.item {
-                    Item::Missing(_) => paths.node(parent, MISSING),
-                    Item::Span(index) | Item::Circle(index) => {
-                        let span = &trace.spans[index];
-                        let at = paths.node(parent, &span.name);
-                        let figures = &mut paths.nodes[at];
-                        figures.count += 1;
-                        figures.errors += usize::from(span.status == Status::Error);
-                        figures.total_ns = figures.total_ns.saturating_add(span.duration_ns());
-                        figures.self_ns = figures.self_ns.saturating_add(self_times[index]);
-                        at
-                    }
-                };
-                above.push(at);
-            }
-        }
+        traces.into_iter().for_each(|trace| paths.add(trace));
         paths
+    }
+
+    /// Adds the spans of a trace.
+    pub(super) fn add(&mut self, trace: &Trace) {
+        let self_times = self_times(trace);
+        // The node of each ancestor, by depth.
+        let mut above: Vec<usize> = Vec::new();
+        for node in Tree::new(trace).nodes() {
+            above.truncate(node.depth);
+            let parent = above.last().copied();
+            let at = match node.item {
+                Item::Missing(_) => self.node(parent, MISSING),
+                Item::Span(index) | Item::Circle(index) => {
+                    let span = &trace.spans[index];
+                    let at = self.node(parent, span.name());
+                    let figures = &mut self.nodes[at];
+                    figures.count += 1;
+                    figures.errors += usize::from(span.status == Status::Error);
+                    figures.total_ns = figures.total_ns.saturating_add(span.duration_ns());
+                    figures.self_ns = figures.self_ns.saturating_add(self_times[index]);
+                    at
+                }
+            };
+            above.push(at);
+        }
     }
 
     fn node(&mut self, parent: Option<usize>, name: &str) -> usize {

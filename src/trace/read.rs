@@ -23,7 +23,7 @@ use serde::Deserialize;
 use serde::de::IgnoredAny;
 use serde_json::error::Category;
 
-use super::span::{Found, Kind, Name, Origin, Part, Span, SpanFile, Status, TraceId};
+use super::span::{Found, Kind, Maker, Origin, Part, Span, SpanFile, Status, TraceId};
 use super::{Gathering, Loaded, time};
 use crate::count::Count;
 
@@ -153,7 +153,7 @@ fn other_form(path: &Path) -> Option<Problem> {
 }
 
 /// Lists the files of a folder that may have spans, by name.
-pub(super) fn span_files(folder: &Path) -> Result<Vec<(PathBuf, fs::Metadata)>, LoadError> {
+pub(crate) fn span_files(folder: &Path) -> Result<Vec<(PathBuf, fs::Metadata)>, LoadError> {
     let error = |source: io::Error| match source.kind() {
         io::ErrorKind::NotFound => LoadError::Missing { folder: folder.into() },
         _ => LoadError::Unreadable { folder: folder.into(), source },
@@ -312,14 +312,20 @@ impl Tail {
 impl Tail {
     /// Returns notices of the files that are passed over, of each once.
     fn others(&mut self) -> Vec<Notice> {
-        let paths = fs::read_dir(&self.folder).into_iter().flatten().flatten().map(|entry| entry.path());
-        let mut found: Vec<_> = paths
-            .filter_map(|path| Some(Notice { problem: other_form(&path).filter(|_| path.is_file())?, path }))
-            .filter(|notice| self.passed_over.insert(notice.path.clone()))
-            .collect();
-        found.sort_by(|one, other| one.path.cmp(&other.path));
+        let mut found = other_files(&self.folder);
+        found.retain(|notice| self.passed_over.insert(notice.path.clone()));
         found
     }
+}
+
+/// Returns notices of the files of a folder that are passed over though they may have spans.
+pub(crate) fn other_files(folder: &Path) -> Vec<Notice> {
+    let paths = fs::read_dir(folder).into_iter().flatten().flatten().map(|entry| entry.path());
+    let mut found: Vec<_> = paths
+        .filter_map(|path| Some(Notice { problem: other_form(&path).filter(|_| path.is_file())?, path }))
+        .collect();
+    found.sort_by(|one, other| one.path.cmp(&other.path));
+    found
 }
 
 /// Bytes of a file that are read at a time.
@@ -452,12 +458,9 @@ impl Header<'_> {
         // It is the last part in nearly all files, so what follows is all of it and little else.
         let resource = memchr::memmem::find(text, b"\"resource\"").map(|start| &text[start..]);
         let group = scanner.number_of([Some(resource.unwrap_or(text)), None]);
-        let origin = scanner.origin(self.context.trace_id.0.parse().ok()?, group, |file, trace_id| Origin {
-            resource: Part { offset, len: text.len() as u32 },
-            ..Origin::new(file, trace_id)
-        });
+        let maker = |file| Maker { resource: Part { offset, len: text.len() as u32 }, ..Maker::new(file) };
+        let origin = scanner.origin(self.context.trace_id.0.parse().ok()?, group, &self.name.0, maker);
         let found = Found {
-            name: scanner.name(&self.name.0),
             span_id: self.context.span_id.0.parse().ok()?,
             parent_id,
             kind: self.kind.map_or(Kind::Internal, |text| Kind::from_text(&text.0)),
@@ -492,50 +495,70 @@ impl Piece<'_> {
     }
 }
 
-/// The most names, and the most origins, of a file that are known at a time.
+/// The most names, makers and origins of a file that are known at a time.
 const KNOWN: usize = 4096;
 
 /// Finds the spans in the bytes of a file. What they have in common they share.
 pub(super) struct Scanner {
     file: Arc<SpanFile>,
-    names: HashSet<Name>,
-    origins: HashMap<(TraceId, u64), Arc<Origin>>,
+    names: HashSet<Arc<str>>,
+    makers: HashMap<u64, Arc<Maker>>,
+    /// By trace, and by the numbers of what made the spans and of their name.
+    origins: HashMap<(TraceId, [u64; 2]), Arc<Origin>>,
     hasher: RandomState,
 }
 
 impl Scanner {
     pub(super) fn new(file: SpanFile) -> Scanner {
-        Scanner { file: Arc::new(file), names: HashSet::new(), origins: HashMap::new(), hasher: RandomState::new() }
+        Scanner {
+            file: Arc::new(file),
+            names: HashSet::new(),
+            makers: HashMap::new(),
+            origins: HashMap::new(),
+            hasher: RandomState::new(),
+        }
     }
 
-    fn name(&mut self, text: &str) -> Name {
+    fn name(&mut self, text: &str) -> Arc<str> {
         if let Some(name) = self.names.get(text) {
-            return name.clone();
+            return Arc::clone(name);
         }
         if self.names.len() == KNOWN {
             self.names.clear();
         }
-        let name = Name::new(text);
-        self.names.insert(name.clone());
+        let name: Arc<str> = text.into();
+        self.names.insert(Arc::clone(&name));
         name
     }
 
-    /// Returns a number for the texts that origins of a trace differ by.
+    /// Returns a number for the texts that makers of spans differ by.
     fn number_of(&self, texts: [Option<&[u8]>; 2]) -> u64 {
         self.hasher.hash_one(texts)
     }
 
+    /// Returns the origin of spans of a trace and of this name, whose maker has this number.
     fn origin(
         &mut self,
         trace_id: TraceId,
-        number: u64,
-        make: impl FnOnce(Arc<SpanFile>, TraceId) -> Origin,
+        maker: u64,
+        name: &str,
+        make: impl FnOnce(Arc<SpanFile>) -> Maker,
     ) -> Arc<Origin> {
-        if self.origins.len() == KNOWN && !self.origins.contains_key(&(trace_id, number)) {
+        let key = (trace_id, [maker, self.hasher.hash_one(name)]);
+        if let Some(origin) = self.origins.get(&key) {
+            return Arc::clone(origin);
+        }
+        if self.makers.len() == KNOWN && !self.makers.contains_key(&maker) {
+            self.makers.clear();
+        }
+        let maker = self.makers.entry(maker).or_insert_with(|| Arc::new(make(Arc::clone(&self.file))));
+        let maker = Arc::clone(maker);
+        if self.origins.len() == KNOWN {
             self.origins.clear();
         }
-        let origin = self.origins.entry((trace_id, number));
-        Arc::clone(origin.or_insert_with(|| Arc::new(make(Arc::clone(&self.file), trace_id))))
+        let origin = Arc::new(Origin::new(maker, trace_id, self.name(name)));
+        self.origins.insert(key, Arc::clone(&origin));
+        origin
     }
 
     /// Reads the spans of a piece of the file, whatever its layout, and hands over those of one object after the other, with its place in the file: an

@@ -61,7 +61,7 @@ impl Serialize for Report<'_> {
         object.serialize_field("missing_parents", &missing)?;
         object.serialize_field("clock_shifts", &self.trace.clock_shifts())?;
         object.serialize_field("queued_ns", &path.queued_ns())?;
-        object.serialize_field("critical_path", &PathParts(self.trace, &path.stretches))?;
+        object.serialize_field("critical_path", &PathParts(self.trace, &path))?;
         object.serialize_field("spans", &RawSpans(&self.trace.spans))?;
         if let Some(logs) = self.logs {
             object.serialize_field("logs", logs)?;
@@ -71,11 +71,11 @@ impl Serialize for Report<'_> {
     }
 }
 
-struct PathParts<'a>(&'a Trace, &'a [Stretch]);
+struct PathParts<'a>(&'a Trace, &'a CriticalPath);
 
 impl Serialize for PathParts<'_> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.collect_seq(self.1.iter().map(|stretch| PathPart::new(self.0, stretch)))
+        serializer.collect_seq(self.1.stretches().map(|stretch| PathPart::new(self.0, &stretch)))
     }
 }
 

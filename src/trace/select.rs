@@ -83,13 +83,13 @@ impl std::error::Error for FindError {}
 /// Returns whether a span is the start of a submission (a job's span, or the PRODUCER span of a driver without one), or of a request that a
 /// service took.
 pub(super) fn is_submission(span: &Span) -> bool {
-    let is_remote = || span.kind == Kind::Producer && span.name.ends_with(names::REMOTE_SUFFIX);
-    let of_proxy = |name: &str| span.name.strip_prefix(name).is_some_and(|rest| rest.starts_with(' '));
+    let is_remote = || span.kind == Kind::Producer && span.name().ends_with(names::REMOTE_SUFFIX);
+    let of_proxy = |name: &str| span.name().strip_prefix(name).is_some_and(|rest| rest.starts_with(' '));
     let is_request = || {
         let names = [request_names::PROXY_HTTP_REQUEST_SPAN, request_names::PROXY_GRPC_REQUEST_SPAN];
         span.kind == Kind::Server && names.into_iter().any(of_proxy)
     };
-    span.name == names::JOB_SPAN || is_remote() || is_request()
+    span.name() == names::JOB_SPAN || is_remote() || is_request()
 }
 
 impl Loaded {
@@ -117,7 +117,8 @@ impl Loaded {
     /// Returns the processes that have a span of an attempt in a file named by this pid.
     fn workers_with(&self, pid_of_file: Option<u32>) -> HashSet<Process> {
         let spans = self.traces.iter().flat_map(|trace| &trace.spans);
-        let is_attempt = |span: &&Span| span.kind == Kind::Consumer && span.name.ends_with(names::REMOTE_WORKER_SUFFIX);
+        let is_attempt =
+            |span: &&Span| span.kind == Kind::Consumer && span.name().ends_with(names::REMOTE_WORKER_SUFFIX);
         spans.filter(|span| span.pid_of_file() == pid_of_file).filter(is_attempt).map(Span::process).cloned().collect()
     }
 

@@ -108,10 +108,10 @@ mod tests {
 
     /// Returns the names of the spans, each with that of its parent.
     fn shown(trace: &Trace) -> Vec<String> {
-        let name = |id: SpanId| trace.span(id).map_or("?", |span| span.name.as_str());
+        let name = |id: SpanId| trace.span(id).map_or("?", |span| span.name());
         let with_parent = |span: &Span| match span.parent_id() {
-            Some(parent) => format!("{}<{}", span.name, name(parent)),
-            None => span.name.to_string(),
+            Some(parent) => format!("{}<{}", span.name(), name(parent)),
+            None => span.name().to_string(),
         };
         let mut shown: Vec<_> = trace.spans.iter().map(with_parent).collect();
         shown.sort();

@@ -1,10 +1,9 @@
 //! One span as it was read: what a list needs at once, the rest when it is asked for.
 
-use std::borrow::{Borrow, Cow};
+use std::borrow::Cow;
 use std::collections::HashMap;
 use std::fmt;
 use std::fs::{self, File, Metadata};
-use std::ops::Deref;
 use std::os::unix::fs::{FileExt as _, MetadataExt as _};
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
@@ -212,74 +211,13 @@ impl fmt::Debug for SpanFile {
     }
 }
 
-/// A name of spans, which they share.
-#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Name(Arc<Box<str>>);
-
-impl Name {
-    /// Returns its text.
-    pub fn as_str(&self) -> &str {
-        self
-    }
-
-    /// Makes a name.
-    pub(super) fn new(text: &str) -> Name {
-        Name(Arc::new(text.into()))
-    }
-}
-
-impl Deref for Name {
-    type Target = str;
-
-    fn deref(&self) -> &str {
-        &self.0
-    }
-}
-
-impl Borrow<str> for Name {
-    fn borrow(&self) -> &str {
-        self
-    }
-}
-
-impl PartialEq<str> for Name {
-    fn eq(&self, other: &str) -> bool {
-        **self == *other
-    }
-}
-
-impl PartialEq<&str> for Name {
-    fn eq(&self, other: &&str) -> bool {
-        **self == **other
-    }
-}
-
-impl fmt::Display for Name {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(self)
-    }
-}
-
-impl fmt::Debug for Name {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        fmt::Debug::fmt(&**self, f)
-    }
-}
-
-impl Serialize for Name {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.serialize_str(self)
-    }
-}
-
 /// A process: its pid and the id of its instance.
 pub(super) type Process = (Option<u32>, Option<String>);
 
-/// Part that many spans have in common, and parts that few have at all.
-#[derive(Clone, Debug)]
-pub(super) struct Origin {
+/// Source of spans: a file, and what its resource says.
+#[derive(Debug)]
+pub(super) struct Maker {
     pub(super) file: Arc<SpanFile>,
-    pub(super) trace_id: TraceId,
     /// True for OTLP, false for the format of the Python console exporter.
     pub(super) is_otlp: bool,
     /// The object `resource`, empty for none; in the other format, a span with the resource.
@@ -290,6 +228,27 @@ pub(super) struct Origin {
     pub(super) stem: Option<(TraceId, SpanId)>,
     /// The process, and the name of its service, once somebody has asked.
     pub(super) process: OnceLock<(Process, String)>,
+}
+
+impl Maker {
+    pub(super) fn new(file: Arc<SpanFile>) -> Maker {
+        Maker {
+            file,
+            is_otlp: false,
+            resource: Part::default(),
+            schema_url: Part::default(),
+            stem: None,
+            process: OnceLock::new(),
+        }
+    }
+}
+
+/// Part that many spans of a trace have in common, and parts that few have at all.
+#[derive(Clone, Debug)]
+pub(super) struct Origin {
+    pub(super) maker: Arc<Maker>,
+    pub(super) trace_id: TraceId,
+    pub(super) name: Arc<str>,
     pub(super) running_unix_nano: Option<u64>,
     pub(super) clock_shift_ns: i64,
     /// Id and parent as they were written, where they are others here; see [`shared_ids`](super::shared_ids).
@@ -297,19 +256,8 @@ pub(super) struct Origin {
 }
 
 impl Origin {
-    pub(super) fn new(file: Arc<SpanFile>, trace_id: TraceId) -> Origin {
-        Origin {
-            file,
-            trace_id,
-            is_otlp: false,
-            resource: Part::default(),
-            schema_url: Part::default(),
-            stem: None,
-            process: OnceLock::new(),
-            running_unix_nano: None,
-            clock_shift_ns: 0,
-            written: None,
-        }
+    pub(super) fn new(maker: Arc<Maker>, trace_id: TraceId, name: Arc<str>) -> Origin {
+        Origin { maker, trace_id, name, running_unix_nano: None, clock_shift_ns: 0, written: None }
     }
 }
 
@@ -321,8 +269,6 @@ pub(super) struct Replaced(HashMap<(usize, i64), (Arc<Origin>, Arc<Origin>)>);
 /// most spans are never asked for them.
 #[derive(Clone, Debug)]
 pub struct Span {
-    /// Its name.
-    pub name: Name,
     /// Its id, unique in its trace.
     pub span_id: SpanId,
     /// 0 for none.
@@ -351,7 +297,6 @@ const MAY_STAND_IN: u8 = 4;
 
 /// A span that is being read.
 pub(super) struct Found<'a> {
-    pub(super) name: Name,
     pub(super) span_id: SpanId,
     pub(super) parent_id: Option<SpanId>,
     pub(super) kind: Kind,
@@ -375,7 +320,6 @@ impl From<Found<'_>> for Span {
             marks |= if mentions(names::STAND_IN) { MAY_STAND_IN } else { 0 };
         }
         let mut span = Span {
-            name: found.name,
             span_id: found.span_id,
             parent_id: 0,
             start_unix_nano: found.start_unix_nano,
@@ -532,6 +476,11 @@ struct TraceStatePart {
 }
 
 impl Span {
+    /// Returns its name.
+    pub fn name(&self) -> &str {
+        &self.origin.name
+    }
+
     /// Returns the trace that it belongs to.
     pub fn trace_id(&self) -> TraceId {
         self.origin.trace_id
@@ -699,8 +648,8 @@ impl Span {
 
     /// Returns the attributes of the resource: what the process that made the span says about itself.
     pub fn resource(&self) -> Attributes {
-        let text = self.read(self.origin.resource);
-        if self.origin.is_otlp {
+        let text = self.read(self.origin.maker.resource);
+        if self.origin.maker.is_otlp {
             return otlp::resource(&text);
         }
         let text = console_text(text);
@@ -724,21 +673,21 @@ impl Span {
     }
 
     fn maker(&self) -> &(Process, String) {
-        self.origin.process.get_or_init(|| {
+        self.origin.maker.process.get_or_init(|| {
             let resource = self.resource();
             let service = resource.text("service.name").unwrap_or_default().to_owned();
-            (process(&resource, self.origin.file.pid), service)
+            (process(&resource, self.origin.maker.file.pid), service)
         })
     }
 
     /// Returns the process that the file is named by.
     pub(super) fn pid_of_file(&self) -> Option<u32> {
-        self.origin.file.pid
+        self.origin.maker.file.pid
     }
 
     /// Returns the context of the attempt of the command that made the span, if its resource names it.
     pub(super) fn stem(&self) -> Option<(TraceId, SpanId)> {
-        self.origin.stem
+        self.origin.maker.stem
     }
 
     /// Returns whether the span says that its parent is of its own process.
@@ -748,7 +697,7 @@ impl Span {
 
     /// Returns the file it was read from.
     pub fn path(&self) -> &Path {
-        &self.origin.file.path
+        &self.origin.maker.file.path
     }
 
     /// Returns the object on one line, without spaces between its parts.
@@ -763,15 +712,16 @@ impl Span {
     /// are no JSON are strings. Of a span whose file is gone it is empty.
     pub fn text(&self) -> Cow<'_, str> {
         let object = self.read(Part { offset: self.offset, len: self.len });
-        if !self.origin.is_otlp {
+        if !self.origin.maker.is_otlp {
             let text = console_text(object);
             return if text.is_empty() { "{}".into() } else { text };
         }
-        otlp::text(self, &object, &self.read(self.origin.resource), &self.read(self.origin.schema_url)).into()
+        otlp::text(self, &object, &self.read(self.origin.maker.resource), &self.read(self.origin.maker.schema_url))
+            .into()
     }
 
     fn read(&self, part: Part) -> Cow<'_, [u8]> {
-        if part.len == 0 { Cow::default() } else { self.origin.file.read(part) }
+        if part.len == 0 { Cow::default() } else { self.origin.maker.file.read(part) }
     }
 }
 

@@ -68,28 +68,49 @@ impl Trace {
 }
 
 impl Stats {
-    pub(super) fn of<'a>(traces: impl IntoIterator<Item = &'a Trace>, limit: Option<usize>) -> Stats {
-        let mut by_name: HashMap<&str, Gathered> = HashMap::new();
-        let (mut counted, mut without_end) = (0, 0);
-        for trace in traces {
-            for (span, self_ns) in trace.spans.iter().zip(self_times(trace)) {
-                if span.end_unix_nano().is_none() {
-                    without_end += 1;
-                    continue;
-                }
-                counted += 1;
-                let gathered = by_name.entry(&span.name).or_default();
-                gathered.durations.push(span.duration_ns());
-                gathered.errors += usize::from(span.status == Status::Error);
-                gathered.self_ns = gathered.self_ns.saturating_add(self_ns);
+    fn of<'a>(traces: impl IntoIterator<Item = &'a Trace>, limit: Option<usize>) -> Stats {
+        let mut gathered = GatheredStats::default();
+        traces.into_iter().for_each(|trace| gathered.add(trace));
+        gathered.finish(limit)
+    }
+}
+
+/// Figures of the traces that were added.
+#[derive(Default)]
+pub struct GatheredStats {
+    by_name: HashMap<String, Gathered>,
+    spans: usize,
+    without_end: usize,
+}
+
+impl GatheredStats {
+    /// Adds the spans of a trace.
+    pub fn add(&mut self, trace: &Trace) {
+        for (span, self_ns) in trace.spans.iter().zip(self_times(trace)) {
+            if span.end_unix_nano().is_none() {
+                self.without_end += 1;
+                continue;
             }
+            self.spans += 1;
+            let gathered = match self.by_name.get_mut(span.name()) {
+                Some(gathered) => gathered,
+                None => self.by_name.entry(span.name().to_owned()).or_default(),
+            };
+            gathered.durations.push(span.duration_ns());
+            gathered.errors += usize::from(span.status == Status::Error);
+            gathered.self_ns = gathered.self_ns.saturating_add(self_ns);
         }
+    }
+
+    /// Returns the first `limit` names or all.
+    pub fn finish(self, limit: Option<usize>) -> Stats {
         let mut rows: Vec<StatsRow> =
-            by_name.into_iter().map(|(name, gathered)| StatsRow::new(name, gathered)).collect();
+            self.by_name.into_iter().map(|(name, gathered)| StatsRow::new(name, gathered)).collect();
         rows.sort_by(|left, right| right.self_ns.cmp(&left.self_ns).then_with(|| left.name.cmp(&right.name)));
         let names = rows.len();
         rows.truncate(limit.unwrap_or(usize::MAX));
-        Stats { trace_id: None, left_out: names - rows.len(), rows, names, spans: counted, without_end }
+        let left_out = names - rows.len();
+        Stats { trace_id: None, left_out, rows, names, spans: self.spans, without_end: self.without_end }
     }
 }
 
@@ -99,12 +120,12 @@ pub(crate) fn nearest_rank(sorted: &[u64], percent: usize) -> Option<u64> {
 }
 
 impl StatsRow {
-    fn new(name: &str, mut gathered: Gathered) -> StatsRow {
+    fn new(name: String, mut gathered: Gathered) -> StatsRow {
         gathered.durations.sort_unstable();
         // There is a row only for a name that was met.
         let at_rank = |percent| nearest_rank(&gathered.durations, percent).unwrap_or_default();
         StatsRow {
-            name: name.into(),
+            name,
             count: gathered.durations.len(),
             errors: gathered.errors,
             p50_ns: at_rank(50),

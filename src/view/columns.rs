@@ -96,7 +96,7 @@ impl Columns {
                 Item::Missing(span_id) => columns.push_missing(span_id, &mut names),
             }
         }
-        let queued = path.stretches.iter().filter(|stretch| matches!(stretch.kind, StretchKind::Queued(_)));
+        let queued = path.stretches().filter(|stretch| matches!(stretch.kind, StretchKind::Queued(_)));
         columns.queued = queued.map(|stretch| (stretch.start_unix_nano - start, stretch.duration_ns())).collect();
         columns
     }
@@ -110,7 +110,7 @@ impl Columns {
         processes: &mut HashMap<(Option<u32>, String), u32>,
     ) {
         self.span_id.push(span.span_id);
-        let name = number(names, &span.name, || self.names.push(span.name.to_string()));
+        let name = number(names, span.name(), || self.names.push(span.name().to_string()));
         self.name.push(name);
         let (pid, service) = span.pid_and_service();
         let all = &mut self.processes;

@@ -74,7 +74,7 @@ struct Task {
 
 /// Returns whether a span is an attempt at a task.
 pub(super) fn is_attempt(span: &Span) -> bool {
-    span.kind == Kind::Consumer && span.name.ends_with(names::REMOTE_WORKER_SUFFIX)
+    span.kind == Kind::Consumer && span.name().ends_with(names::REMOTE_WORKER_SUFFIX)
 }
 
 /// Returns an attribute that is a number.
@@ -102,8 +102,10 @@ impl History {
         let mut tasks: Vec<Task> = Vec::new();
         let mut take = |trace: &Trace| {
             if tasks.len() < most {
-                let attempts =
-                    trace.spans.iter().filter(|span| is_attempt(span) && wanted.is_named(names::target_of(&span.name)));
+                let attempts = trace
+                    .spans
+                    .iter()
+                    .filter(|span| is_attempt(span) && wanted.is_named(names::target_of(span.name())));
                 tasks.extend(of_trace(trace, attempts));
             }
         };
@@ -173,7 +175,7 @@ fn of_trace<'a>(trace: &'a Trace, attempts: impl Iterator<Item = &'a Span>) -> V
             queue: text(names::QUEUE),
             node_id: cluster_task_id.as_ref().and_then(|_| text(names::NODE_ID)),
             cluster_task_id,
-            target: names::target_of(&span.name).to_owned(),
+            target: names::target_of(span.name()).to_owned(),
             state: if span.is_running() {
                 "running".into()
             } else if span.status == Status::Error {

@@ -86,7 +86,7 @@ impl Links {
             for link in span.links() {
                 links.push(Link::of(span.span_id, false, (link.trace_id, link.span_id), None));
                 if link.trace_id == trace.id {
-                    links.push(Link::of(link.span_id, true, (trace.id, span.span_id), Some(&span.name)));
+                    links.push(Link::of(link.span_id, true, (trace.id, span.span_id), Some(span.name())));
                 } else {
                     linked.insert(link.trace_id);
                 }
@@ -95,7 +95,7 @@ impl Links {
         let mut from = |other: &Trace| {
             for span in other.spans.iter().filter(|span| may_link(span, Some(&id))) {
                 for link in span.links().into_iter().filter(|link| link.trace_id == trace.id) {
-                    links.push(Link::of(link.span_id, true, (other.id, span.span_id), Some(&span.name)));
+                    links.push(Link::of(link.span_id, true, (other.id, span.span_id), Some(span.name())));
                 }
             }
         };
@@ -109,7 +109,7 @@ impl Links {
         links.truncate(LINKS);
         let mut traces: HashMap<TraceId, Option<Trace>> = HashMap::new();
         for link in links.iter_mut().filter(|link| link.other_name.is_none()) {
-            let name = |other: &Trace| other.span(link.other_span_id).map(|span| span.name.to_string());
+            let name = |other: &Trace| other.span(link.other_span_id).map(|span| span.name().to_string());
             link.other_name = if link.other_trace_id == trace.id {
                 name(trace)
             } else if traces.len() < LINKED || traces.contains_key(&link.other_trace_id) {
@@ -206,8 +206,7 @@ impl Attempts {
         let attempts = details.iter().map(|(at, attributes)| Attempt::new(&trace.spans[*at], attributes)).collect();
         let tree = Tree::new(trace);
         let least = (trace.duration_ns() / IDLE_SHARE).max(1);
-        let mut idle = idle(trace, &tree);
-        idle.retain(|idle| idle.end_unix_nano - idle.start_unix_nano >= least);
+        let mut idle = idle(trace, &tree, least);
         idle.truncate(IDLE);
         let others = if idle.iter().any(|idle| idle.is_queued) { newest(index) } else { Vec::new() };
         let gaps = idle.iter().map(|idle| gap(&others, trace, idle, &details)).collect();
@@ -223,7 +222,7 @@ impl Attempts {
 /// Finds the submissions that have ended without an attempt.
 fn waiting(trace: &Trace, details: &[(usize, Attributes)]) -> Vec<Waiting> {
     let begun: HashSet<u64> = details.iter().filter_map(|(_, attributes)| number(attributes, names::TASK_ID)).collect();
-    let is_submission = |span: &&Span| span.kind == Kind::Producer && span.name.ends_with(names::REMOTE_SUFFIX);
+    let is_submission = |span: &&Span| span.kind == Kind::Producer && span.name().ends_with(names::REMOTE_SUFFIX);
     // Each attempt has its submission: where there are as many, nothing waits.
     let submissions: Vec<&Span> = trace.spans.iter().filter(is_submission).collect();
     if submissions.len() <= begun.len() {
@@ -262,7 +261,7 @@ fn gap(others: &[Trace], trace: &Trace, idle: &Idle, details: &[(usize, Attribut
         why: if idle.is_queued {
             why_queued(others, trace, idle, details)
         } else {
-            format!("nothing of this trace was open until {} started", next.name)
+            format!("nothing of this trace was open until {} started", next.name())
         },
     }
 }
@@ -270,7 +269,7 @@ fn gap(others: &[Trace], trace: &Trace, idle: &Idle, details: &[(usize, Attribut
 /// Says what an attempt waited for, as far as the spans tell.
 fn why_queued(others: &[Trace], trace: &Trace, idle: &Idle, details: &[(usize, Attributes)]) -> String {
     let next = &trace.spans[idle.before];
-    let target = target_of(&next.name);
+    let target = target_of(next.name());
     let of_next = details.iter().find(|(at, _)| *at == idle.before).map(|(_, attributes)| attributes);
     let task_id = of_next.and_then(|attributes| number(attributes, names::TASK_ID));
     let before = details.iter().rev().find(|(at, attributes)| {
@@ -297,7 +296,7 @@ fn why_queued(others: &[Trace], trace: &Trace, idle: &Idle, details: &[(usize, A
     let spans = std::iter::once(trace).chain(others).flat_map(|trace| &trace.spans).filter(overlaps);
     let others: Vec<&str> = spans
         .filter(|span| span.span_id != next.span_id && span.pid() == pid)
-        .map(|span| target_of(&span.name))
+        .map(|span| target_of(span.name()))
         .collect();
     match others.as_slice() {
         [] => format!(

@@ -200,7 +200,7 @@ impl Track {
             self.spans.push(Bar {
                 trace_id: live.span.trace_id().to_string(),
                 span_id: live.span.span_id.to_string(),
-                name: live.span.name.to_string(),
+                name: live.span.name().to_string(),
                 age_ns: live.span.duration_ns(),
                 task_id: live.task_id,
                 depth,

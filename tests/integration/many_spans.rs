@@ -16,7 +16,18 @@ const MEMORY_KIB: u64 = 14 << 10;
 const LARGE: &str = "4bf92f3577b34da6a3ce929d0e0e4736";
 
 /// A span as the shipped hook writes it; times are in microseconds.
-fn line(trace: &str, id: u64, parent: Option<u64>, (name, kind): (&str, &str), (start, end): (u64, u64)) -> String {
+fn line(trace: &str, id: u64, parent: Option<u64>, name_and_kind: (&str, &str), times: (u64, u64)) -> String {
+    line_with(TEXT, trace, id, parent, name_and_kind, times)
+}
+
+fn line_with(
+    text: usize,
+    trace: &str,
+    id: u64,
+    parent: Option<u64>,
+    (name, kind): (&str, &str),
+    (start, end): (u64, u64),
+) -> String {
     let time = |micros: u64| {
         format!("2026-11-05T12:{:02}:{:02}.{:06}Z", micros / 60_000_000, micros / 1_000_000 % 60, micros % 1_000_000)
     };
@@ -28,7 +39,7 @@ fn line(trace: &str, id: u64, parent: Option<u64>, (name, kind): (&str, &str), (
         "start_time": time(start),
         "end_time": time(end),
         "status": {"status_code": "UNSET"},
-        "attributes": {"text": "x".repeat(TEXT)},
+        "attributes": {"text": "x".repeat(text)},
         "events": [],
         "links": [],
         "resource": {"attributes": {"service.name": "tracer", "process.pid": 7}, "schema_url": ""},
@@ -53,9 +64,14 @@ fn write(path: &std::path::Path) {
 /// Runs `tracer trace`, which may have so much memory of its own.
 #[track_caller]
 fn bounded(cluster: &Cluster, folder: &str, arguments: &[&str]) -> Run {
+    bounded_by(MEMORY_KIB, cluster, folder, arguments)
+}
+
+#[track_caller]
+fn bounded_by(memory_kib: u64, cluster: &Cluster, folder: &str, arguments: &[&str]) -> Run {
     let tracer = cluster.command(&[&["trace"], arguments, &["--spans-dir", folder]].concat());
     let mut command = cluster.program("sh");
-    command.args(["-c", "ulimit -d \"$0\" && exec \"$@\"", &MEMORY_KIB.to_string()]);
+    command.args(["-c", "ulimit -d \"$0\" && exec \"$@\"", &memory_kib.to_string()]);
     command.arg(tracer.get_program()).args(tracer.get_args());
     cluster.run(command).success()
 }
@@ -88,6 +104,36 @@ fn readers_of_many_spans_do_not_hold_their_text() {
     assert_eq!(exported.matches("\"spanId\"").count() as u64, 2 * TASKS + 2);
 }
 
+/// A folder beyond what is read at once, of which an index and a few traces are in memory.
+#[test]
+fn readers_of_many_traces_do_not_hold_their_spans() {
+    const TRACES: u64 = 60_000;
+    const MEMORY_KIB: u64 = 28 << 10;
+    let cluster = Cluster::traced();
+    let folder = cluster.file("many");
+    fs::create_dir(&folder).expect("the place is ours");
+    let mut file = BufWriter::new(File::create(folder.join("7.json")).expect("the folder is ours"));
+    for trace in 1..=TRACES {
+        let id = format!("{trace:032x}");
+        let submission = line_with(120, &id, 1, None, ("m.f tracer.remote", "PRODUCER"), (trace, trace + 10));
+        let attempt = line_with(120, &id, 2, Some(1), ("m.f tracer.remote_worker", "CONSUMER"), (trace, trace + 9));
+        file.write_all((submission + &attempt).as_bytes()).expect("there is room");
+    }
+    file.flush().expect("there is room");
+    assert!(folder.join("7.json").metadata().expect("it is there").len() > 48 << 20);
+    let folder = folder.display().to_string();
+    let run = |arguments: &[&str]| {
+        let text = bounded_by(MEMORY_KIB, &cluster, &folder, arguments).stdout_text();
+        serde_json::from_str::<Value>(&text).expect("it is JSON")
+    };
+    let listed = run(&["list", "--limit", "2", "--format", "json"]);
+    let ids: Vec<_> = listed["traces"].as_array().expect("a list").iter().map(|trace| &trace["trace_id"]).collect();
+    assert_eq!(ids, [&format!("{TRACES:032x}"), &format!("{:032x}", TRACES - 1)]);
+    assert_eq!(listed["left_out"], json!(TRACES - 2));
+    let stats = run(&["stats", "--format", "json"]);
+    assert_eq!((&stats["spans"], &stats["names"][0]["count"]), (&json!(2 * TRACES), &json!(TRACES)));
+}
+
 #[test]
 fn a_large_trace_is_read_over_http_without_its_text() {
     let cluster = Cluster::builder().hook(HOOK).arg("--http").arg("127.0.0.1:0").start();
@@ -116,5 +162,5 @@ fn what_a_file_had_is_read_from_it_after_it_was_rotated() {
     assert_eq!(span.attributes().text("text"), Some("of the first"));
     assert_eq!(span.text(), text.trim_end());
     fs::remove_file(folder.join("7.1.json")).expect("the folder is ours");
-    assert_eq!((span.text().as_ref(), span.name.as_str()), ("{}", "first"));
+    assert_eq!((span.text().as_ref(), span.name()), ("{}", "first"));
 }

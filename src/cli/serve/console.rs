@@ -39,7 +39,7 @@ impl Console {
 }
 
 fn line(span: &Span) -> String {
-    let (name, took) = (report::name(&span.name), Elapsed::from_nanos(span.duration_ns()));
+    let (name, took) = (report::name(span.name()), Elapsed::from_nanos(span.duration_ns()));
     let error = span.attribute("error.type").map(|error| format!(" error={}", report::name(&error.to_string())));
     format!("span {name} {took}{} trace={}", error.unwrap_or_default(), span.trace_id())
 }

@@ -188,7 +188,7 @@ impl Model {
             row.elapsed = Elapsed::from_nanos(attempt.span.duration_ns()).to_string();
         }
         if let Some(inner) = spans.last().filter(|_| spans.len() > 1) {
-            row.span = crate::escape::line(&inner.span.name).into_owned();
+            row.span = crate::escape::line(inner.span.name()).into_owned();
         }
         row
     }

@@ -4,11 +4,11 @@ use std::path::{Path, PathBuf};
 
 use clap::ValueEnum;
 
-use super::{SourceArgs, found, parse_query, render, warn_of_doubtful_keys};
+use super::{SourceArgs, parse_query, render, warn_of_doubtful_keys};
 use crate::cli::{CommandError, CommandResult, path_parser, report};
 use crate::exit;
 use crate::json;
-use crate::trace::check::{Baseline, Bounds, MaxDuration};
+use crate::trace::check::{Baseline, Bounds, Checked, MaxDuration};
 use crate::trace::{LAST, Query};
 
 #[derive(clap::Args)]
@@ -71,12 +71,20 @@ pub(super) fn run(args: &Args) -> CommandResult {
             "there is nothing to check: expected --no-errors, --max-duration, --max-spans or --baseline",
         ));
     }
-    let loaded = args.source.load()?;
-    let traces = if is_last { vec![loaded.find(LAST)?] } else { found(&loaded, &query) };
-    if traces.is_empty() {
+    let mut checked = Checked::new(&bounds);
+    if is_last {
+        checked.add(&args.source.find(LAST, false)?.0);
+    } else {
+        args.source.traces(false)?.each(|trace| {
+            if query.is_empty() || query.matches(trace) {
+                checked.add(trace);
+            }
+        });
+    }
+    let checked = checked.finish();
+    if checked.traces == 0 {
         warn_of_doubtful_keys(&query);
     }
-    let checked = bounds.check(&traces);
     match args.format {
         CheckFormat::Text => report::text(&render::check(&checked, report::width(), report::colours_on_stdout())),
         CheckFormat::Json => report::json(&json::object(&checked)),

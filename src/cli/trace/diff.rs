@@ -22,9 +22,8 @@ pub(super) struct Args {
 }
 
 pub(super) fn run(args: &Args) -> CommandResult {
-    let loaded = args.source.load()?;
-    let (before, after) = (loaded.find(&args.before)?, loaded.find(&args.after)?);
-    let diff = Diff::new(before, after, Some(args.limit));
+    let [(before, _), (after, _)] = args.source.find_each([&args.before, &args.after], false)?;
+    let diff = Diff::new(&before, &after, Some(args.limit));
     report::value(args.format.format, &diff, |diff| render::diff(diff, report::width(), report::colours_on_stdout()));
     Ok(exit::OK)
 }

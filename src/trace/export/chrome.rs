@@ -132,7 +132,7 @@ impl Slice<'_> {
             attributes: &details.attributes,
         };
         let event = |ph, at: u64, dur, args| Event {
-            name: &span.name,
+            name: span.name(),
             cat: "span",
             ph,
             ts: micros(at - start),

@@ -8,15 +8,33 @@ use crate::trace::paths::Paths;
 
 /// Writes the own time of each path of names in the traces. Paths below half a microsecond are left out.
 pub fn folded(traces: &[&Trace], out: &mut dyn Write) -> io::Result<()> {
-    let paths = Paths::of(traces.iter().copied());
-    for (at, node) in paths.iter() {
-        let micros = node.self_ns.saturating_add(500) / 1000;
-        if micros > 0 {
-            let names: Vec<String> = paths.names(at).into_iter().map(frame).collect();
-            writeln!(out, "{} {micros}", names.join(";"))?;
-        }
+    let mut folded = Folded::default();
+    traces.iter().for_each(|trace| folded.add(trace));
+    folded.finish(out)
+}
+
+/// Own times of the traces that were added, by path.
+#[derive(Default)]
+pub struct Folded(Paths);
+
+impl Folded {
+    /// Adds the spans of a trace.
+    pub fn add(&mut self, trace: &Trace) {
+        self.0.add(trace);
     }
-    Ok(())
+
+    /// Writes the own time of each path of names. Paths below half a microsecond are left out.
+    pub fn finish(self, out: &mut dyn Write) -> io::Result<()> {
+        let Folded(paths) = self;
+        for (at, node) in paths.iter() {
+            let micros = node.self_ns.saturating_add(500) / 1000;
+            if micros > 0 {
+                let names: Vec<String> = paths.names(at).into_iter().map(frame).collect();
+                writeln!(out, "{} {micros}", names.join(";"))?;
+            }
+        }
+        Ok(())
+    }
 }
 
 /// Returns a name without what ends a frame or a line.

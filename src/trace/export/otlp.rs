@@ -17,29 +17,60 @@ use crate::trace::{Attributes, Kind, Span, SpanId, SpanLink, Status, Trace, Trac
 /// Limit on the spans in one line: that of a batch of the SDK, so that no reader meets a line of any length.
 const SPANS_PER_LINE: usize = 512;
 
+/// Limit on the spans that wait for others of their resource.
+const SPANS_WAITING: usize = 16 * SPANS_PER_LINE;
+
 /// Writes the spans of the traces.
 pub fn otlp(traces: &[&Trace], out: &mut dyn Write) -> io::Result<()> {
-    let mut index_by_resource: HashMap<String, usize> = HashMap::new();
-    let mut groups: Vec<(String, Vec<SpanJson>)> = Vec::new();
-    for span in traces.iter().flat_map(|trace| &trace.spans).filter(|span| !span.is_running()) {
-        let mut details = span.details();
-        let text = std::mem::take(&mut details.resource);
-        let index = match index_by_resource.get(&text) {
-            Some(index) => *index,
-            None => {
-                index_by_resource.insert(text.clone(), groups.len());
-                groups.push((text, Vec::new()));
-                groups.len() - 1
+    let mut otlp = Otlp::default();
+    traces.iter().try_for_each(|trace| otlp.write(trace, out))?;
+    otlp.finish(out)
+}
+
+/// Spans that are being written, trace by trace.
+#[derive(Default)]
+pub struct Otlp {
+    index_by_resource: HashMap<String, usize>,
+    groups: Vec<(String, Vec<SpanJson>)>,
+    waiting: usize,
+}
+
+impl Otlp {
+    /// Writes the spans of a trace that have ended; some wait for others of their resource.
+    pub fn write(&mut self, trace: &Trace, out: &mut dyn Write) -> io::Result<()> {
+        for span in trace.spans.iter().filter(|span| !span.is_running()) {
+            let mut details = span.details();
+            let text = std::mem::take(&mut details.resource);
+            let index = match self.index_by_resource.get(&text) {
+                Some(index) => *index,
+                None => {
+                    self.index_by_resource.insert(text.clone(), self.groups.len());
+                    self.groups.push((text, Vec::new()));
+                    self.groups.len() - 1
+                }
+            };
+            let (text, spans) = &mut self.groups[index];
+            spans.push(SpanJson::new(span, details));
+            self.waiting += 1;
+            if spans.len() == SPANS_PER_LINE {
+                write_line(text, spans, out)?;
+                self.waiting -= spans.len();
+                *spans = Vec::new();
             }
-        };
-        let (text, spans) = &mut groups[index];
-        spans.push(SpanJson::new(span, details));
-        if spans.len() == SPANS_PER_LINE {
-            write_line(text, spans, out)?;
-            spans.clear();
+            if self.waiting == SPANS_WAITING {
+                self.finish(out)?;
+            }
         }
+        Ok(())
     }
-    groups.iter().filter(|(_, spans)| !spans.is_empty()).try_for_each(|(text, spans)| write_line(text, spans, out))
+
+    /// Writes the spans that wait.
+    pub fn finish(&mut self, out: &mut dyn Write) -> io::Result<()> {
+        self.waiting = 0;
+        self.index_by_resource.clear();
+        let groups = self.groups.drain(..).filter(|(_, spans)| !spans.is_empty());
+        groups.into_iter().try_for_each(|(text, spans)| write_line(&text, &spans, out))
+    }
 }
 
 fn write_line(resource_text: &str, spans: &[SpanJson], out: &mut dyn Write) -> io::Result<()> {
@@ -196,7 +227,7 @@ impl SpanJson {
             span_id: span.span_id,
             trace_state: details.trace_state,
             parent_span_id: span.parent_id(),
-            name: span.name.to_string(),
+            name: span.name().to_string(),
             kind: match span.kind {
                 Kind::Internal => 1,
                 Kind::Server => 2,

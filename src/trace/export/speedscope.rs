@@ -129,7 +129,7 @@ fn profile<'a>(name: String, track: &[&'a Span], start: u64, frames: &mut Frames
     };
     for span in track {
         close(&mut open, &mut events, span.start_unix_nano);
-        let frame = frames.number(&span.name);
+        let frame = frames.number(span.name());
         events.push(Event { r#type: "O", frame, at: span.start_unix_nano - start });
         open.push((frame, end(span)));
     }

@@ -36,16 +36,26 @@ impl Index {
         let is_deferred =
             |id: TraceId| deferred.contains(&id) || self.stems.get(&id).is_some_and(|id| deferred.contains(id));
         let answered = self.rows.iter().map(TraceRow::trace_id).chain(self.spooled.keys().copied());
+        let answered = answered.filter(|id| !is_deferred(*id)).collect();
+        Some(self.passes_for(answered, self.lost_rows.count, u64::from(self.first_run)))
+    }
+
+    /// Returns all that is in the files.
+    pub(super) fn all_traces(&self) -> Older {
+        let (rows, runs) = (self.rows.len() as u64, self.runs.len() as u64);
+        self.passes_for(HashSet::new(), self.lost_rows.count + rows, u64::from(self.first_run) + runs)
+    }
+
+    /// Returns as many passes over the files as it takes for so many rows and runs.
+    fn passes_for(&self, answered: HashSet<TraceId>, rows: u64, runs: u64) -> Older {
         // An index grows by doubling.
-        let bytes = 2
-            * (self.lost_rows.count * (size_of::<TraceRow>() as u64 + 12)
-                + u64::from(self.first_run) * size_of::<Run>() as u64);
-        Some(Older {
+        let bytes = 2 * (rows * (size_of::<TraceRow>() as u64 + 12) + runs * size_of::<Run>() as u64);
+        Older {
             folder: self.folder.clone(),
             files: self.files.iter().map(|file| (file.path.clone(), file.pid, file.read)).collect(),
-            answered: answered.filter(|id| !is_deferred(*id)).collect(),
+            answered,
             passes: bytes.div_ceil(self.limit as u64).max(1),
-        })
+        }
     }
 }
 
@@ -61,7 +71,13 @@ impl Older {
         traces
     }
 
-    fn index(&self, pass: u64) -> Index {
+    /// Returns how often the files are read.
+    pub(super) fn passes(&self) -> u64 {
+        self.passes
+    }
+
+    /// Reads the files, and returns an index of the traces of a pass.
+    pub(super) fn index(&self, pass: u64) -> Index {
         let mut index = Index::new(&self.folder, usize::MAX);
         for (path, pid, read) in &self.files {
             let number = index.files.len();
@@ -78,7 +94,7 @@ impl Older {
     }
 
     /// Returns whether a span is of a trace that is looked for in this pass; parts of a trace are with it.
-    fn is_in(&self, pass: u64, span: &Span) -> bool {
+    pub(super) fn is_in(&self, pass: u64, span: &Span) -> bool {
         let trunk = span.stem().map_or(span.trace_id(), |(trunk, _)| trunk);
         !self.answered.contains(&span.trace_id())
             && !self.answered.contains(&trunk)

@@ -58,7 +58,7 @@ fn names(index: &Index) -> Vec<String> {
     let traces = list.rows.iter().rev().map(|row| index.find(&row.trace_id.to_string()).unwrap());
     traces
         .flat_map(|trace| trace.spans)
-        .map(|span| format!("{}{}", span.name, if span.is_running() { "*" } else { "" }))
+        .map(|span| format!("{}{}", span.name(), if span.is_running() { "*" } else { "" }))
         .collect()
 }
 
@@ -214,6 +214,33 @@ fn a_span_of_a_long_trace_takes_sixteen_bytes_at_most() {
     assert!(reach.bytes <= 16 * 20_000, "{reach:?}");
 }
 
+/// Returns the texts of the spans of a trace, by their starts.
+fn texts_of(trace: &Trace) -> Vec<String> {
+    trace.spans.iter().map(|span| span.text().into_owned()).collect()
+}
+
+/// Returns those of each trace, in the order in which they are handed over.
+fn texts_of_each(index: Index) -> Vec<Vec<String>> {
+    let mut texts = Vec::new();
+    index.each_trace(|trace| texts.push(texts_of(trace)));
+    texts
+}
+
+#[test]
+fn traces_beyond_the_bound_are_handed_over_one_after_the_other() {
+    let folder = tempfile::tempdir().unwrap();
+    let line = |id: u64| span("task", id, None, (id * 10, id * 10 + 5)).trace(u128::from(1 + id % 5000)).line();
+    fs::write(folder.path().join("1.json"), (1..=10_000).map(line).collect::<String>()).unwrap();
+    let mut index = Index::new(folder.path(), 100_000);
+    index.look(None, EPOCH).unwrap();
+    assert!(index.reach().is_cut);
+    let mut own = texts_of_each(index);
+    own.sort();
+    let mut whole: Vec<_> = load(folder.path()).unwrap().traces.iter().map(texts_of).collect();
+    whole.sort();
+    assert!(own == whole && own.len() == 5000);
+}
+
 /// Trace, id, parent, start and length in microseconds, and whether it failed and is in the first file.
 type SomeSpan = (u8, u8, u8, u16, u16, bool, bool);
 
@@ -278,5 +305,18 @@ proptest! {
             prop_assert_eq!(texts(&own), texts(trace));
         }
         prop_assert_eq!(index.find("last").unwrap().id, loaded.find("last").unwrap().id);
+        let mut small = Index::new(folder.path(), 300);
+        small.look(None, EPOCH).unwrap();
+        let is_cut = small.reach().is_cut;
+        prop_assert_eq!(texts_of_each(index), loaded.traces.iter().map(texts_of).collect::<Vec<_>>());
+        let mut own = texts_of_each(small);
+        if is_cut {
+            own.sort();
+        }
+        let mut whole: Vec<_> = loaded.traces.iter().map(texts_of).collect();
+        if is_cut {
+            whole.sort();
+        }
+        prop_assert_eq!(own, whole);
     }
 }

@@ -172,7 +172,7 @@ impl Test {
             Test::Running | Test::State(State::Running) => span.is_running(),
             Test::State(State::Ended) => !span.is_running(),
             Test::Root => span.parent_id().is_none(),
-            Test::Name(comparison, name) => comparison.of_texts(&span.name, name),
+            Test::Name(comparison, name) => comparison.of_texts(span.name(), name),
             Test::Duration(comparison, nanos) => comparison.orders(span.duration_ns() as f64, *nanos as f64),
             Test::Since(time) => span.start_unix_nano >= *time,
             Test::Until(time) => span.start_unix_nano <= *time,
@@ -202,7 +202,7 @@ fn has_text(span: &Span, text: &str) -> bool {
     let is_in = |found: &str| found.to_lowercase().contains(text);
     let in_attributes =
         |attributes: &Attributes| attributes.0.iter().any(|(key, value)| is_in(key) || is_in(&plain(value)));
-    is_in(&span.name)
+    is_in(span.name())
         || span.status_description().is_some_and(|description| is_in(&description))
         || in_attributes(&span.attributes())
         || span.events().iter().any(|event| is_in(&event.name) || in_attributes(&event.attributes))

@@ -11,7 +11,7 @@ use serde::Deserialize;
 use serde_json::value::RawValue;
 use serde_json::{Map, Value, json};
 
-use super::super::span::{Attributes, Found, HAS_LOCAL_PARENT, Kind, Name, Origin, Span, SpanId, Status, TraceId};
+use super::super::span::{Attributes, Found, HAS_LOCAL_PARENT, Kind, Maker, Origin, Span, SpanId, Status, TraceId};
 use super::super::time;
 use super::{Piece, Scanner, Text};
 use crate::names;
@@ -147,21 +147,21 @@ impl Traces<'_> {
         for group in self.resource_spans {
             let texts = [group.resource, group.schema_url].map(|part| part.map(|part| part.get().as_bytes()));
             let group_id = scanner.number_of(texts);
-            let origin = |file, trace_id| Origin {
+            let maker = |file| Maker {
                 is_otlp: true,
                 resource: piece.part(texts[0]),
                 schema_url: piece.part(texts[1]),
                 stem: stem_in(group.resource),
-                ..Origin::new(file, trace_id)
+                ..Maker::new(file)
             };
             let scopes = if group.scope_spans.is_empty() { group.library_spans } else { group.scope_spans };
             for raw in scopes.into_iter().flat_map(|scope| scope.spans) {
                 let header: Option<Header<'_>> = serde_json::from_str(raw.get()).ok();
                 let span = header.and_then(|header| {
                     let trace_id = id(&header.trace_id.0)?.parse().ok()?;
-                    let origin = scanner.origin(trace_id, group_id, origin);
-                    let name = scanner.name(header.name.as_ref().map_or("", |name| &name.0));
-                    header.into_span(origin, name, piece, raw.get().as_bytes())
+                    let name = header.name.as_ref().map_or("", |name| &name.0);
+                    let origin = scanner.origin(trace_id, group_id, name, maker);
+                    header.into_span(origin, piece, raw.get().as_bytes())
                 });
                 match span {
                     Some(span) => spans.push(span),
@@ -175,7 +175,7 @@ impl Traces<'_> {
 
 impl Header<'_> {
     /// Returns the span, or `None` when an id or a time is not one.
-    fn into_span(self, origin: Arc<Origin>, name: Name, piece: &Piece<'_>, text: &[u8]) -> Option<Span> {
+    fn into_span(self, origin: Arc<Origin>, piece: &Piece<'_>, text: &[u8]) -> Option<Span> {
         let parent_id = match &self.parent_span_id {
             Some(text) if !text.0.is_empty() => Some(id(&text.0)?.parse().ok()?),
             _ => None,
@@ -193,7 +193,6 @@ impl Header<'_> {
         };
         let status = self.status.and_then(|status| status.code?.number(&STATUS_CODES));
         let found = Found {
-            name,
             span_id: id(&self.span_id.0)?.parse().ok()?,
             parent_id,
             kind,
@@ -337,7 +336,7 @@ pub(in super::super) fn text(span: &Span, object_text: &[u8], resource: &[u8], s
     let resource: ResourcePart = serde_json::from_slice(resource).unwrap_or_default();
     let schema_url: String = serde_json::from_slice(schema_url).unwrap_or_default();
     json!({
-        "name": span.name,
+        "name": span.name(),
         "context": context(span.trace_id(), span.span_id, &parts.trace_state),
         "kind": kind,
         "parent_id": span.parent_id().map(|id| format!("0x{id}")),

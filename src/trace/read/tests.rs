@@ -12,7 +12,7 @@ const PRETTY_PRINTED: &str = include_str!("golden/pretty_printed.json");
 const SDK_1_1: &str = include_str!("golden/sdk_1_1.json");
 
 fn names(loaded: &Loaded) -> Vec<&str> {
-    loaded.traces.iter().flat_map(|trace| &trace.spans).map(|span| span.name.as_str()).collect()
+    loaded.traces.iter().flat_map(|trace| &trace.spans).map(|span| span.name()).collect()
 }
 
 fn problems(loaded: &Loaded) -> Vec<Problem> {
@@ -40,7 +40,7 @@ fn every_layout_is_read() {
         let [trace] = loaded.traces.as_slice() else { panic!("{layout}: one trace expected") };
         let [submit, run] = trace.spans.as_slice() else { panic!("{layout}: two spans expected") };
         assert_eq!(trace.id, trace_id, "{layout}");
-        assert_eq!(submit.name, "my_module.my_function ray.remote", "{layout}");
+        assert_eq!(submit.name(), "my_module.my_function ray.remote", "{layout}");
         assert_eq!((submit.kind, run.kind), (Kind::Producer, Kind::Consumer), "{layout}");
         assert_eq!((submit.parent_id(), run.parent_id()), (None, Some(SpanId(0x1111111111111111))), "{layout}");
         assert_eq!(submit.start_unix_nano, day + 100_000, "{layout}");
@@ -425,7 +425,7 @@ fn an_otlp_file_is_read_on_from_where_it_was_read() {
         written.push_str(text);
         fs::write(&path, &written).unwrap();
         let spans = tail.read().unwrap().0;
-        assert_eq!(spans.iter().map(|span| span.name.as_str()).collect::<Vec<_>>(), expected);
+        assert_eq!(spans.iter().map(|span| span.name()).collect::<Vec<_>>(), expected);
     }
 }
 
@@ -468,7 +468,7 @@ fn a_folder_is_read_on_from_where_it_was_read() {
     let mut tail = Tail::new(folder.path());
     let mut names = |expected: &[&str]| {
         let spans = tail.read().unwrap().0;
-        assert_eq!(spans.iter().map(|span| span.name.as_str()).collect::<Vec<_>>(), expected);
+        assert_eq!(spans.iter().map(|span| span.name()).collect::<Vec<_>>(), expected);
     };
     let append = |path: &Path, text: &str| {
         std::io::Write::write_all(
@@ -543,7 +543,7 @@ fn floats_and_times_that_python_writes_and_json_does_not_know_are_read() {
             let found = loaded([("1.json", format!("{text}{after}").into_bytes())]);
             assert_eq!(problems(&found), [], "{text}");
             assert_eq!(names(&found).len(), 2, "{text}");
-            let odd = found.traces.iter().flat_map(|trace| &trace.spans).find(|span| span.name == "odd").unwrap();
+            let odd = found.traces.iter().flat_map(|trace| &trace.spans).find(|span| span.name() == "odd").unwrap();
             assert_eq!((odd.start_unix_nano, odd.end_unix_nano()), expected);
             let value = |key| odd.attribute(key).unwrap();
             assert_eq!(value("none"), "NaN");

@@ -46,7 +46,7 @@ fn one(open: &OpenTrace, width: usize, colour: bool) -> String {
                 let is_open = span.is_running();
                 let age = if is_open { Elapsed::from_nanos(span.duration_ns()).to_string() } else { "ended".into() };
                 let note = span.pid().filter(|_| is_open).map(|pid| format!("pid {pid}")).unwrap_or_default();
-                Line { gutter, name: clean(&span.name), age, note, is_open }
+                Line { gutter, name: clean(span.name()), age, note, is_open }
             }
         });
     }

@@ -58,7 +58,7 @@ pub fn show(trace: &Trace, details: &Details<'_>, width: usize, colour: bool) ->
     let tree = Tree::new(trace);
     // Of one span there is nothing to choose.
     let path = (trace.spans.len() > 1).then(|| CriticalPath::new(trace, &tree));
-    let folds = folds(trace, idle(trace, &tree));
+    let folds = folds(trace, &tree);
     let rows = match details.folds {
         true => siblings::folded(trace, &tree, path.as_ref()),
         false => siblings::unfolded(&tree),
@@ -129,7 +129,7 @@ pub fn ended(span: &Span, trace_start_unix_nano: u64, details: &Details<'_>, col
         DIM.paint(&pad_left(&after, 9), colour),
         pad_left(&duration, 8),
         RED.paint(mark, colour),
-        clean(&span.name),
+        clean(span.name()),
         DIM.paint(&pid, colour),
         RED.paint(&description, colour)
     ) + &details::below(span, details, trace_start_unix_nano, &" ".repeat(ENDED_INDENT), usize::MAX, colour)
@@ -156,10 +156,11 @@ fn header(trace: &Trace, width: usize, colour: bool) -> String {
 }
 
 /// Returns what is folded of the time in which nothing ran.
-fn folds(trace: &Trace, mut idle: Vec<Idle>) -> Vec<Idle> {
+fn folds(trace: &Trace, tree: &Tree) -> Vec<Idle> {
     let duration = |idle: &Idle| idle.end_unix_nano - idle.start_unix_nano;
-    idle.retain(|idle| duration(idle) >= (trace.duration_ns() / FOLD_PART).max(1));
-    if idle.iter().map(duration).sum::<u64>() < trace.duration_ns() / FOLD_PART_IN_ALL {
+    let in_all = trace.duration_ns();
+    let mut idle = idle(trace, tree, (in_all / FOLD_PART).max(1));
+    if idle.iter().map(duration).sum::<u64>() < in_all / FOLD_PART_IN_ALL {
         idle.clear();
     }
     idle
@@ -197,7 +198,7 @@ fn group_line<'a>(trace: &Trace, row: &Row, spans: &[u32], gutter: String, path:
         figures: Some(format!("p50 {p50}, max {max}")),
         has_children: row.has_children,
         is_on_path: path.is_some_and(|path| spans.iter().any(|index| path.contains(*index as usize))),
-        name: format!("{} × {}", spans.len(), clean(&first.name)),
+        name: format!("{} × {}", spans.len(), clean(first.name())),
         offset: offset_text(first, trace),
         duration: String::new(),
         note: String::new(),
@@ -283,7 +284,7 @@ fn lines<'a>(trace: &'a Trace, rows: &[Row], path: Option<&CriticalPath>, folds:
             figures: None,
             has_children: row.has_children,
             is_on_path: path.is_some_and(|path| path.contains(index)),
-            name: clean(&span.name),
+            name: clean(span.name()),
             offset: offset_text(span, trace),
             duration,
             note: notes.join(", "),
@@ -548,7 +549,7 @@ fn failure(span: &Span, trace: &Trace, width: usize, colour: bool) -> String {
         title += &format!(", pid {pid}");
     }
     title += &format!(", at {})", offset_text(span, trace));
-    let name = clean(&span.name);
+    let name = clean(span.name());
     let mut text = if "✗ ".width() + name.width() + GAP + title.width() <= width {
         format!("{} {name}  {}\n", RED.paint("✗", colour), DIM.paint(&title, colour))
     } else {

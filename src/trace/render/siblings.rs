@@ -72,7 +72,7 @@ pub(super) fn folded(trace: &Trace, tree: &Tree, path: Option<&CriticalPath>) ->
         let mut foldable: HashMap<(&str, Kind), Vec<u32>> = HashMap::new();
         let key = |node: u32| {
             let span = &trace.spans[span_of(node)?];
-            (!keeps_line[node as usize]).then_some((span.name.as_str(), span.kind))
+            (!keeps_line[node as usize]).then_some((span.name(), span.kind))
         };
         for &node in &below {
             if let Some(key) = key(node) {
@@ -113,16 +113,16 @@ fn with_children(mut rows: Vec<Row>) -> Vec<Row> {
 
 /// Says for each node whether it has to keep its own line.
 fn keepers(trace: &Trace, tree: &Tree, path: Option<&CriticalPath>) -> Vec<bool> {
-    let mut on_path_ns: HashMap<usize, u64> = HashMap::new();
-    for stretch in path.iter().flat_map(|path| &path.stretches) {
+    let mut on_path_ns = vec![0; trace.spans.len()];
+    for stretch in path.iter().flat_map(|path| path.stretches()) {
         if let StretchKind::Span(index) | StretchKind::Queued(index) = stretch.kind {
-            *on_path_ns.entry(index).or_default() += stretch.duration_ns();
+            on_path_ns[index] += stretch.duration_ns();
         }
     }
     let considerable_ns = (trace.duration_ns() / PATH_PART).max(1);
     let is_special = |span: &Span| span.status == Status::Error || span.end_unix_nano().is_none();
     let own = |item: Item| match item {
-        Item::Span(index) => (is_special(&trace.spans[index]), on_path_ns.get(&index).copied().unwrap_or(0)),
+        Item::Span(index) => (is_special(&trace.spans[index]), on_path_ns[index]),
         Item::Circle(_) | Item::Missing(_) => (true, 0),
     };
     let mut is_kept = vec![false; tree.len()];
@@ -177,8 +177,8 @@ mod tests {
         let tree = Tree::new(trace);
         let path = CriticalPath::new(trace, &tree);
         let row = |row: Row| match row.content {
-            Content::Many(spans) => (row.depth, spans.len(), trace.spans[spans[0] as usize].name.to_string()),
-            Content::One(Item::Span(index)) => (row.depth, 1, trace.spans[index].name.to_string()),
+            Content::Many(spans) => (row.depth, spans.len(), trace.spans[spans[0] as usize].name().to_string()),
+            Content::One(Item::Span(index)) => (row.depth, 1, trace.spans[index].name().to_string()),
             Content::One(_) => (row.depth, 1, "?".into()),
         };
         folded(trace, &tree, Some(&path)).into_iter().map(row).collect()

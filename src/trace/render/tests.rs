@@ -648,6 +648,31 @@ fn a_filtered_list_says_what_it_holds_back() {
     assert_eq!(list(&loaded_two.list(&none, None), EPOCH, WIDTH, false), "no trace matches; 2 traces do not\n");
 }
 
+/// Returns the time for which this thread has had a processor, in nanoseconds.
+fn on_processor_ns() -> u64 {
+    let text = std::fs::read_to_string("/proc/thread-self/schedstat").expect("Linux has it");
+    text.split(' ').next().and_then(|nanos| nanos.parse().ok()).expect("the first figure is the time")
+}
+
+#[test]
+fn the_time_to_show_a_trace_grows_with_its_spans() {
+    let time_of = |tasks: u64| {
+        let task = |task: u64| {
+            let (id, at) = (2 + 2 * task, 100 * task);
+            let submission = span("m.f tracer.remote", id, 1, (at, at + 10)).kind("PRODUCER").line();
+            submission + &span("m.f tracer.remote_worker", id + 1, id, (at + 20, at + 90)).kind("CONSUMER").line()
+        };
+        let lines = (0..tasks).map(task).collect::<String>() + &span("job", 1, None, (0, 100 * tasks)).line();
+        let loaded = loaded([("1.json", lines.into_bytes())]);
+        let begun = on_processor_ns();
+        let text = show(&loaded.traces[0], &Details::default(), WIDTH, false);
+        assert!(text.contains(&format!("{tasks} × m.f tracer.remote_worker")), "{text}");
+        on_processor_ns() - begun
+    };
+    let (few, many) = (time_of(2_000), time_of(16_000));
+    assert!(many < 20 * few, "2,000 tasks took {few} ns, and 16,000 took {many}");
+}
+
 #[test]
 fn figures_are_shown_name_by_name() {
     let spans = [

@@ -24,7 +24,7 @@ fn a_trace_is_found_by_the_beginning_of_its_id() {
         ("aaaa1111000000000000000000000002", "job b"),
         ("0xAAAA1111000000000000000000000002", "job b"),
     ] {
-        assert_eq!(loaded.find(text).map(|trace| trace.root().name.as_str()), Ok(expected), "{text}");
+        assert_eq!(loaded.find(text).map(|trace| trace.root().name()), Ok(expected), "{text}");
     }
 }
 

@@ -13,8 +13,8 @@ fn outline(spans: &[(u64, Option<u64>, u64)]) -> Vec<String> {
     let describe = |node: Node| {
         let last = if node.is_last { "└" } else { "├" };
         let item = match node.item {
-            Item::Span(index) => trace.spans[index].name.to_string(),
-            Item::Circle(index) => format!("circle {}", trace.spans[index].name),
+            Item::Span(index) => trace.spans[index].name().to_string(),
+            Item::Circle(index) => format!("circle {}", trace.spans[index].name()),
             Item::Missing(span_id) => format!("missing {}", span_id.0),
         };
         format!("{}{last}{item}", " ".repeat(node.depth))

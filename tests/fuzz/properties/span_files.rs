@@ -22,7 +22,7 @@ pub(super) fn holds(bytes: &[u8]) {
         let _ = value(&report);
         trace.root();
         let path = CriticalPath::new(trace, &Tree::new(trace));
-        let sum: u64 = path.stretches.iter().map(|stretch| stretch.duration_ns()).sum();
+        let sum: u64 = path.stretches().map(|stretch| stretch.duration_ns()).sum();
         assert_eq!(sum, trace.duration_ns(), "the path is as long as the trace");
         for width in [20, 80, 300] {
             let all = render::Details { attributes: true, events: true, folds: false, ..render::Details::default() };
@@ -37,7 +37,7 @@ pub(super) fn holds(bytes: &[u8]) {
     let ids = |loaded: &Loaded| -> Vec<_> {
         let spans = loaded.traces.iter().flat_map(|trace| &trace.spans);
         let mut ids: Vec<_> =
-            spans.map(|span| (span.trace_id(), span.span_id, span.parent_id(), span.name.clone())).collect();
+            spans.map(|span| (span.trace_id(), span.span_id, span.parent_id(), span.name().to_owned())).collect();
         ids.sort();
         ids
     };
