@@ -170,6 +170,7 @@ impl FilterArgs {
             name: self.name.clone(),
             module: self.module.clone(),
             since_unix_nano: self.since,
+            trace_id: None,
         }
     }
 }

@@ -27,7 +27,8 @@ pub fn list_tasks(state: &State, effects: &impl Effects, limit: usize, which: &T
         return TaskList { left_out: count - tasks.len(), filtered_out: 0, forgotten, tasks };
     }
     let is_meant = |&(id, task): &(TaskId, &Task)| {
-        which.since_unix_nano.is_none_or(|since| task.submitted_unix_nano >= since)
+        which.trace_id.as_ref().is_none_or(|trace_id| trace_id_of(task.shown().trace_id).as_ref() == Some(trace_id))
+            && which.since_unix_nano.is_none_or(|since| task.submitted_unix_nano >= since)
             && (which.states.is_empty() || which.states.contains(&phase(state, effects, id, task).0))
             && which.name.as_ref().is_none_or(|name| tracer_core::pattern::fits(name, task.shown().name))
             && which.module.as_ref().is_none_or(|module| {
@@ -38,6 +39,10 @@ pub fn list_tasks(state: &State, effects: &impl Effects, limit: usize, which: &T
     let tasks: Vec<_> = meant.by_ref().take(limit).map(row).collect();
     let left_out = meant.count();
     TaskList { left_out, filtered_out: count - tasks.len() - left_out, forgotten, tasks }
+}
+
+fn trace_id_of(bytes: [u8; 16]) -> Option<String> {
+    (bytes != [0; 16]).then(|| format!("{:032x}", u128::from_be_bytes(bytes)))
 }
 
 /// Returns the module that a task's function or actor is of; none for commands.
@@ -178,8 +183,7 @@ fn row(state: &State, id: TaskId, task: &Task, phase: TaskState) -> TaskReport {
         target: state.targets.name(task.target).into(),
         state: phase,
         job_id: task.job,
-        trace_id: (shown.trace_id != [0; 16])
-            .then(|| shown.trace_id.iter().map(|byte| format!("{byte:02x}")).collect()),
+        trace_id: trace_id_of(shown.trace_id),
         attempt: task.attempt,
         demand: task.demand_report(),
         options: task.extra.said().map(|said| (said.name.to_owned(), said.value)).collect(),

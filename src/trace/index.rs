@@ -62,6 +62,8 @@ pub struct Index {
     spooled: HashMap<TraceId, Vec<Span>>,
     in_spools: HashMap<(TraceId, SpanId), bool>,
     open: Vec<LiveSpan>,
+    /// Traces with spans in spools of dead processes.
+    orphaned: HashSet<TraceId>,
     /// Traces with new spans in files since the last look, [`TOUCHED`] at most.
     touched: HashSet<TraceId>,
 }
@@ -267,6 +269,14 @@ impl Changed {
     pub fn is_nothing(&self) -> bool {
         matches!(self, Changed::Traces(traces) if traces.is_empty())
     }
+
+    /// Returns whether a trace, or one of its parts, may have changed.
+    pub fn has(&self, id: TraceId, parts: &[TraceId]) -> bool {
+        match self {
+            Changed::Traces(traces) => traces.iter().any(|changed| *changed == id || parts.contains(changed)),
+            Changed::All => true,
+        }
+    }
 }
 
 /// Traces that a question is about.
@@ -298,6 +308,7 @@ impl Index {
             spooled: HashMap::new(),
             in_spools: HashMap::new(),
             open: Vec::new(),
+            orphaned: HashSet::new(),
             touched: HashSet::new(),
         }
     }
@@ -310,6 +321,11 @@ impl Index {
     /// Returns the spans that were open at the last look.
     pub fn open(&self) -> &[LiveSpan] {
         &self.open
+    }
+
+    /// Returns whether a trace had spans at the last look in spools of dead processes, which nobody has completed yet.
+    pub fn is_orphaned(&self, id: TraceId) -> bool {
+        self.orphaned.contains(&id)
     }
 
     /// Returns the traces of commands that are parts of a trace.
@@ -354,6 +370,7 @@ impl Index {
         }
         self.in_spools = in_spools;
         self.open = look.spans.iter().filter(|live| live.span.is_running()).cloned().collect();
+        self.orphaned = look.orphaned;
         self.spooled.clear();
         for live in look.spans {
             self.spooled.entry(live.span.trace_id()).or_default().push(live.span);

@@ -3,8 +3,8 @@
 //! They are read from the spools, which costs the processes nothing. A process that has died is left out: its spans are not
 //! running, and the head completes them.
 
-use std::collections::HashMap;
 use std::collections::hash_map::Entry;
+use std::collections::{HashMap, HashSet};
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -40,8 +40,8 @@ pub struct Look {
     pub spans: Vec<LiveSpan>,
     /// Living processes that have spans without a slot, with how many: those are not among `spans`.
     pub unrecorded: Vec<(u32, u64)>,
-    /// Number of wanted spans in spools of dead processes, which nobody has completed yet.
-    pub orphaned: usize,
+    /// Traces with spans in spools of dead processes, which nobody has completed yet.
+    pub orphaned: HashSet<TraceId>,
     /// Spools that could not be read.
     pub errors: Vec<SpoolError>,
 }
@@ -55,6 +55,7 @@ impl Live {
     /// Looks at the spools, at the time `now_unix_nano`, for the spans of the traces that are wanted.
     pub fn look(&mut self, now_unix_nano: u64, is_wanted: impl Fn(TraceId) -> bool) -> Look {
         let mut look = Look::default();
+        let is_left = |span: &SpanStory| span.pending != 0 && is_wanted(trace_id(span));
         let entries = fs::read_dir(&self.folder).into_iter().flatten();
         let mut paths: Vec<PathBuf> = entries.filter_map(|entry| Some(entry.ok()?.path())).collect();
         paths.retain(|path| path.extension().is_some_and(|extension| extension == "spool"));
@@ -75,22 +76,20 @@ impl Live {
             };
             let Some(pid) = story.pid() else { continue };
             if !story.is_owner_alive() {
-                let is_left = |span: &&SpanStory| span.pending != 0 && is_wanted(trace_id(span));
-                look.orphaned += story.spans().iter().filter(is_left).count();
+                look.orphaned.extend(story.spans().iter().filter(|span| is_left(span)).map(trace_id));
                 continue;
             }
             let unrecorded = story.unrecorded();
             if unrecorded > 0 {
                 look.unrecorded.push((pid, unrecorded));
             }
-            let is_left = |span: &SpanStory| span.pending != 0 && is_wanted(trace_id(span));
             let wanted: Vec<SpanStory> = story.spans().into_iter().filter(is_left).collect();
             if wanted.is_empty() {
                 continue;
             }
             // Not those of a process that died while its spool was read.
             if !story.is_owner_alive() {
-                look.orphaned += wanted.len();
+                look.orphaned.extend(wanted.iter().map(trace_id));
             } else {
                 look.spans.extend(spans(&path, pid, &story.resource(), wanted, now_unix_nano));
             }

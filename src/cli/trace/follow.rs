@@ -1,17 +1,17 @@
 //! `tracer trace show --follow`.
 
 use std::collections::HashSet;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use super::SourceArgs;
 use crate::cli::{CommandError, Format, report};
 use crate::driver::{Driver, DriverError};
 use crate::exit;
-use crate::protocol::{Query, Reply, TaskFilter};
+use crate::protocol::{Query, Reply, TaskFilter, TaskState};
 use crate::session::find_head;
 use crate::trace::render::Details;
-use crate::trace::{Live, LoadError, Loaded, Notice, Span, SpanId, Tail, Trace, TraceId, render};
+use crate::trace::{INDEX_BYTES, Index, LoadError, Span, SpanId, Trace, TraceId, render};
 use tracer_core::clock::now_unix_nano;
 
 /// Interval at which new spans are looked for.
@@ -19,23 +19,21 @@ const INTERVAL: Duration = Duration::from_millis(100);
 /// Asking the head takes at most this part of its time.
 const QUERY_SHARE: u32 = 10;
 
+/// Looking takes at most this part of the time.
+const LOOK_SHARE: u32 = 4;
+
 /// Shows a trace until it is complete. Without a running head it is as complete as it will ever be.
 pub(super) fn run(source: &SourceArgs, trace: &str, details: &Details<'_>, format: Format) -> Result<(), CommandError> {
     let failed = |error: LoadError| CommandError::new(exit::FAILED, error);
     let (folder, head) = source.folder_and_head();
-    let mut live = head.map(|head| Live::new(&head.session_dir));
-    let mut tail = Tail::new(&folder);
-    // The spools before the files, here and below: what is written in between is then in both, and not in neither.
-    let look = live.as_mut().map(|live| live.look(now_unix_nano(), |_| true)).unwrap_or_default();
-    let (written, notices) = read(&mut tail).map_err(failed)?;
+    let mut session = head.map(|head| head.session_dir);
+    let mut index = Index::new(&folder, INDEX_BYTES);
+    let (_, notices) = index.look(session.as_deref(), now_unix_nano()).map_err(failed)?;
     for notice in &notices {
         report::warning(&notice.to_string());
     }
-    let mut loaded = Loaded::new(&folder, written.clone(), Vec::new());
-    loaded.add(look.spans.into_iter().map(|live| live.span));
-    let id = loaded.find(trace)?.id;
-    // What was seen in a spool is seen anew each time.
-    let mut loaded = Loaded::new(&folder, written, Vec::new());
+    let mut seen = index.find(trace)?;
+    let id = seen.id;
 
     let mut output = match format {
         Format::Text if report::is_terminal() && !report::is_dumb() => Output::Tree(report::Redrawn::default()),
@@ -43,41 +41,37 @@ pub(super) fn run(source: &SourceArgs, trace: &str, details: &Details<'_>, forma
     };
     let mut asker = Asker::default();
     let temp_dir = source.place.temp_dir();
+    let mut is_first = true;
     loop {
+        let begun = Instant::now();
         // Asked before it is looked, so that all of a task that has ended is seen.
-        let is_waited_for = live.is_some() && asker.has_unended_task(&temp_dir, id);
-        let look = live.as_mut().map(|live| live.look(now_unix_nano(), |other| other == id)).unwrap_or_default();
-        let (new, _) = read(&mut tail).map_err(failed)?;
-        loaded.add(new);
-        let written = loaded.traces.iter().find(|trace| trace.id == id).cloned();
-        let mut seen = written.unwrap_or(Trace { id, spans: Vec::new(), duplicates: 0 });
-        seen.add(look.spans.into_iter().map(|live| live.span));
-        let is_complete = seen.running_count() == 0 && look.orphaned == 0 && !is_waited_for;
-        output.show(&seen, details);
-        if is_complete || !is_head_there(&mut live, source) {
+        let is_waited_for = session.is_some() && asker.has_unended_task(&temp_dir, id);
+        let (changed, _) = index.look(session.as_deref(), now_unix_nano()).map_err(failed)?;
+        if changed.has(id, &index.parts_of(id)) || seen.running_count() > 0 {
+            // Of files that are gone, what was seen of them stays.
+            seen = index.find(&id.to_string()).unwrap_or(seen);
+            output.show(&seen, details);
+        } else if is_first {
+            output.show(&seen, details);
+        }
+        is_first = false;
+        let is_complete = seen.running_count() == 0 && !index.is_orphaned(id) && !is_waited_for;
+        if is_complete || !is_head_there(&mut session, source) {
             output.finish(&seen, details);
             return Ok(());
         }
-        std::thread::sleep(INTERVAL);
-    }
-}
-
-/// Reads the folder; one that does not exist yet holds nothing yet.
-fn read(tail: &mut Tail) -> Result<(Vec<Span>, Vec<Notice>), LoadError> {
-    match tail.read() {
-        Err(LoadError::Missing { .. }) => Ok(Default::default()),
-        read => read,
+        std::thread::sleep(INTERVAL.max(begun.elapsed() * LOOK_SHARE));
     }
 }
 
 /// Returns whether there is still a head. Without one, what was running is not any more, or runs on in a process that nobody serves: it is looked
 /// once again, for what was left.
-fn is_head_there(live: &mut Option<Live>, source: &SourceArgs) -> bool {
-    let was_there = live.is_some();
+fn is_head_there(session: &mut Option<PathBuf>, source: &SourceArgs) -> bool {
+    let was_there = session.is_some();
     if find_head(&source.place.temp_dir()).is_err() {
         // What it left is finished here.
         let _ = source.head();
-        *live = None;
+        *session = None;
     }
     was_there
 }
@@ -110,12 +104,18 @@ impl Asker {
             Some(driver) => driver,
             None => self.driver.insert(Driver::connect(temp_dir)?),
         };
-        let Reply::Tasks(list) = driver.query(&Query::Tasks { limit: usize::MAX, which: TaskFilter::default() })?
-        else {
-            return Ok(false);
-        };
-        let id = id.to_string();
-        Ok(list.tasks.iter().any(|task| task.ended_unix_nano.is_none() && task.trace_id.as_deref() == Some(&*id)))
+        let states = vec![
+            TaskState::Waiting,
+            TaskState::Retrying,
+            TaskState::Leased,
+            TaskState::Running,
+            TaskState::Cancelling,
+            TaskState::Terminating,
+            TaskState::Killing,
+        ];
+        let which = TaskFilter { states, trace_id: Some(id.to_string()), ..TaskFilter::default() };
+        let Reply::Tasks(list) = driver.query(&Query::Tasks { limit: 1, which })? else { return Ok(false) };
+        Ok(!list.tasks.is_empty())
     }
 }
 

@@ -712,6 +712,9 @@ pub struct TaskFilter {
     pub module: Option<String>,
     /// Submitted at this time or later, in nanoseconds since the Unix epoch.
     pub since_unix_nano: Option<u64>,
+    /// Of this trace.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub trace_id: Option<String>,
 }
 
 /// `tracer list tasks`.
