@@ -23,7 +23,7 @@ pub mod figures;
 mod front;
 pub(crate) mod guard;
 mod handover;
-mod heap;
+pub(crate) mod heap;
 mod io;
 mod journal;
 mod keeper;

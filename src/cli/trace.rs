@@ -342,6 +342,8 @@ impl SourceArgs {
                 found.push((trace, parts));
             }
         }
+        // Of a large folder it is as much as a large trace is.
+        crate::head::heap::give_back();
         Ok(found.try_into().unwrap_or_else(|_| unreachable!("one was found for each text")))
     }
 

@@ -34,7 +34,7 @@ impl Heap {
 }
 
 /// Gives back what the allocator keeps and nobody uses.
-pub(super) fn give_back() {
+pub(crate) fn give_back() {
     // SAFETY: it takes no pointer, and may be called at any time, from any thread.
     #[cfg(target_env = "gnu")]
     unsafe {

@@ -613,12 +613,15 @@ impl Index {
                 });
             }
             let Some((_, file, scanner)) = &mut open else { continue };
-            bytes.resize(run.len as usize, 0);
+            if bytes.len() < run.len as usize {
+                bytes = vec![0; run.len as usize];
+            }
+            let bytes = &mut bytes[..run.len as usize];
             // A file that is gone is noticed at the next look.
-            if file.read_exact_at(&mut bytes, run.offset()).is_err() {
+            if file.read_exact_at(bytes, run.offset()).is_err() {
                 continue;
             }
-            scanner.scan(&bytes, run.offset(), |_, found| {
+            scanner.scan(bytes, run.offset(), |_, found| {
                 found
                     .drain(..)
                     .filter(|span| wanted.contains(&span.trace_id()) && !lost.contains(&span.trace_id()))

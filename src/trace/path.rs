@@ -96,35 +96,19 @@ impl Stretch {
 impl CriticalPath {
     /// Finds the path.
     pub fn new(trace: &Trace, tree: &Tree) -> CriticalPath {
-        let family = Family::new(trace, tree);
         let mut path = CriticalPath {
             starts: Vec::new(),
             kinds: Vec::new(),
-            end_unix_nano: family.over[family.all()],
-            is_on: vec![false; trace.spans.len()],
+            end_unix_nano: trace.start_unix_nano(),
+            is_on: Vec::new(),
         };
-        // A stack and no recursion: a chain may be as long as the file.
-        let mut stack = vec![Step::new(&family, family.all())];
-        while let Some(step) = stack.last_mut() {
-            let node = step.node;
-            let (at, next) = (step.at, step.next);
-            // What was over later than this is over later than all that comes.
-            let child = step.children.by_ref().map(|child| child as usize).find(|&child| family.over[child] <= at);
-            if let Some(child) = child {
-                path.pass(trace, &family, node, (family.over[child], at), next);
-                stack.push(Step::new(&family, child));
-                continue;
+        path.is_on = walk(trace, tree, |stretch| {
+            if path.starts.is_empty() {
+                path.end_unix_nano = stretch.end_unix_nano;
             }
-            let reached = family.start(node).min(at);
-            path.pass(trace, &family, node, (reached, at), next);
-            if let Some(index) = family.span(node) {
-                path.is_on[index] = true;
-            }
-            stack.pop();
-            if let Some(above) = stack.last_mut() {
-                (above.at, above.next) = (reached, Some(node));
-            }
-        }
+            path.starts.push(stretch.start_unix_nano);
+            path.kinds.push(stretch.kind.into());
+        });
         path
     }
 
@@ -160,24 +144,88 @@ impl CriticalPath {
     fn sum(&self, is_meant: impl Fn(StretchKind) -> bool) -> u64 {
         self.stretches().filter(|stretch| is_meant(stretch.kind)).map(|stretch| stretch.duration_ns()).sum()
     }
+}
 
-    /// Takes in the time between two children of a node, before its first, or after its last one; `next` is the one after it. Backwards.
-    fn pass(&mut self, trace: &Trace, family: &Family<'_>, node: usize, (from, to): (u64, u64), next: Option<usize>) {
-        let mut push = |start_unix_nano: u64, end_unix_nano: u64, kind: StretchKind| {
-            if start_unix_nano < end_unix_nano {
-                debug_assert_eq!(end_unix_nano, self.starts.last().copied().unwrap_or(self.end_unix_nano), "a gap");
-                self.starts.push(start_unix_nano);
-                self.kinds.push(kind.into());
+/// Figures of a critical path, without its stretches.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct PathFigures {
+    /// For each of [`Trace::spans`], whether the path passes through it.
+    is_on: Vec<bool>,
+    /// Time of the path in each of them, or while its task waits to be run.
+    pub(super) of_spans_ns: Vec<u64>,
+    pub(super) in_spans_ns: u64,
+    pub(super) queued_ns: u64,
+    pub(super) between_ns: u64,
+}
+
+impl PathFigures {
+    /// Finds the path.
+    pub(super) fn new(trace: &Trace, tree: &Tree) -> PathFigures {
+        let mut figures = PathFigures { of_spans_ns: vec![0; trace.spans.len()], ..PathFigures::default() };
+        figures.is_on = walk(trace, tree, |stretch| {
+            let nanos = stretch.duration_ns();
+            let (sum, of_span) = match stretch.kind {
+                StretchKind::Span(index) => (&mut figures.in_spans_ns, Some(index)),
+                StretchKind::Queued(index) => (&mut figures.queued_ns, Some(index)),
+                StretchKind::Between => (&mut figures.between_ns, None),
+            };
+            *sum += nanos;
+            if let Some(index) = of_span {
+                figures.of_spans_ns[index] += nanos;
             }
-        };
-        let Some(index) = family.span(node) else { return push(from, to, StretchKind::Between) };
-        let queued = next.and_then(|next| family.span(next)).filter(|&next| is_attempt_of(trace, next, index));
-        let (start, end) = (family.start(node), family.end(node));
-        push(from.max(end), to, queued.map_or(StretchKind::Between, StretchKind::Queued));
-        push(from.max(start), to.min(end), StretchKind::Span(index));
-        // A clock that is behind another's.
-        push(from, to.min(start), StretchKind::Between);
+        });
+        figures
     }
+
+    /// Returns whether the path passes through a span of the trace.
+    pub(super) fn contains(&self, span: usize) -> bool {
+        self.is_on[span]
+    }
+}
+
+/// Finds the critical path, and hands over its stretches from the last to the first. Returns, for each span, whether the path passes through it.
+fn walk(trace: &Trace, tree: &Tree, mut take: impl FnMut(Stretch)) -> Vec<bool> {
+    let family = Family::new(trace, tree);
+    let mut is_on = vec![false; trace.spans.len()];
+    // A stack and no recursion: a chain may be as long as the file.
+    let mut stack = vec![Step::new(&family, family.all())];
+    while let Some(step) = stack.last_mut() {
+        let node = step.node;
+        let (at, next) = (step.at, step.next);
+        // What was over later than this is over later than all that comes.
+        let child = step.children.by_ref().map(|child| child as usize).find(|&child| family.over[child] <= at);
+        if let Some(child) = child {
+            pass(&family, node, (family.over[child], at), next, &mut take);
+            stack.push(Step::new(&family, child));
+            continue;
+        }
+        let reached = family.start(node).min(at);
+        pass(&family, node, (reached, at), next, &mut take);
+        if let Some(index) = family.span(node) {
+            is_on[index] = true;
+        }
+        stack.pop();
+        if let Some(above) = stack.last_mut() {
+            (above.at, above.next) = (reached, Some(node));
+        }
+    }
+    is_on
+}
+
+/// Hands over the time between two children of a node, before its first, or after its last one; `next` is the one after it. Backwards.
+fn pass(family: &Family<'_>, node: usize, (from, to): (u64, u64), next: Option<usize>, take: &mut impl FnMut(Stretch)) {
+    let mut push = |start_unix_nano: u64, end_unix_nano: u64, kind| {
+        if start_unix_nano < end_unix_nano {
+            take(Stretch { start_unix_nano, end_unix_nano, kind });
+        }
+    };
+    let Some(index) = family.span(node) else { return push(from, to, StretchKind::Between) };
+    let queued = next.and_then(|next| family.span(next)).filter(|&next| is_attempt_of(family.trace, next, index));
+    let (start, end) = (family.start(node), family.end(node));
+    push(from.max(end), to, queued.map_or(StretchKind::Between, StretchKind::Queued));
+    push(from.max(start), to.min(end), StretchKind::Span(index));
+    // A clock that is behind another's.
+    push(from, to.min(start), StretchKind::Between);
 }
 
 /// Finds the times of at least `least_ns` in which nothing ran in a trace, in their order.

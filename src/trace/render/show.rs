@@ -12,7 +12,8 @@ use super::details::{self, Details};
 use super::siblings::{self, Content, Row};
 use super::{BOLD, DIM, GAP, GREEN, INDENT, NAME_MIN, RED, Style, clean, fit_middle, pad_left, wrap};
 use crate::count::{Count, Elapsed};
-use crate::trace::{CriticalPath, Idle, Item, Kind, LogRecord, Span, Status, Trace, Tree, idle};
+use crate::trace::path::PathFigures;
+use crate::trace::{Idle, Item, Kind, LogRecord, Span, Status, Trace, Tree, idle};
 
 /// Bars of one process have one colour; a failed span's is red.
 const PROCESS_STYLES: [Style; 5] = [Style("36"), Style("33"), Style("35"), Style("34"), Style("32")];
@@ -56,9 +57,9 @@ struct Line<'a> {
 /// Renders a trace in `width` columns.
 pub fn show(trace: &Trace, details: &Details<'_>, width: usize, colour: bool) -> String {
     let tree = Tree::new(trace);
-    // Of one span there is nothing to choose.
-    let path = (trace.spans.len() > 1).then(|| CriticalPath::new(trace, &tree));
     let folds = folds(trace, &tree);
+    // Of one span there is nothing to choose.
+    let path = (trace.spans.len() > 1).then(|| PathFigures::new(trace, &tree));
     let rows = match details.folds {
         true => siblings::folded(trace, &tree, path.as_ref()),
         false => siblings::unfolded(&tree),
@@ -187,7 +188,7 @@ fn fold_line(fold: &Idle, gutter: &str) -> Line<'static> {
 }
 
 /// Returns a line for spans of one name, with the median and the longest of their durations.
-fn group_line<'a>(trace: &Trace, row: &Row, spans: &[u32], gutter: String, path: Option<&CriticalPath>) -> Line<'a> {
+fn group_line<'a>(trace: &Trace, row: &Row, spans: &[u32], gutter: String, path: Option<&PathFigures>) -> Line<'a> {
     let (p50, max) = siblings::p50_and_max(trace, spans);
     let (p50, max) = (Elapsed::from_nanos(p50), Elapsed::from_nanos(max));
     // There are two at least.
@@ -215,7 +216,7 @@ fn gutter_below(line: &Line<'_>) -> String {
     end + if line.has_children { "│  " } else { "   " }
 }
 
-fn lines<'a>(trace: &'a Trace, rows: &[Row], path: Option<&CriticalPath>, folds: &[Idle]) -> Vec<Line<'a>> {
+fn lines<'a>(trace: &'a Trace, rows: &[Row], path: Option<&PathFigures>, folds: &[Idle]) -> Vec<Line<'a>> {
     let mut lines = Vec::with_capacity(rows.len());
     // For each depth on the way to the current node: whether that ancestor was the last of its siblings, and its process.
     let mut above: Vec<(bool, Option<u32>)> = Vec::new();
@@ -617,14 +618,14 @@ fn clock_remarks(trace: &Trace) -> impl Iterator<Item = String> {
     })
 }
 
-fn remarks(trace: &Trace, tree: &Tree, path: Option<&CriticalPath>, is_folded: bool) -> Vec<String> {
+fn remarks(trace: &Trace, tree: &Tree, path: Option<&PathFigures>, is_folded: bool) -> Vec<String> {
     let mut remarks = Vec::new();
     if let Some(path) = path {
         let part = |nanos: u64, what: &str| (nanos > 0).then(|| format!("{} {what}", Elapsed::from_nanos(nanos)));
         let parts = [
-            part(path.in_spans_ns(), "in its spans"),
-            part(path.queued_ns(), "queued"),
-            part(path.between_ns(), "between spans"),
+            part(path.in_spans_ns, "in its spans"),
+            part(path.queued_ns, "queued"),
+            part(path.between_ns, "between spans"),
         ];
         let parts: Vec<_> = parts.into_iter().flatten().collect();
         let parts = if parts.is_empty() { String::new() } else { format!(": {}", parts.join(", ")) };

@@ -2,7 +2,8 @@
 
 use std::collections::HashMap;
 
-use super::super::{CriticalPath, Item, Kind, Span, Status, StretchKind, Trace, Tree};
+use super::super::path::PathFigures;
+use super::super::{Item, Kind, Span, Status, Trace, Tree};
 
 /// From so many siblings of one name on, they are folded.
 const FOLD_FROM: usize = 10;
@@ -41,7 +42,7 @@ pub(super) fn unfolded(tree: &Tree) -> Vec<Row> {
 /// Returns the lines of the tree in which siblings of the same name are folded into one line, with what is below them.
 ///
 /// A sibling keeps its line if a span in its subtree failed, runs or has no end, or if a considerable part of the critical path is there.
-pub(super) fn folded(trace: &Trace, tree: &Tree, path: Option<&CriticalPath>) -> Vec<Row> {
+pub(super) fn folded(trace: &Trace, tree: &Tree, path: Option<&PathFigures>) -> Vec<Row> {
     let (sizes, keeps_line) = (tree.sizes(), keepers(trace, tree, path));
     let after = |node: u32| node + sizes[node as usize];
     let children = |node: u32| {
@@ -112,17 +113,11 @@ fn with_children(mut rows: Vec<Row>) -> Vec<Row> {
 }
 
 /// Says for each node whether it has to keep its own line.
-fn keepers(trace: &Trace, tree: &Tree, path: Option<&CriticalPath>) -> Vec<bool> {
-    let mut on_path_ns = vec![0; trace.spans.len()];
-    for stretch in path.iter().flat_map(|path| path.stretches()) {
-        if let StretchKind::Span(index) | StretchKind::Queued(index) = stretch.kind {
-            on_path_ns[index] += stretch.duration_ns();
-        }
-    }
+fn keepers(trace: &Trace, tree: &Tree, path: Option<&PathFigures>) -> Vec<bool> {
     let considerable_ns = (trace.duration_ns() / PATH_PART).max(1);
     let is_special = |span: &Span| span.status == Status::Error || span.end_unix_nano().is_none();
     let own = |item: Item| match item {
-        Item::Span(index) => (is_special(&trace.spans[index]), on_path_ns[index]),
+        Item::Span(index) => (is_special(&trace.spans[index]), path.map_or(0, |path| path.of_spans_ns[index])),
         Item::Circle(_) | Item::Missing(_) => (true, 0),
     };
     let mut is_kept = vec![false; tree.len()];
@@ -175,7 +170,7 @@ mod tests {
 
     fn shape(trace: &Trace) -> Vec<(usize, usize, String)> {
         let tree = Tree::new(trace);
-        let path = CriticalPath::new(trace, &tree);
+        let path = PathFigures::new(trace, &tree);
         let row = |row: Row| match row.content {
             Content::Many(spans) => (row.depth, spans.len(), trace.spans[spans[0] as usize].name().to_string()),
             Content::One(Item::Span(index)) => (row.depth, 1, trace.spans[index].name().to_string()),
