@@ -53,7 +53,8 @@ pub fn on_stop_overdue(state: &mut State, effects: &mut impl Effects) {
     state.workers.keys().for_each(|worker| effects.kill(worker));
 }
 
-/// Kills the workers of tasks that wait for tasks which are kept, where nothing else runs: none of them can end before the next head goes on with both.
+/// Kills the workers of tasks that wait for tasks which are kept, where nothing else runs.
+/// None of them can end before the next head goes on with both.
 /// A wait that may end otherwise, by its own limit or as one of several futures, is given its time.
 pub fn end_stuck(state: &State, effects: &mut impl Effects) {
     if state.stop != Some(Unfinished::Kept) {
