@@ -7,6 +7,7 @@ mod connect;
 mod doctor;
 #[cfg(test)]
 mod documentation;
+mod elsewhere;
 mod engine;
 mod explain;
 mod get;

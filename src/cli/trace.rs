@@ -14,10 +14,11 @@ use std::time::Duration;
 
 use clap::{Subcommand, ValueEnum};
 
+use super::elsewhere::Submitted;
 use super::{CommandError, CommandResult, Format, FormatArgs, PlaceArgs, report};
 use crate::config;
 use crate::count::Count;
-use crate::driver::DriverError;
+use crate::driver::{Driver, DriverError};
 use crate::exit;
 use crate::head::recovery::finish_leavings;
 use crate::json;
@@ -201,6 +202,7 @@ const RECORDS: usize = 10_000;
 /// Reads the log records of a trace and the lines that its attempts wrote, by time, and says how many there are besides.
 fn log_records(source: &SourceArgs, trace: &Trace, parts: Vec<TraceId>) -> Result<(Vec<LogRecord>, u64), CommandError> {
     let (folder, _) = source.folder_and_head();
+    let of_trace: Vec<String> = parts.iter().chain([&trace.id]).map(TraceId::to_string).collect();
     let OfTrace { entries, left_out, notices } =
         log_entries::of_trace(&folder, &all_sessions(&source.temp_dir()), trace, parts, RECORDS)
             .map_err(|error| CommandError::new(exit::FAILED, format!("what was written cannot be read: {error}")))?;
@@ -212,6 +214,12 @@ fn log_records(source: &SourceArgs, trace: &Trace, parts: Vec<TraceId>) -> Resul
             trace.id
         ));
     }
+    let mut submitted = Submitted::of_spans(trace);
+    match Driver::connect(&source.temp_dir()) {
+        Ok(mut driver) => submitted.ask(&mut driver, |id| of_trace.iter().any(|of_trace| of_trace == id))?,
+        Err(_) => submitted.take_as_here(),
+    }
+    submitted.say(&trace.id.to_string());
     Ok((entries.into_iter().map(Entry::into_log_record).collect(), left_out))
 }
 

@@ -601,6 +601,9 @@ impl Server {
             stop.is_forced = true;
             reactor::on_stop_overdue(&mut self.state, &mut self.io);
         }
+        if self.stop.is_some() {
+            reactor::end_stuck(&self.state, &mut self.io);
+        }
         if self.place.is_due(now.monotonic_ns) {
             self.session.touch();
             self.check_place(now);

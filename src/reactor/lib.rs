@@ -113,7 +113,7 @@ pub use sharing::{
     on_not_stored, on_reach, on_settled, on_shared_ended, on_shared_lost, on_stop_import, on_stored, on_superseded,
     on_unanswered, shared_counts,
 };
-pub use shutdown::{has_own_tasks, on_drain, on_stop, on_stop_overdue, on_workers_gone};
+pub use shutdown::{end_stuck, has_own_tasks, on_drain, on_stop, on_stop_overdue, on_workers_gone};
 pub use starts::{
     fail_if_no_worker, on_worker_ready, on_worker_start_failed, on_worker_started, start_missing_workers, when_again,
 };

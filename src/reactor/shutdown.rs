@@ -1,8 +1,16 @@
+use std::collections::BTreeSet;
+
 use crate::{
     actors::life,
     effects::Effects,
     lifecycle, sharing,
-    state::{State, Unfinished, now::Now, progress::Progress, task::Task, worker::Ending},
+    state::{
+        State, Unfinished,
+        now::Now,
+        progress::Progress,
+        task::Task,
+        worker::{Ending, Worker},
+    },
     waiting,
 };
 use tracer_core::task::{Failure, Outcome, TaskId};
@@ -43,6 +51,44 @@ pub fn has_own_tasks(state: &State) -> bool {
 /// Notes that the grace period is over.
 pub fn on_stop_overdue(state: &mut State, effects: &mut impl Effects) {
     state.workers.keys().for_each(|worker| effects.kill(worker));
+}
+
+/// Kills the workers of tasks that wait for tasks which are kept, where nothing else runs.
+/// None of them can end before the next head goes on with both.
+/// A wait that may end otherwise, by its own limit or as one of several futures, is given its time.
+pub fn end_stuck(state: &State, effects: &mut impl Effects) {
+    if state.stop != Some(Unfinished::Kept) {
+        return;
+    }
+    let workers: Vec<_> = state.workers.iter().filter(|(_, worker)| worker.granted().next().is_some()).collect();
+    // Most of the time something runs that waits for nothing.
+    let may_be_stuck =
+        |worker: &Worker| !worker.ends_attempt() && worker.granted().all(|task| worker.blocking_wait(task).is_some());
+    if !workers.iter().all(|(_, worker)| may_be_stuck(worker)) {
+        return;
+    }
+    let mut can_end: BTreeSet<TaskId> = BTreeSet::new();
+    let running = || workers.iter().flat_map(|(_, worker)| worker.granted().map(move |task| (task, worker)));
+    loop {
+        let ends = |id: TaskId| match state.tasks.get(id).map(|task| task.progress()) {
+            // A node that has it goes on.
+            Some(Progress::Shared | Progress::Ended(_)) | None => true,
+            Some(Progress::Leased { .. }) => can_end.contains(&id),
+            Some(Progress::Between | Progress::Waiting | Progress::Held | Progress::Retrying { .. }) => false,
+        };
+        let goes_on = |(task, worker): &(TaskId, &&Worker)| {
+            let Some(wait) = worker.blocking_wait(*task) else { return true };
+            wait.open.iter().filter(|&&id| ends(id)).take(wait.left).count() == wait.left
+        };
+        let further: Vec<_> = running().filter(|(task, _)| !can_end.contains(task)).filter(goes_on).collect();
+        if further.is_empty() {
+            break;
+        }
+        can_end.extend(further.into_iter().map(|(task, _)| task));
+    }
+    if can_end.is_empty() {
+        workers.iter().for_each(|&(worker, _)| effects.kill(worker));
+    }
 }
 
 /// Notes that the last worker has ended: whoever waits for a task that is kept is told so. Returns the number of these tasks.

@@ -141,3 +141,83 @@ fn a_drain_takes_tasks_of_tasks_only_and_is_over_with_the_last_one() {
     story.result(1, 0, 1);
     assert!(!has_own_tasks(&story.state));
 }
+
+/// Lets what has come up to now end what waits for what is kept, and returns the workers that were killed.
+fn stuck(story: &mut Story) -> Vec<WorkerId> {
+    end_stuck(&story.state, &mut story.effects);
+    std::mem::take(&mut story.effects.killed)
+}
+
+/// Returns a head with a task that runs in worker 1 and has submitted as many others, which wait.
+fn parent_of(children: usize, workers: usize) -> (Story, Vec<TaskId>) {
+    let mut story = Story::with_workers(workers);
+    story.state.settings.max_processes = workers;
+    story.submit(1);
+    story.schedule();
+    story.claim(1, 0);
+    let children = (0..children).map(|_| story.submit_nested(TaskId(1))).collect();
+    (story, children)
+}
+
+#[test]
+fn a_stop_does_not_wait_for_a_task_that_waits_for_what_is_kept() {
+    let (mut story, children) = parent_of(2, 1);
+    story.block(TaskId(1), 1, 2, &children);
+    assert_eq!(stuck(&mut story), [], "nothing stops");
+    stop(&mut story);
+    assert_eq!(stuck(&mut story), [WorkerId(1)]);
+    story.exit(1);
+    workers_gone(&mut story);
+    assert_eq!(story.outcome(0), "stopped", "it is kept");
+    let past = story.state.task(TaskId(1)).and_then(|task| task.past.as_ref()).expect("the attempt is noted");
+    assert_eq!((past.crashes, past.failures, past.attempts.len()), (0, 0, 1), "it is charged to nothing");
+}
+
+#[test]
+fn a_task_that_begins_to_wait_while_the_head_stops_is_not_waited_for_either() {
+    let (mut story, children) = parent_of(1, 1);
+    stop(&mut story);
+    assert_eq!(stuck(&mut story), [], "it runs");
+    story.block(TaskId(1), 1, 1, &children);
+    assert_eq!(stuck(&mut story), [WorkerId(1)]);
+}
+
+#[test]
+fn a_stop_waits_for_a_task_whose_wait_may_end() {
+    // By its own limit, or in one of several futures.
+    let (mut story, children) = parent_of(1, 1);
+    story.wait(1, 1, 1, &children);
+    stop(&mut story);
+    assert_eq!(stuck(&mut story), []);
+
+    // By the end of what runs in another worker; then it waits for the one that is kept.
+    let (mut story, children) = parent_of(2, 2);
+    let (worker, lease, task, _) = story.schedule()[0];
+    assert_eq!((worker, task), (2, children[0].0));
+    story.claim(worker, lease);
+    story.block(TaskId(1), 1, 2, &children);
+    stop(&mut story);
+    assert_eq!(stuck(&mut story), [], "the other one runs");
+    story.result(worker, lease, 1);
+    assert_eq!(stuck(&mut story), [WorkerId(1)]);
+}
+
+#[test]
+fn tasks_that_wait_for_each_others_kept_tasks_are_not_waited_for() {
+    let (mut story, children) = parent_of(1, 2);
+    let (worker, lease, ..) = story.schedule()[0];
+    story.claim(worker, lease);
+    let grandchild = story.submit_nested(children[0]);
+    story.block(TaskId(1), 1, 1, &children);
+    story.block(children[0], worker, 1, &[grandchild]);
+    stop(&mut story);
+    assert_eq!(stuck(&mut story), [WorkerId(1), WorkerId(2)]);
+}
+
+#[test]
+fn a_stop_that_discards_lets_a_task_go_on_that_waits_for_what_was_discarded() {
+    let (mut story, children) = parent_of(1, 1);
+    story.block(TaskId(1), 1, 1, &children);
+    on_stop(&mut story.state, &mut story.effects, Unfinished::Discarded, false, story.now);
+    assert_eq!(stuck(&mut story), []);
+}

@@ -494,3 +494,76 @@ fn who_looks_for_lines_that_another_node_has_is_told_which_and_there_they_are_by
     let said = b.tracer(&["logs", silent.trim()]).success();
     said.stderr_contains(&format!("task {} has written nothing", silent.trim()));
 }
+
+/// Submits a task to the queue that prints lines and waits for a file, and returns its id.
+fn submit_printing(node: &Cluster, released: &std::path::Path) -> u64 {
+    let arguments = [json!("a").to_string(), "2".into(), json!(released).to_string()];
+    let mut command = vec!["submit", "task", "--queue", "default", "--no-wait", "misbehaving_tasks:prints_and_waits"];
+    command.extend(arguments.iter().map(String::as_str));
+    node.tracer(&command).success().stdout_text().trim().parse().expect("an id")
+}
+
+#[test]
+fn who_looks_at_a_trace_is_told_which_node_has_the_lines_of_its_tasks() {
+    let Some(broker) = Broker::start() else { return };
+    let (b, a) = (holder(&broker), origin(&broker));
+    for node in [&a, &b] {
+        agent_pid(node);
+    }
+    let prints = ["submit", "task", "--queue", "default", "misbehaving_tasks:prints_bytes", "[104,105,10]"];
+    a.tracer(&prints).success();
+    let task = a.tasks().remove(0);
+    let (id, trace) = (task["cluster_task_id"].as_str().unwrap(), task["trace_id"].as_str().unwrap());
+    let node = b.status()["node_id"].as_str().expect("it has a name").to_owned();
+    let said = format!("what task {id} of this trace wrote is in the log of the node `{node}`");
+    let hint = format!("(hint: `tracer logs {id}` there)");
+    for asked in [["trace", "show", trace, "--logs"].as_slice(), &["logs", "--trace", trace]] {
+        a.tracer(asked).success().stderr_contains(&said).stderr_contains(&hint);
+    }
+    a.tracer(&["trace", "show", trace]).success().stderr("");
+    b.tracer(&["trace", "show", trace, "--logs"]).success().stdout_contains("hi").stderr("");
+    b.tracer(&["logs", "--trace", trace]).success().stdout_contains("hi").stderr("");
+
+    // Without its head, nobody knows which.
+    a.tracer(&["stop"]).success();
+    let said = format!("what task {id} of this trace wrote is in the log of the node that ran it");
+    a.tracer(&["trace", "show", trace, "--logs"]).success().stderr_contains(&said).stderr_contains(&hint);
+
+    // The node that has submitted it and ran it too has its lines.
+    b.tracer(&prints).success();
+    b.tracer(&["trace", "show", "last", "--logs"]).success().stdout_contains("hi").stderr("");
+}
+
+#[test]
+fn the_lines_of_a_task_that_waits_in_its_queue_are_followed_once_it_begins_here_and_named_elsewhere() {
+    let Some(broker) = Broker::start() else { return };
+    let b = Cluster::builder().workers(2).hook(HOOK).arg("--address").arg(broker.address());
+    let (b, a) = (b.arg("--queue=default=1").start(), origin(&broker));
+    for node in [&a, &b] {
+        agent_pid(node);
+    }
+    let (_, [started, go]) = submit_blocked(&b, &[], "first");
+    b.wait_for_file(started.as_ref());
+    let (released, released_there) = (b.file("released"), a.file("released"));
+    let (here, there) = (submit_printing(&b, &released), submit_printing(&a, &released_there));
+    let cluster_id = a.task(there)["cluster_task_id"].as_str().expect("it has one").to_owned();
+    let follow = |node: &Cluster, id: u64| {
+        let id = id.to_string();
+        node.tracer_in_background(&["logs", &id, "--follow", "--stream", "stdout"])
+    };
+    let (of_here, of_there) = (follow(&b, here), follow(&a, there));
+    // They look at it by now.
+    b.tracer(&["logs", &here.to_string()]).success().stderr_contains("has written nothing yet");
+    fs::write(go, "").expect("the folder is ours");
+    of_here.wait_for_stdout("a out 2\n");
+    fs::write(released, "").expect("the folder is ours");
+    of_here.wait().success().stdout("a out 1\na out 2\na without an end\n").stderr("");
+    let node = b.status()["node_id"].as_str().expect("it has a name").to_owned();
+    let said = format!(
+        "task {there} runs on the node `{node}`, whose log has what it writes\n\
+         (hint: `tracer logs {cluster_id} --follow` there)\n"
+    );
+    of_there.wait_for_stderr(&said);
+    fs::write(released_there, "").expect("the folder is ours");
+    of_there.wait().success().stdout("").stderr(&said);
+}

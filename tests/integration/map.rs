@@ -215,7 +215,7 @@ fn what_is_wrong_with_every_line_stops_it_and_equal_failures_are_counted() {
     let cluster = Cluster::untraced();
     write_lines(&cluster, &vec!["\"x\""; 3000]);
     let map = |target: &str, flags: &[&str]| {
-        cluster.submit(target, &[&["--map", "lines", "--max-in-flight", "50"], flags].concat()).status(1).stdout("")
+        cluster.submit(target, &[&["--map", "lines"], flags].concat()).status(1).stdout("")
     };
     for (target, message) in [
         ("wordcount:cuont", "Did you mean `count`?"),
@@ -227,7 +227,7 @@ fn what_is_wrong_with_every_line_stops_it_and_equal_failures_are_counted() {
         let run = map(target, &[]).stderr_contains(message).stderr_contains("stopping, because each line would fail");
         // Once, and once with a count.
         assert!(run.stderr_text().matches(message).count() <= 2, "{}", run.describe());
-        assert!(cluster.tasks().len() - known <= 50, "{target}");
+        assert!(cluster.tasks().len() - known <= 64, "{target}: what else is remembered is forgotten for them");
     }
     // Where the user wants to go on, each failure counts and one is shown.
     let run = map("misbehaving_tasks:returns_error", &[]).stderr_contains("3000 tasks: 0 succeeded, 3000 failed");

@@ -173,3 +173,45 @@ fn a_client_that_leaves_amid_its_body_costs_a_handler_in_c_nothing() {
     client.read_to_end(&mut rest).expect("it is closed");
     assert!(rest.starts_with(b"HTTP/1.1 200 "), "{}", String::from_utf8_lossy(&rest));
 }
+
+/// Clients that read slowly, and the most memory that each may take of the proxy: its window, and what a connection has besides.
+const SLOW: usize = 40;
+const SLOW_BYTES: u64 = 358 << 10;
+/// What they share: memory that lanes are read into, and the window of a fast client.
+const SHARED_BYTES: u64 = 6 << 20;
+
+#[test]
+fn a_client_that_reads_a_long_answer_slowly_takes_no_more_than_its_window_of_the_proxy() {
+    let service = Service::of("handlers:app", "max_ongoing_requests = 100");
+    let proxy = service.report()["proxies"][0]["pid"].as_u64().expect("it runs");
+    let memory = || {
+        let status = fs::read_to_string(format!("/proc/{proxy}/status")).expect("it runs");
+        let line = status.lines().find_map(|line| line.strip_prefix("RssAnon:")).expect("the kernel says it");
+        line.trim().trim_end_matches(" kB").parse::<u64>().expect("a number") << 10
+    };
+    let before = memory();
+    let ask = |mebibytes: u64| {
+        let mut client = service.connect();
+        write!(client.get_mut(), "GET /long?{mebibytes} HTTP/1.1\r\nHost: test\r\n\r\n").expect("it is connected");
+        client
+    };
+    let mut slow: Vec<_> = (0..SLOW).map(|_| ask(1000)).collect();
+    // More than the kernel holds for each of them.
+    let (rounds, mut most, mut part) = (24, 0, vec![0; 512 << 10]);
+    for _ in 0..rounds {
+        for client in &mut slow {
+            client.read_exact(&mut part).expect("it goes on");
+        }
+        // Others are as quick as ever, and what comes for them shares memory with what waits for the slow ones.
+        let mut fast = ask(16);
+        read_head(&mut fast).expect("it answers");
+        let mut bytes = 0;
+        while let Some(piece) = read_chunk(&mut fast).expect("it is whole") {
+            bytes += piece.len();
+        }
+        assert_eq!(bytes, 16 << 20);
+        most = memory().max(most);
+    }
+    let each = most.saturating_sub(before + SHARED_BYTES) / SLOW as u64;
+    assert!(each <= SLOW_BYTES, "{each} bytes for each slow client, expected {SLOW_BYTES} at most");
+}

@@ -214,3 +214,28 @@ fn a_detached_actor_that_may_be_made_again_and_its_calls_outlive_a_stop() {
     cluster.tracer(&["submit", "call", "again", "increment", "1"]).success().stdout("1\n");
     cluster.tracer(&["submit", "call", "never", "increment", "1"]).status(1).stderr_contains("the head was stopped");
 }
+
+#[test]
+fn a_stop_does_not_wait_for_a_task_that_waits_for_what_is_kept() {
+    let cluster = Cluster::builder().workers(2).hook(HOOK).start();
+    count_and_wait(&cluster, "other", &[]);
+    let (said, path) = (cluster.file("said"), cluster.file("path"));
+    let arguments = [json!(said).to_string(), json!(path).to_string()];
+    let arguments = ["3", &arguments[0], &arguments[1], "--no-wait", "--crash-limit=1"];
+    let parent = cluster.submit("nested_tasks:waits_for_children", &arguments).success().stdout_text();
+    let parent: u64 = parent.trim().parse().expect("an id");
+    let is_running = |task: &&Value| task["state"] == "running";
+    wait_until("one of its children runs", || (cluster.tasks().iter().filter(is_running).count() == 3).then_some(()));
+    let stop = cluster.tracer_in_background(&["stop", "--grace-period", "1h"]);
+    wait_until_it_stops(&cluster);
+    assert_eq!(budgets(&cluster.task(parent)), (&json!("running"), &json!(1)), "what it waits for may be cancelled");
+    std::fs::write(&path, "").expect("the folder is ours");
+    release(&cluster, "other");
+    stop.wait().success().stderr_contains("\nkept: 1 task, ");
+
+    cluster.start_head(&[]).success();
+    let task = cluster.wait_for_task(parent);
+    assert_eq!(budgets(&task), (&json!("succeeded"), &json!(2)), "{task}");
+    assert_eq!(task["attempts"][0]["failure"]["reason"], "head_stopped", "{task}");
+    cluster.spans().assert_whole(&[]);
+}

@@ -7,6 +7,7 @@ use std::time::Instant;
 use serde::Serialize;
 
 use super::super::connect::unexpected_reply;
+use super::super::elsewhere::Submitted;
 use super::super::named::{self, NamedTask};
 use super::super::{CommandError, CommandResult, Format, report};
 use super::{Args, INTERVAL, Level, StreamName};
@@ -37,6 +38,8 @@ enum Wanted {
         tasks: Tasks,
         /// The actor whose methods they are, if it is one.
         actor: Option<TaskId>,
+        /// The task of a queue that it is, if it is one.
+        of_queue: Option<OfQueue>,
     },
     /// The beginning of a trace's id.
     Trace(String),
@@ -44,9 +47,22 @@ enum Wanted {
     Last,
 }
 
+/// A task of a queue, which may begin on any node.
+struct OfQueue {
+    /// Its number in the submission, or of its run here for another node.
+    id: TaskId,
+    /// Its id in the cluster.
+    cluster_id: String,
+    /// The node of which was said that it has the lines.
+    said: Option<String>,
+    /// Its run on this node that has begun since.
+    next: Option<Tasks>,
+}
+
 impl Wanted {
     fn of_id(id: TaskId) -> Wanted {
-        Wanted::Tasks { tasks: Tasks { ids: BTreeSet::from([id]), ..Tasks::default() }, actor: None }
+        let tasks = Tasks { ids: BTreeSet::from([id]), ..Tasks::default() };
+        Wanted::Tasks { tasks, actor: None, of_queue: None }
     }
 
     /// Returns the selection of its entries that the flags let through.
@@ -65,6 +81,20 @@ impl Wanted {
             since_unix_nano: args.since.map_or(0, |since| since.0),
             until_unix_nano: args.until.map(|until| until.0),
         }
+    }
+
+    /// Takes the run of its task of a queue that has begun here since. False if there is none.
+    fn take_next(&mut self) -> bool {
+        let Wanted::Tasks { tasks, of_queue: Some(of_queue), .. } = self else { return false };
+        let Some(next) = of_queue.next.take() else { return false };
+        *tasks = next;
+        true
+    }
+
+    /// Returns the node of which was said that it has the lines.
+    fn said(&self) -> Option<&String> {
+        let Wanted::Tasks { of_queue: Some(of_queue), .. } = self else { return None };
+        of_queue.said.as_ref()
     }
 
     /// Returns the selection of all of its output.
@@ -107,15 +137,19 @@ pub(super) fn run(args: &Args) -> CommandResult {
     }
     let sessions = sessions(args, driver.as_ref());
     let session = session_of(&sessions, &mut wanted)?.or(sessions.first().cloned());
-    let live = head.map(|head| Live::new(&head.session_dir));
     find_trace_of_task(&mut wanted, &folder)?;
-    let mut reader = Reader::new(wanted.selection(args), &folder, session.as_deref(), Spans::Stored(live));
+    let reader_of = |wanted: &Wanted| {
+        let live = head.as_ref().map(|head| Live::new(&head.session_dir));
+        Reader::new(wanted.selection(args), &folder, session.as_deref(), Spans::Stored(live))
+    };
+    let mut reader = reader_of(&wanted);
     let mut shown = Shown::new(args);
     let (mut traces, mut is_first, mut tail) = (BTreeSet::new(), true, args.tail);
     loop {
         // Looked at before what was written last is read.
         let goes_on = args.follow && driver.as_mut().is_some_and(|driver| goes_on(driver, &mut wanted));
-        if let (Wanted::Tasks { tasks, actor: Some(_) }, Some(selected)) = (&wanted, &mut reader.selection().tasks) {
+        if let (Wanted::Tasks { tasks, actor: Some(_), .. }, Some(selected)) = (&wanted, &mut reader.selection().tasks)
+        {
             selected.clone_from(tasks);
         }
         if begin(&mut reader, !goes_on, tail, &folder)? {
@@ -144,7 +178,15 @@ pub(super) fn run(args: &Args) -> CommandResult {
                 return nothing_found(args, &wanted, driver.as_mut());
             }
             shown.end();
+            if let (Wanted::Trace(beginning), Some(driver)) = (&wanted, &mut driver) {
+                say_elsewhere(driver, beginning)?;
+            }
             return Ok(exit::OK);
+        }
+        if wanted.take_next() {
+            // By a new reader: what the one before has passed over may be of this run.
+            reader = reader_of(&wanted);
+            continue;
         }
         std::thread::sleep(INTERVAL);
     }
@@ -271,7 +313,7 @@ fn wanted(args: &Args, driver: Option<&mut Driver>) -> Result<Wanted, CommandErr
     };
     if name == "last" {
         return Ok(match last_task(driver)? {
-            Some(task) => of_task(&run_here(driver, task)?),
+            Some(task) => wanted_task(driver, task)?,
             None => Wanted::Last,
         });
     }
@@ -280,17 +322,53 @@ fn wanted(args: &Args, driver: Option<&mut Driver>) -> Result<Wanted, CommandErr
     let id = named.id(driver)?;
     let Reply::Task(found) = driver.query(&Query::Task { id })? else { return Err(unexpected_reply()) };
     Ok(match found {
-        Some(task) => of_task(&run_here(driver, *task)?),
+        Some(task) => wanted_task(driver, *task)?,
         // It may have been forgotten, or be of an earlier session.
         None => Wanted::of_id(id),
     })
 }
 
-/// Returns the task under whose number this node has run one of a queue, of which the lines are; the task itself for every other.
-fn run_here(driver: &mut Driver, task: TaskReport) -> Result<TaskReport, CommandError> {
-    let Some(id) = task.cluster_task_id.clone() else { return Ok(task) };
-    let Reply::Task(here) = driver.query(&Query::Import { id })? else { return Err(unexpected_reply()) };
-    Ok(here.map_or(task, |here| *here))
+/// Returns the lines of a task: those of its run on this node, if it is of a queue and has run here.
+fn wanted_task(driver: &mut Driver, task: TaskReport) -> Result<Wanted, CommandError> {
+    let Some(cluster_id) = task.cluster_task_id.clone() else { return Ok(of_task(&task)) };
+    let of_queue = OfQueue { id: task.id, cluster_id, said: None, next: None };
+    let here = run_here(driver, &of_queue.cluster_id)?;
+    let mut wanted = of_task(&here.unwrap_or(task));
+    if let Wanted::Tasks { of_queue: of_wanted, .. } = &mut wanted {
+        *of_wanted = Some(of_queue);
+    }
+    Ok(wanted)
+}
+
+/// Returns the task under whose number this node has run one of a queue.
+fn run_here(driver: &mut Driver, cluster_id: &str) -> Result<Option<TaskReport>, CommandError> {
+    let Reply::Task(here) = driver.query(&Query::Import { id: cluster_id.to_owned() })? else {
+        return Err(unexpected_reply());
+    };
+    Ok(here.map(|here| *here))
+}
+
+/// Looks for the run on this node of a task of a queue, and says once which other node has it. Returns whether it may still be written.
+fn follow_of_queue(driver: &mut Driver, tasks: &Tasks, of_queue: &mut OfQueue) -> Result<bool, CommandError> {
+    let Reply::Task(task) = driver.query(&Query::Task { id: of_queue.id })? else { return Err(unexpected_reply()) };
+    let task = task.filter(|task| task.ended_unix_nano.is_none());
+    // Asked also of what has ended, which may have begun since it was asked last.
+    if let Some(here) = run_here(driver, &of_queue.cluster_id)?.filter(|here| !tasks.ids.contains(&here.id)) {
+        of_queue.next = Some(tasks_of(&here));
+        return Ok(true);
+    }
+    let Some(task) = task else { return Ok(false) };
+    let elsewhere = task.node_id.filter(|node_id| *node_id != driver.welcome().node_id);
+    if let Some(node_id) = &elsewhere
+        && elsewhere != of_queue.said
+    {
+        report::talk(&format!(
+            "task {} runs on the node `{node_id}`, whose log has what it writes\n(hint: `tracer logs {} --follow` there)",
+            of_queue.id, of_queue.cluster_id
+        ));
+        of_queue.said = elsewhere;
+    }
+    Ok(true)
 }
 
 /// Returns the number under which a task was submitted here, if that is another one than that under which it has run here.
@@ -299,13 +377,16 @@ fn submitted_as(driver: &Driver, task: &TaskReport) -> Option<TaskId> {
     (driver.welcome().place_id == Some(id.place)).then_some(id.task)
 }
 
-fn of_task(task: &TaskReport) -> Wanted {
-    let tasks = Tasks {
+fn tasks_of(task: &TaskReport) -> Tasks {
+    Tasks {
         ids: BTreeSet::from([task.id]),
         traces: trace_of(task).into_iter().collect(),
         since_unix_nano: task.submitted_unix_nano,
-    };
-    Wanted::Tasks { tasks, actor: task.actor_id.filter(|&actor| actor == task.id) }
+    }
+}
+
+fn of_task(task: &TaskReport) -> Wanted {
+    Wanted::Tasks { tasks: tasks_of(task), actor: task.actor_id.filter(|&actor| actor == task.id), of_queue: None }
 }
 
 fn trace_of(task: &TaskReport) -> Option<TraceId> {
@@ -344,7 +425,7 @@ fn last_task(driver: &mut Driver) -> Result<Option<TaskReport>, CommandError> {
 
 /// Adds the calls of an actor to its creation.
 fn add_methods(driver: &mut Driver, wanted: &mut Wanted) {
-    let Wanted::Tasks { tasks, actor: Some(actor) } = wanted else { return };
+    let Wanted::Tasks { tasks, actor: Some(actor), .. } = wanted else { return };
     let query = Query::Tasks { limit: TASK_LIMIT, which: TaskFilter::default() };
     if let Ok(Reply::Tasks(list)) = driver.query(&query) {
         let calls = list.tasks.iter().filter(|task| task.actor_id == Some(*actor));
@@ -362,6 +443,9 @@ fn goes_on(driver: &mut Driver, wanted: &mut Wanted) -> bool {
         Wanted::Tasks { actor: Some(actor), .. } => {
             let query = Query::Actor { wanted: actor.to_string() };
             matches!(driver.query(&query), Ok(Reply::Actor(Ok(actor))) if actor.state != ActorState::Dead)
+        }
+        Wanted::Tasks { tasks, of_queue: Some(of_queue), .. } => {
+            follow_of_queue(driver, tasks, of_queue).unwrap_or(false)
         }
         Wanted::Tasks { tasks, .. } => tasks.ids.iter().any(|&id| {
             matches!(driver.query(&Query::Task { id }), Ok(Reply::Task(Some(task))) if task.ended_unix_nano.is_none())
@@ -552,14 +636,28 @@ fn of_other_log(driver: &mut Driver, task: &TaskReport) -> Result<Option<String>
     }))
 }
 
+/// Says which other nodes have lines of a trace. False if none has.
+fn say_elsewhere(driver: &mut Driver, beginning: &str) -> Result<bool, CommandError> {
+    let mut submitted = Submitted::default();
+    submitted.ask(driver, |id| id.starts_with(beginning))?;
+    Ok(submitted.say(beginning))
+}
+
 /// Says that nothing was found, and why that may be.
-fn nothing_found(args: &Args, wanted: &Wanted, driver: Option<&mut Driver>) -> CommandResult {
+fn nothing_found(args: &Args, wanted: &Wanted, mut driver: Option<&mut Driver>) -> CommandResult {
+    if let (Wanted::Trace(beginning), Some(driver)) = (wanted, driver.as_deref_mut())
+        && say_elsewhere(driver, beginning)?
+    {
+        return Ok(exit::OK);
+    }
     if let Wanted::Tasks { tasks, .. } = wanted
         && let (Some(&id), Some(driver)) = (tasks.ids.first(), driver)
     {
         let task = named::task(driver, id)?;
         if let Some(text) = of_other_log(driver, &task)? {
-            report::talk(&text);
+            if wanted.said() != task.node_id.as_ref() {
+                report::talk(&text);
+            }
             return Ok(exit::OK);
         }
         let id = submitted_as(driver, &task).unwrap_or(id);

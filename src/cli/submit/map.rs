@@ -17,6 +17,7 @@ use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
+use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use signal_hook::consts::{SIGINT, SIGTERM};
@@ -197,6 +198,7 @@ pub(super) fn run(template: &Template<'_>, mapping: &Mapping<'_>) -> CommandResu
         counts: Counts::default(),
         first_failure: None,
         stopped: None,
+        first_submitted: None,
         is_interrupted: false,
         trace_id,
         out: Vec::new(),
@@ -301,6 +303,7 @@ struct Map<'a> {
     /// Its `error.type`.
     first_failure: Option<String>,
     stopped: Option<Stopped>,
+    first_submitted: Option<Instant>,
     is_interrupted: bool,
     trace_id: Option<String>,
     /// Data that was not written yet.
@@ -342,6 +345,12 @@ struct LineReport<'a> {
     message: Option<&'a str>,
 }
 
+/// Tasks that are submitted before it is known how the first of them ends.
+/// Where each line fails for the same reason, the head has to remember no more of them, and forgets no others for these.
+const FIRST: usize = 64;
+/// Time for which only those are submitted, if none ends. What cannot begin ends sooner, unless it waits for a worker.
+const FIRST_WAIT: Duration = Duration::from_millis(500);
+
 impl Map<'_> {
     fn run_to_end(&mut self, driver: &mut Driver) -> Result<(), DriverError> {
         loop {
@@ -376,8 +385,19 @@ impl Map<'_> {
         self.window.len() + self.held.len()
     }
 
+    /// Returns how many tasks may be under way, and the time that is left until it may be more, if that is not the most.
+    fn room(&self) -> (usize, Option<Duration>) {
+        let has_ended = self.counts.succeeded + self.counts.unsuccessful() > 0;
+        let left = FIRST_WAIT.checked_sub(self.first_submitted.map_or(Duration::ZERO, |first| first.elapsed()));
+        match left.filter(|left| !left.is_zero() && !has_ended && self.args.halt.is_none()) {
+            Some(left) => (self.args.max_in_flight.min(FIRST), self.first_submitted.map(|_| left)),
+            None => (self.args.max_in_flight, None),
+        }
+    }
+
     fn submit_what_fits(&mut self, driver: &mut Driver) -> Result<(), DriverError> {
-        while self.stopped.is_none() && self.in_flight() < self.args.max_in_flight {
+        let (room, _) = self.room();
+        while self.stopped.is_none() && self.in_flight() < room {
             let Some(line) = self.lines.next(self.input.is_none()) else { break };
             let number = line.number();
             let place = LineOrigin { line: number, order: self.submissions, task: None };
@@ -397,6 +417,7 @@ impl Map<'_> {
             self.submissions += 1;
             match submitted {
                 Ok(task) => {
+                    self.first_submitted.get_or_insert_with(Instant::now);
                     self.window.insert(task.tag(), place);
                 }
                 Err(error @ DriverError::TooLarge { .. }) => {
@@ -579,12 +600,13 @@ impl Map<'_> {
 
     /// Waits for the head, the input or a signal, and takes in what is there.
     fn wait(&mut self, driver: &mut Driver) -> Result<(), DriverError> {
-        let wants_input = self.stopped.is_none() && self.in_flight() < self.args.max_in_flight;
+        let (room, until_more) = self.room();
+        let wants_input = self.stopped.is_none() && self.in_flight() < room;
         let input = self.input.as_ref().filter(|_| wants_input);
         let (has_signal, has_input) = {
             let mut wanted = vec![PollFd::new(&self.signals, PollFlags::IN), PollFd::new(driver, PollFlags::IN)];
             wanted.extend(input.map(|input| PollFd::new(input, PollFlags::IN)));
-            let timeout = self.progress.interval().map(|interval| Timespec {
+            let timeout = self.progress.interval().into_iter().chain(until_more).min().map(|interval| Timespec {
                 tv_sec: 0,
                 tv_nsec: i64::try_from(interval.as_nanos()).unwrap_or(i64::MAX),
             });

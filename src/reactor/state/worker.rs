@@ -282,6 +282,16 @@ impl Worker {
         self.stopping.is_some()
     }
 
+    /// Returns the tasks that it has been granted.
+    pub(crate) fn granted(&self) -> impl Iterator<Item = TaskId> {
+        self.leases.iter().chain(&self.inline).map(|grant| grant.task)
+    }
+
+    /// Returns the wait that nothing ends but the ends of tasks, in which a task blocks its thread.
+    pub(crate) fn blocking_wait(&self, task: TaskId) -> Option<&Wait> {
+        self.waits.iter().find(|wait| wait.blocked == Some(task))
+    }
+
     /// Returns the attempt that is being ended.
     pub(crate) fn stopping(&self) -> Option<Stopping> {
         self.stopping

@@ -9,11 +9,11 @@ use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Context, Poll, ready};
 
-use bytes::Bytes;
+use bytes::{Buf, Bytes};
 use hyper::body::{Body, Frame, SizeHint};
 use tokio::time::Sleep;
 
-use super::connection::Serving;
+use super::connection::{Serving, Unwritten};
 use super::exchange::{End, Exchange, Piece};
 use super::grpc;
 use super::progress::Progress;
@@ -39,6 +39,7 @@ pub(super) enum Answer {
 /// An answer that comes from a replica.
 pub(super) struct Stream {
     exchange: Rc<Exchange>,
+    unwritten: Rc<Unwritten>,
     progress: Progress,
     /// Bytes that are to follow, if that is known.
     left: Option<u64>,
@@ -49,6 +50,47 @@ pub(super) struct Stream {
     /// True if it breaks off as soon as that is written.
     is_cut: bool,
     serving: Serving,
+}
+
+/// Bytes that the connection has to write.
+pub(super) struct Given {
+    piece: Bytes,
+    /// Of a piece of a stream, its length, and what counts it.
+    counted: Option<(usize, Rc<Unwritten>)>,
+}
+
+impl Given {
+    /// Gives a piece that counts until it is written.
+    fn counted(piece: Bytes, unwritten: &Rc<Unwritten>) -> Given {
+        unwritten.gave(piece.len());
+        Given { counted: Some((piece.len(), Rc::clone(unwritten))), piece }
+    }
+}
+
+impl Buf for Given {
+    fn remaining(&self) -> usize {
+        self.piece.remaining()
+    }
+
+    fn chunk(&self) -> &[u8] {
+        self.piece.chunk()
+    }
+
+    fn advance(&mut self, count: usize) {
+        self.piece.advance(count);
+    }
+
+    fn copy_to_bytes(&mut self, count: usize) -> Bytes {
+        self.piece.copy_to_bytes(count)
+    }
+}
+
+impl Drop for Given {
+    fn drop(&mut self) {
+        if let Some((length, unwritten)) = self.counted.take() {
+            unwritten.took(length);
+        }
+    }
 }
 
 /// A body that does not come to its end: the connection is closed, or the stream reset.
@@ -71,11 +113,22 @@ impl Stream {
         deadline: Option<Pin<Box<Sleep>>>,
         serving: Serving,
     ) -> Stream {
-        Stream { exchange, progress, left, deadline, is_over: false, is_buffered: true, is_cut: false, serving }
+        let unwritten = serving.count_unwritten(&exchange);
+        Stream {
+            exchange,
+            unwritten,
+            progress,
+            left,
+            deadline,
+            is_over: false,
+            is_buffered: true,
+            is_cut: false,
+            serving,
+        }
     }
 
     /// Ends an answer that cannot be whole. A call of gRPC has trailers to say why; of anything else the rest is missing, which clients see.
-    fn abort(&mut self, outcome: &'static str, reason: Reset) -> Result<Frame<Bytes>, Cut> {
+    fn abort(&mut self, outcome: &'static str, reason: Reset) -> Result<Frame<Given>, Cut> {
         self.is_over = true;
         self.progress.abandon(reason);
         let trailers = self.progress.is_grpc.then(|| {
@@ -94,7 +147,7 @@ impl Stream {
     }
 
     /// Gives the next frame. hyper drops what it has buffered when a body fails, so it is made to write that before.
-    fn poll_next(&mut self, context: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Cut>>> {
+    fn poll_next(&mut self, context: &mut Context<'_>) -> Poll<Option<Result<Frame<Given>, Cut>>> {
         if std::mem::take(&mut self.is_cut) {
             return Poll::Ready(Some(Err(Cut)));
         }
@@ -108,7 +161,7 @@ impl Stream {
         next
     }
 
-    fn poll_frame(&mut self, context: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Cut>>> {
+    fn poll_frame(&mut self, context: &mut Context<'_>) -> Poll<Option<Result<Frame<Given>, Cut>>> {
         if self.is_over {
             return Poll::Ready(None);
         }
@@ -129,7 +182,7 @@ impl Stream {
                     self.is_over = true;
                     self.progress.finish();
                 }
-                Poll::Ready(Some(Ok(Frame::data(piece))))
+                Poll::Ready(Some(Ok(Frame::data(Given::counted(piece, &self.unwritten)))))
             }
             Piece::Trailers(trailers) => {
                 if self.progress.is_grpc {
@@ -157,19 +210,19 @@ impl Stream {
 }
 
 impl Body for Answer {
-    type Data = Bytes;
+    type Data = Given;
     type Error = Cut;
 
-    fn poll_frame(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Cut>>> {
+    fn poll_frame(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Result<Frame<Given>, Cut>>> {
         match self.get_mut() {
             Answer::Whole { bytes, .. } if bytes.is_empty() => Poll::Ready(None),
             Answer::Whole { bytes, serving } => {
                 serving.gave(true);
-                Poll::Ready(Some(Ok(Frame::data(std::mem::take(bytes)))))
+                Poll::Ready(Some(Ok(Frame::data(Given { piece: std::mem::take(bytes), counted: None }))))
             }
             Answer::Stream(stream) => {
                 let next = stream.poll_next(context);
-                stream.serving.gave(matches!(next, Poll::Ready(Some(_))));
+                stream.serving.gave(matches!(next, Poll::Ready(Some(_))) || stream.unwritten.is_any());
                 next
             }
             Answer::Upgraded => Poll::Ready(None),

@@ -17,6 +17,7 @@ use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
 
 use super::activity::{Activity, Stage, Verdict};
+use super::exchange::Exchange;
 use super::limits;
 use super::pace::Pace;
 use super::refusals::{self, Refused};
@@ -124,6 +125,42 @@ impl Serving {
         if let Some(pace) = &self.pace {
             pace.gave(is_waiting, self.connection.thread.look());
         }
+    }
+
+    /// Returns what counts the bytes of an answer that wait for the client.
+    pub(super) fn count_unwritten(&self, exchange: &Rc<Exchange>) -> Rc<Unwritten> {
+        let pace = self.pace.clone().map(|pace| (pace, Rc::clone(&self.connection.thread)));
+        Rc::new(Unwritten { exchange: Rc::clone(exchange), pace, bytes: Cell::new(0) })
+    }
+}
+
+/// Bytes of an answer that its connection has and has not written.
+/// They count against the window of the answer, so that a client that reads slowly takes no more memory than that.
+pub(super) struct Unwritten {
+    exchange: Rc<Exchange>,
+    /// Of a stream of HTTP/2, with what knows the time.
+    pace: Option<(Rc<Pace>, Rc<ProxyThread>)>,
+    bytes: Cell<usize>,
+}
+
+impl Unwritten {
+    /// Returns whether there are any.
+    pub(super) fn is_any(&self) -> bool {
+        self.bytes.get() > 0
+    }
+
+    /// Notes that a piece is given to the connection.
+    pub(super) fn gave(&self, bytes: usize) {
+        self.bytes.set(self.bytes.get() + bytes);
+    }
+
+    /// Notes that a piece is written, or wanted no more.
+    pub(super) fn took(&self, bytes: usize) {
+        self.bytes.set(self.bytes.get() - bytes);
+        if let Some((pace, thread)) = &self.pace {
+            pace.gave(self.is_any(), thread.look());
+        }
+        self.exchange.took(bytes);
     }
 }
 

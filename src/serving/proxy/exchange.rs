@@ -4,6 +4,7 @@ use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::rc::Rc;
 use std::task::{Context, Poll, Waker};
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
@@ -15,6 +16,12 @@ use crate::request_names as names;
 
 /// A piece of a body from this length on stays in the memory that it was read into.
 const LONG: usize = 16 << 10;
+
+/// A client that takes longer than this for half a window is slow.
+/// Long pieces for it are copied, so that each keeps its own memory, and not a whole block in which pieces came for others that are done with them.
+const SLOW: Duration = Duration::from_millis(20);
+/// Credits without a slow one after which a client is not slow any more: the kernel takes much at once of what it reads later.
+const QUICK_CREDITS: u32 = 16;
 
 /// Outcome of an attempt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -72,6 +79,10 @@ struct State {
     reader: Option<Waker>,
     /// Waker of the one that waits for room in the other direction.
     sender: Option<Waker>,
+    /// Time of the last credit, at first of the request.
+    credited: Instant,
+    /// Credits since the last one for what was taken slowly.
+    quick_credits: u32,
 }
 
 impl Exchange {
@@ -88,6 +99,8 @@ impl Exchange {
             has_begun: false,
             reader: None,
             sender: None,
+            credited: Instant::now(),
+            quick_credits: QUICK_CREDITS,
         };
         Exchange { lane, number, received: Cell::new(0), is_sent: Cell::new(is_sent), state: RefCell::new(state) }
     }
@@ -114,7 +127,9 @@ impl Exchange {
                 state.head = Some((status, header_map(headers, bytes)));
             }
             Body::Data([]) => {}
-            Body::Data(piece) if piece.len() < LONG => state.pieces.push_back(Bytes::copy_from_slice(piece)),
+            Body::Data(piece) if piece.len() < LONG || state.quick_credits < QUICK_CREDITS => {
+                state.pieces.push_back(Bytes::copy_from_slice(piece))
+            }
             Body::Data(piece) => state.pieces.push_back(bytes.slice_ref(piece)),
             Body::Trailers(trailers) => state.trailers = Some(header_map(trailers, bytes)),
             Body::Reset(Reset::Refused) if !state.has_begun && self.lane.revoke(self.number) => {
@@ -199,7 +214,8 @@ impl Exchange {
         Poll::Pending
     }
 
-    /// Waits for the next piece of the body. `may_take` says whether this one may be taken before more has come.
+    /// Waits for the next piece of the body. `may_take` says whether this one may be taken before more has come. Whoever takes it says with
+    /// [`took`](Self::took) when its memory is free: so much more may come.
     pub(super) fn poll_piece(&self, context: &mut Context<'_>, may_take: impl FnOnce(&Bytes) -> bool) -> Poll<Piece> {
         let mut state = self.state.borrow_mut();
         let is_ready = match (state.pieces.front(), state.end) {
@@ -212,17 +228,26 @@ impl Exchange {
             return Poll::Pending;
         }
         if let Some(piece) = state.pieces.pop_front() {
-            let credit = state.incoming.took(u32::try_from(piece.len()).unwrap_or(u32::MAX));
-            drop(state);
-            if let Some(credit) = credit {
-                self.lane.credit(self.number, credit);
-            }
             return Poll::Ready(Piece::Data(piece));
         }
         if let Some(trailers) = state.trailers.take() {
             return Poll::Ready(Piece::Trailers(trailers));
         }
         Poll::Ready(Piece::End(state.end.unwrap_or(End::Lost)))
+    }
+
+    /// Notes that bytes of pieces are written, or wanted no more.
+    pub(super) fn took(&self, bytes: usize) {
+        let mut state = self.state.borrow_mut();
+        let Some(credit) = state.incoming.took(u32::try_from(bytes).unwrap_or(u32::MAX)) else { return };
+        let now = Instant::now();
+        let is_slow = now.duration_since(state.credited) > SLOW;
+        state.quick_credits = if is_slow { 0 } else { state.quick_credits.saturating_add(1) };
+        state.credited = now;
+        drop(state);
+        if self.lane.has(self) {
+            self.lane.credit(self.number, credit);
+        }
     }
 
     /// Returns whether the whole answer has come and was taken.

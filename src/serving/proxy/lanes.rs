@@ -187,6 +187,12 @@ impl Lane {
         self.claims.revoke(number.into())
     }
 
+    /// Returns whether an attempt has its number still.
+    pub(super) fn has(&self, exchange: &Exchange) -> bool {
+        let exchanges = self.exchanges.borrow();
+        exchanges[entry(exchange.number)].as_ref().is_some_and(|known| known.number == exchange.number)
+    }
+
     /// Forgets a request that has ended in both directions. False when it was forgotten before.
     pub(super) fn forget(&self, number: u32) -> bool {
         let mut exchanges = self.exchanges.borrow_mut();

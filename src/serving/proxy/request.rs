@@ -408,7 +408,8 @@ async fn take_head(
         // Its end is that of the head, which waits for it.
         loop {
             match poll_fn(|context| exchange.poll_piece(context, |_| true)).await {
-                Piece::Data(_) | Piece::Trailers(_) => {}
+                Piece::Data(piece) => exchange.took(piece.len()),
+                Piece::Trailers(_) => {}
                 Piece::End(End::Complete) => return Ok(Answered::Whole(status, headers, Bytes::new())),
                 Piece::End(_) => return Err(Refused::lost()),
             }

@@ -165,7 +165,8 @@ impl Tunnel {
                     self.from_replica.take(&piece);
                     self.to_write.push_back(piece);
                 }
-                Poll::Ready(Piece::Data(_) | Piece::Trailers(_)) => {}
+                Poll::Ready(Piece::Data(piece)) => self.exchange.took(piece.len()),
+                Poll::Ready(Piece::Trailers(_)) => {}
                 Poll::Ready(Piece::End(end)) => self.end = Some(end),
             }
         }
@@ -191,6 +192,7 @@ impl Tunnel {
                 Poll::Ready(Ok(count)) => {
                     first.advance(count);
                     self.progress.sent_bytes += count as u64;
+                    self.exchange.took(count);
                 }
             }
             if first.is_empty() {

@@ -1,0 +1,108 @@
+//! Tasks of queues whose lines the logs of other nodes have.
+
+use std::collections::BTreeMap;
+
+use super::connect::unexpected_reply;
+use super::{CommandError, report};
+use crate::count::Count;
+use crate::driver::Driver;
+use crate::names;
+use crate::protocol::{Query, Reply, TaskFilter, TaskReport};
+use crate::trace::{Kind, Span, Trace};
+
+/// What became of a task of a queue that was submitted here.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Holder {
+    /// It waits, so nobody has lines of it.
+    Nobody,
+    Here,
+    Node(String),
+    /// It ran, and nobody here remembers where.
+    Forgotten,
+}
+
+/// The tasks of a trace that were submitted to queues here, by their ids in the cluster.
+#[derive(Debug, Default)]
+pub(super) struct Submitted(BTreeMap<String, Holder>);
+
+impl Submitted {
+    /// Finds those that the spans of a trace tell of.
+    pub(super) fn of_spans(trace: &Trace) -> Submitted {
+        let mut found = Submitted::default();
+        let text = |value: Option<serde_json::Value>| value.and_then(|value| value.as_str().map(str::to_owned));
+        let id_of = |span: &Span| text(span.attribute(names::CLUSTER_TASK_ID));
+        let of_kind = |kind| trace.spans.iter().filter(move |span| span.kind == kind);
+        for id in of_kind(Kind::Producer).filter_map(id_of) {
+            found.0.insert(id, Holder::Forgotten);
+        }
+        if found.0.is_empty() {
+            return found;
+        }
+        for span in of_kind(Kind::Consumer) {
+            if let Some(holder) = id_of(span).and_then(|id| found.0.get_mut(&id))
+                && let Some(node_id) = text(span.attribute(names::NODE_ID))
+            {
+                *holder = Holder::Node(node_id);
+            }
+        }
+        found
+    }
+
+    /// Completes them with what the head here knows of the tasks of the traces that are wanted.
+    pub(super) fn ask(&mut self, driver: &mut Driver, is_wanted: impl Fn(&str) -> bool) -> Result<(), CommandError> {
+        let here = driver.welcome().node_id.clone();
+        let Reply::Tasks(list) = driver.query(&Query::Tasks { limit: usize::MAX, which: TaskFilter::default() })?
+        else {
+            return Err(unexpected_reply());
+        };
+        let is_of_trace = |task: &&TaskReport| task.trace_id.as_deref().is_some_and(&is_wanted);
+        for task in list.tasks.iter().filter(is_of_trace) {
+            if let Some(id) = &task.cluster_task_id {
+                let holder = match &task.node_id {
+                    Some(node_id) => Holder::Node(node_id.clone()),
+                    None if self.0.contains_key(id) && task.ended_unix_nano.is_some() => continue,
+                    None => Holder::Nobody,
+                };
+                self.0.insert(id.clone(), holder);
+            }
+        }
+        for holder in self.0.values_mut().filter(|holder| **holder == Holder::Node(here.clone())) {
+            *holder = Holder::Here;
+        }
+        Ok(())
+    }
+
+    /// Takes the nodes that spans name for this one, where no head says which this is.
+    pub(super) fn take_as_here(&mut self) {
+        for holder in self.0.values_mut().filter(|holder| matches!(holder, Holder::Node(_))) {
+            *holder = Holder::Here;
+        }
+    }
+
+    /// Says which nodes have the lines that are not here; false if all are. `trace` is the id of their trace, or its beginning.
+    pub(super) fn say(&self, trace: &str) -> bool {
+        let mut by_node: BTreeMap<Option<&str>, Vec<&str>> = BTreeMap::new();
+        for (id, holder) in &self.0 {
+            match holder {
+                Holder::Nobody | Holder::Here => {}
+                Holder::Node(node_id) => by_node.entry(Some(node_id)).or_default().push(id),
+                Holder::Forgotten => by_node.entry(None).or_default().push(id),
+            }
+        }
+        let is_any = !by_node.is_empty();
+        for (node_id, ids) in by_node {
+            let (what, command) = match ids.as_slice() {
+                [id] => (format!("task {id}"), format!("tracer logs {id}")),
+                ids => (Count(ids.len(), "task").to_string(), format!("tracer logs --trace {trace}")),
+            };
+            let node = match node_id {
+                Some(node_id) => format!("the node `{node_id}`"),
+                None => "the node that ran it, which is not known here any more".to_owned(),
+            };
+            report::talk(&format!(
+                "what {what} of this trace wrote is in the log of {node}\n(hint: `{command}` there)"
+            ));
+        }
+        is_any
+    }
+}
