@@ -48,14 +48,17 @@ impl Submitted {
         found
     }
 
-    /// Completes them with what the head here knows of the tasks of the traces that are wanted.
-    pub(super) fn ask(&mut self, driver: &mut Driver, is_wanted: impl Fn(&str) -> bool) -> Result<(), CommandError> {
+    /// Completes them with what the head here knows of the tasks of traces whose ids begin so.
+    pub(super) fn ask(&mut self, driver: &mut Driver, beginnings: &[&str]) -> Result<(), CommandError> {
         let here = driver.welcome().node_id.clone();
-        let Reply::Tasks(list) = driver.query(&Query::Tasks { limit: usize::MAX, which: TaskFilter::default() })?
-        else {
+        let whole = beginnings.first().filter(|id| beginnings.len() == 1 && id.len() == 32);
+        let which = TaskFilter { trace_id: whole.map(|id| (*id).to_owned()), ..TaskFilter::default() };
+        let Reply::Tasks(list) = driver.query(&Query::Tasks { limit: usize::MAX, which })? else {
             return Err(unexpected_reply());
         };
-        let is_of_trace = |task: &&TaskReport| task.trace_id.as_deref().is_some_and(&is_wanted);
+        let is_of_trace = |task: &&TaskReport| {
+            task.trace_id.as_deref().is_some_and(|id| beginnings.iter().any(|beginning| id.starts_with(beginning)))
+        };
         for task in list.tasks.iter().filter(is_of_trace) {
             if let Some(id) = &task.cluster_task_id {
                 let holder = match &task.node_id {

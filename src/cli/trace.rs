@@ -216,7 +216,9 @@ fn log_records(source: &SourceArgs, trace: &Trace, parts: Vec<TraceId>) -> Resul
     }
     let mut submitted = Submitted::of_spans(trace);
     match Driver::connect(&source.temp_dir()) {
-        Ok(mut driver) => submitted.ask(&mut driver, |id| of_trace.iter().any(|of_trace| of_trace == id))?,
+        Ok(mut driver) => {
+            submitted.ask(&mut driver, &of_trace.iter().map(String::as_str).collect::<Vec<_>>())?;
+        }
         Err(_) => submitted.take_as_here(),
     }
     submitted.say(&trace.id.to_string());
@@ -362,7 +364,7 @@ impl SourceArgs {
         let bytes: u64 = files.iter().map(|(_, metadata)| metadata.len()).sum();
         if self.spans_dirs().count() > 1 || bytes <= READ_AT_ONCE {
             let loaded = if with_running { self.load_with_running()? } else { self.load()? };
-            return Ok(Traces::Loaded(loaded));
+            return Ok(Traces::Loaded(Box::new(loaded)));
         }
         let mut index = Index::new(&folder, READ_AT_ONCE as usize);
         let session = head.filter(|_| with_running).map(|head| head.session_dir);
@@ -391,7 +393,7 @@ impl SourceArgs {
 
 /// The traces of a folder.
 enum Traces {
-    Loaded(Loaded),
+    Loaded(Box<Loaded>),
     Indexed(Box<Index>),
 }
 
@@ -446,13 +448,14 @@ fn warn_of_doubtful_keys(query: &Query) {
     }
 }
 
+/// Writes traces that were read.
+type Writer = Box<dyn FnOnce(&mut dyn Write) -> io::Result<()>>;
+/// Writes traces that are all in memory.
+type WriteAll = fn(&[&Trace], &mut dyn Write) -> io::Result<()>;
+
 /// Reads a trace, or all traces, and returns what writes them in a format. What has to see all spans first reads them all at once.
-fn writer(
-    source: &SourceArgs,
-    trace: Option<&str>,
-    format: ExportFormat,
-) -> Result<Box<dyn FnOnce(&mut dyn Write) -> io::Result<()>>, CommandError> {
-    let (trace, write): (_, fn(&[&Trace], &mut dyn Write) -> io::Result<()>) = match (trace, format) {
+fn writer(source: &SourceArgs, trace: Option<&str>, format: ExportFormat) -> Result<Writer, CommandError> {
+    let (trace, write): (_, WriteAll) = match (trace, format) {
         (None, ExportFormat::Otlp) => {
             let traces = source.traces(false)?;
             return Ok(Box::new(|out| {

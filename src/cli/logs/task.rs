@@ -639,7 +639,7 @@ fn of_other_log(driver: &mut Driver, task: &TaskReport) -> Result<Option<String>
 /// Says which other nodes have lines of a trace. False if none has.
 fn say_elsewhere(driver: &mut Driver, beginning: &str) -> Result<bool, CommandError> {
     let mut submitted = Submitted::default();
-    submitted.ask(driver, |id| id.starts_with(beginning))?;
+    submitted.ask(driver, &[beginning])?;
     Ok(submitted.say(beginning))
 }
 
