@@ -352,8 +352,6 @@ impl SourceArgs {
                 found.push((trace, parts));
             }
         }
-        // Of a large folder it is as much as a large trace is.
-        crate::head::heap::give_back();
         Ok(found.try_into().unwrap_or_else(|_| unreachable!("one was found for each text")))
     }
 
@@ -509,6 +507,8 @@ fn look_for_open(source: &SourceArgs) -> Result<Open, CommandError> {
 }
 
 pub(super) fn run(args: &Args) -> CommandResult {
+    // Of a large folder there is much that is needed for a moment.
+    crate::head::heap::give_back_at_once();
     match &args.command {
         TraceCommand::Diff(args) => return diff::run(args),
         TraceCommand::Check(args) => return check::run(args),
