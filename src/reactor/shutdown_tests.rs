@@ -152,7 +152,7 @@ fn stuck(story: &mut Story) -> Vec<WorkerId> {
 fn parent_of(children: usize, workers: usize) -> (Story, Vec<TaskId>) {
     let mut story = Story::with_workers(workers);
     story.state.settings.max_processes = workers;
-    story.submit(1);
+    story.submit_policy(TWICE);
     story.schedule();
     story.claim(1, 0);
     let children = (0..children).map(|_| story.submit_nested(TaskId(1))).collect();
