@@ -8,7 +8,7 @@ use super::SourceArgs;
 use crate::cli::{CommandError, Format, report};
 use crate::driver::{Driver, DriverError};
 use crate::exit;
-use crate::protocol::{Query, Reply, TaskFilter};
+use crate::protocol::{TaskFilter, TaskPages};
 use crate::session::find_head;
 use crate::trace::render::Details;
 use crate::trace::{Live, LoadError, Loaded, Notice, Span, SpanId, Tail, Trace, TraceId, render};
@@ -110,12 +110,14 @@ impl Asker {
             Some(driver) => driver,
             None => self.driver.insert(Driver::connect(temp_dir)?),
         };
-        let Reply::Tasks(list) = driver.query(&Query::Tasks { limit: usize::MAX, which: TaskFilter::default() })?
-        else {
-            return Ok(false);
-        };
         let id = id.to_string();
-        Ok(list.tasks.iter().any(|task| task.ended_unix_nano.is_none() && task.trace_id.as_deref() == Some(&*id)))
+        let mut pages = TaskPages::new(usize::MAX, TaskFilter::default());
+        while let Some(tasks) = driver.next_tasks(&mut pages)? {
+            if tasks.iter().any(|task| task.ended_unix_nano.is_none() && task.trace_id.as_deref() == Some(&*id)) {
+                return Ok(true);
+            }
+        }
+        Ok(false)
     }
 }
 
