@@ -6,8 +6,8 @@
 //!   the same of each other worker                   ───────────────────────────────────────────┘
 //! ```
 //!
-//! Memory does not grow with the logs. It has of each worker a window, the line that is next, and a line that has not come to its end, with those
-//! that came after it; all within [`LINE_LIMIT`] bytes of the log.
+//! Memory does not grow with the logs, and hardly with their number. It has of each worker the place of the line that is next, a small window, and a line
+//! that has not come to its end, with those that came after it, within [`LINE_LIMIT`] bytes of the log. Where these are many, less is waited for.
 
 mod lines;
 mod worker_log;
@@ -27,8 +27,11 @@ use worker_log::{Reading, WorkerLog};
 /// The longest line that is put together, and how far its end may be in the log: what is longer, or ends farther away, comes in pieces.
 const LINE_LIMIT: usize = 64 << 10;
 
-/// The bytes of logs that are in memory.
-const WINDOWS: usize = 16 << 20;
+/// The bytes of logs that are in memory: windows, and beside them lines that wait for the end of another one.
+const WINDOWS: usize = 8 << 20;
+const WAITING: usize = 16 << 20;
+/// How far the end of a line may be where more than that waits.
+const LEAST_LINE_LIMIT: usize = 1 << 10;
 /// The most logs whose files are left open between two reads.
 const OPEN_FILES: usize = 100;
 
@@ -72,9 +75,11 @@ pub(crate) struct TaskLogs {
     folder: PathBuf,
     numbers: HashMap<(u64, u32), usize>,
     workers: Vec<WorkerLog>,
-    /// The next line of each log that has more.
-    next: Merged<Line>,
+    /// Places of the lines that are next, of each log that has more. A log may turn out to have only later ones.
+    next: Merged<()>,
     reading: Reading,
+    /// Bytes of lines that wait for the end of another one.
+    waiting: usize,
 }
 
 impl TaskLogs {
@@ -86,6 +91,7 @@ impl TaskLogs {
             workers: Vec::new(),
             next: Merged::default(),
             reading: Reading::default(),
+            waiting: 0,
         }
     }
 
@@ -111,8 +117,9 @@ impl TaskLogs {
             }
             parts.entry(number).or_default().push(found);
         }
-        let window = (WINDOWS / parts.len().max(1)).clamp(1 << 10, LINE_LIMIT);
-        self.reading = Reading { is_last, window, leaves_open: parts.len() <= OPEN_FILES };
+        let window = (WINDOWS / parts.len().max(1)).clamp(1 << 9, LINE_LIMIT);
+        let leaves_open = parts.len() <= OPEN_FILES;
+        self.reading = Reading { is_last, window, leaves_open, line_limit: LINE_LIMIT };
         self.next.clear();
         for (number, parts) in parts {
             self.workers[number].begin(parts);
@@ -133,16 +140,40 @@ impl TaskLogs {
 
     /// Takes the next line.
     pub(crate) fn take(&mut self, mut is_wanted: impl FnMut(&Extent) -> bool) -> io::Result<Option<Line>> {
-        let Some((number, line)) = self.next.pop() else { return Ok(None) };
-        self.advance(number, &mut is_wanted)?;
-        Ok(Some(line))
+        while let (Some(place), Some((number, ()))) = (self.next.first(), self.next.pop()) {
+            let next = self.next.first();
+            let is_later = |line: &Line| line.key() > place && next.is_some_and(|next| next < line.key());
+            let line = self.read(number, |worker, reading| match worker.take(reading, &mut is_wanted)? {
+                // The one that began there has not come to its end.
+                Some(line) if is_later(&line) => {
+                    worker.put_back(line);
+                    Ok(None)
+                }
+                line => Ok(line),
+            })?;
+            self.advance(number, &mut is_wanted)?;
+            if line.is_some() {
+                return Ok(line);
+            }
+        }
+        Ok(None)
     }
 
     fn advance(&mut self, number: usize, is_wanted: &mut impl FnMut(&Extent) -> bool) -> io::Result<()> {
-        if let Some(line) = self.workers[number].take(self.reading, is_wanted)? {
-            self.next.push(line.key(), number, line);
+        if let Some(place) = self.read(number, |worker, reading| worker.first(reading, is_wanted))? {
+            self.next.push(place, number, ());
         }
         Ok(())
+    }
+
+    /// Reads one log, and counts what waits in it.
+    fn read<R>(&mut self, number: usize, read: impl FnOnce(&mut WorkerLog, Reading) -> io::Result<R>) -> io::Result<R> {
+        let worker = &mut self.workers[number];
+        let line_limit = if self.waiting > WAITING { LEAST_LINE_LIMIT } else { LINE_LIMIT };
+        self.waiting -= worker.waiting();
+        let read = read(worker, Reading { line_limit, ..self.reading });
+        self.waiting += worker.waiting();
+        read
     }
 
     /// Hands on every stretch of output, without its bytes.

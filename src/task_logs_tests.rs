@@ -55,7 +55,7 @@ fn texts(lines: &[Line]) -> Vec<&str> {
 
 impl TaskLogs {
     /// Reads the lines that have come since the last time.
-    fn read(&mut self, is_last: bool, mut is_wanted: impl FnMut(&Extent) -> bool) -> io::Result<Vec<Line>> {
+    fn read_all(&mut self, is_last: bool, mut is_wanted: impl FnMut(&Extent) -> bool) -> io::Result<Vec<Line>> {
         let mut lines = Vec::new();
         self.begin(is_last, None, &mut is_wanted)?;
         while let Some(line) = self.take(&mut is_wanted)? {
@@ -75,7 +75,7 @@ fn lines_of_one_task_are_found_in_all_logs_by_time() {
     other.write(7, Stream::Stdout, 10, "first\nsec");
     other.write(8, Stream::Stderr, 20, "of another\n");
     other.write(7, Stream::Stdout, 21, "ond\n");
-    let found = TaskLogs::of_session(session.path()).read(false, of_task(7)).unwrap();
+    let found = TaskLogs::of_session(session.path()).read_all(false, of_task(7)).unwrap();
     assert_eq!(texts(&found), ["first", "second", "third"]);
     assert_eq!([found[1].worker, found[2].worker], [(2, 71), (1, 70)]);
     assert_eq!(found[1].unix_nano, 10, "the time at which the line began");
@@ -90,8 +90,8 @@ fn halves_of_lines_of_two_streams_are_not_mixed() {
     worker.write(7, Stream::Stdout, 3, "put\n");
     worker.write(7, Stream::Stderr, 4, "or");
     let mut logs = TaskLogs::of_session(session.path());
-    assert_eq!(texts(&logs.read(false, of_task(7)).unwrap()), ["out put"]);
-    let rest = logs.read(true, of_task(7)).unwrap();
+    assert_eq!(texts(&logs.read_all(false, of_task(7)).unwrap()), ["out put"]);
+    let rest = logs.read_all(true, of_task(7)).unwrap();
     assert_eq!((texts(&rest), rest[0].is_partial), (vec!["err or"], true));
 }
 
@@ -101,12 +101,12 @@ fn a_log_is_followed_into_its_next_part() {
     let mut worker = Worker::new(session.path(), "worker-1-70.log");
     let mut logs = TaskLogs::of_session(session.path());
     worker.write(7, Stream::Stdout, 1, "one\n");
-    assert_eq!(texts(&logs.read(false, of_task(7)).unwrap()), ["one"]);
+    assert_eq!(texts(&logs.read_all(false, of_task(7)).unwrap()), ["one"]);
     worker.write(7, Stream::Stdout, 2, "two\n");
     worker.begin_part();
     worker.write(7, Stream::Stdout, 3, "three\n");
-    assert_eq!(texts(&logs.read(false, of_task(7)).unwrap()), ["two", "three"]);
-    assert!(logs.read(false, of_task(7)).unwrap().is_empty());
+    assert_eq!(texts(&logs.read_all(false, of_task(7)).unwrap()), ["two", "three"]);
+    assert!(logs.read_all(false, of_task(7)).unwrap().is_empty());
 }
 
 #[test]
@@ -116,11 +116,11 @@ fn a_line_without_end_comes_in_pieces() {
     let mut logs = TaskLogs::of_session(session.path());
     worker.write(7, Stream::Stdout, 1, &format!("{}\n{}", "x".repeat(3 * LINE_LIMIT), "y".repeat(LINE_LIMIT)));
     worker.write(7, Stream::Stdout, 2, "\n");
-    let found = logs.read(false, of_task(7)).unwrap();
+    let found = logs.read_all(false, of_task(7)).unwrap();
     assert_eq!(found.iter().map(|line| line.text.len()).collect::<Vec<_>>(), [LINE_LIMIT; 4]);
     assert_eq!(found.iter().map(|line| line.is_partial).collect::<Vec<_>>(), [true, true, false, false]);
     assert_eq!(found[1].place.1, LINE_LIMIT as u64);
-    assert!(logs.read(true, of_task(7)).unwrap().is_empty());
+    assert!(logs.read_all(true, of_task(7)).unwrap().is_empty());
 }
 
 #[test]
@@ -131,7 +131,7 @@ fn a_character_may_come_in_pieces() {
         let mut worker = Worker::new(session.path(), "worker-1-70.log");
         let pieces = text.as_bytes().chunks(size);
         pieces.for_each(|piece| worker.write_bytes(7, Stream::Stdout, 1, piece));
-        let found = TaskLogs::of_session(session.path()).read(false, of_task(7)).unwrap();
+        let found = TaskLogs::of_session(session.path()).read_all(false, of_task(7)).unwrap();
         assert_eq!(texts(&found), [text.trim_end()], "{size}");
     }
     let session = tempfile::tempdir().unwrap();
@@ -139,7 +139,7 @@ fn a_character_may_come_in_pieces() {
     let long = "€".repeat(LINE_LIMIT);
     worker.write(7, Stream::Stdout, 1, &format!("{long}\n"));
     worker.write_bytes(7, Stream::Stdout, 2, b"\xe2\x82");
-    let found = TaskLogs::of_session(session.path()).read(true, of_task(7)).unwrap();
+    let found = TaskLogs::of_session(session.path()).read_all(true, of_task(7)).unwrap();
     let (rest, pieces) = found.split_last().unwrap();
     assert!(texts(pieces).concat() == long && rest.text == "\u{fffd}", "{rest:?}");
 }
@@ -154,13 +154,13 @@ fn a_line_that_does_not_end_holds_back_no_more_than_a_line() {
     }
     worker.write_bytes(7, Stream::Stdout, 3, b"\xa9 ended\n");
     let mut logs = TaskLogs::of_session(session.path());
-    let mut found = logs.read(true, |_| true).unwrap();
+    let mut found = logs.read_all(true, |_| true).unwrap();
     let own: Vec<_> = found.extract_if(.., |line| task_of(line.owner) == Some(TaskId(7))).collect();
     assert_eq!((texts(&own), own[0].is_partial, own[1].is_partial), (vec!["begun ", "é ended"], true, false));
     assert_eq!(found.len(), 3 * LINE_LIMIT / 64);
-    let alone = TaskLogs::of_session(session.path()).read(true, of_task(7)).unwrap();
+    let alone = TaskLogs::of_session(session.path()).read_all(true, of_task(7)).unwrap();
     assert_eq!(alone, own, "the pieces are the same, whatever else is wanted");
-    let followed = TaskLogs::of_session(session.path()).read(false, of_task(7)).unwrap();
+    let followed = TaskLogs::of_session(session.path()).read_all(false, of_task(7)).unwrap();
     assert_eq!(followed, own);
 }
 
@@ -176,7 +176,7 @@ fn lines_of_many_workers_are_merged_by_time() {
         worker.begin_part();
         worker.write(7, Stream::Stdout, 40 * count + number, &format!("{}\n", 40 * count + number));
     }
-    let found = TaskLogs::of_session(session.path()).read(true, of_task(7)).unwrap();
+    let found = TaskLogs::of_session(session.path()).read_all(true, of_task(7)).unwrap();
     let expected: Vec<_> = (0..41 * count).map(|number| number.to_string()).collect();
     assert!(texts(&found) == expected, "{}", found.len());
 }
@@ -206,7 +206,7 @@ fn the_newest_lines_are_whole_and_what_is_before_them_is_not_read() {
     assert!(expected.eq(found.iter().cloned()), "from {first}: {:?}", &found[..2]);
     // What comes after is read as ever.
     worker.write(7, Stream::Stdout, lines as u64, "next\n");
-    assert_eq!(texts(&logs.read(true, of_task(7)).unwrap()), ["next"]);
+    assert_eq!(texts(&logs.read_all(true, of_task(7)).unwrap()), ["next"]);
 }
 
 #[test]
@@ -225,5 +225,5 @@ fn a_part_that_is_renamed_or_removed_while_it_is_read_is_read_to_its_end() {
         count += 1;
     }
     assert_eq!(count, lines);
-    assert_eq!(texts(&logs.read(true, of_task(7)).unwrap()), ["next"]);
+    assert_eq!(texts(&logs.read_all(true, of_task(7)).unwrap()), ["next"]);
 }

@@ -76,17 +76,40 @@ pub(crate) struct Summary {
     pub(crate) forgotten: u64,
 }
 
-impl Summary {
-    pub(crate) fn of(list: &TaskList) -> Summary {
-        let mut by_target: BTreeMap<&str, Vec<&TaskReport>> = BTreeMap::new();
-        for task in &list.tasks {
-            by_target.entry(&task.target).or_default().push(task);
+/// Functions whose tasks come one after the other. Of an ended task, its run time is kept.
+#[derive(Debug, Default)]
+pub(crate) struct Functions(BTreeMap<String, (FunctionSummary, Vec<u64>)>);
+
+impl Functions {
+    pub(crate) fn add(&mut self, task: &TaskReport) {
+        if !self.0.contains_key(&task.target) {
+            let function = FunctionSummary { target: task.target.clone(), ..FunctionSummary::default() };
+            self.0.insert(task.target.clone(), (function, Vec::new()));
         }
-        let mut functions: Vec<_> = by_target.into_iter().map(|(target, tasks)| summary(target, &tasks)).collect();
+        if let Some((function, ran)) = self.0.get_mut(&task.target) {
+            function.add(task);
+            if let (Some(started), Some(ended)) = (task.started_unix_nano, task.ended_unix_nano) {
+                ran.push(ended.saturating_sub(started));
+            }
+        }
+    }
+
+    /// Returns all of them, with what a list leaves out.
+    pub(crate) fn summary(self, rest: &TaskList) -> Summary {
+        let end = |(function, ran): (FunctionSummary, Vec<u64>)| function.with_run_times(ran);
+        let mut functions: Vec<_> = self.0.into_values().map(end).collect();
         // Stable: equally many stay in the order of their names.
         functions.sort_by_key(|function| std::cmp::Reverse(function.tasks()));
-        let TaskList { left_out, filtered_out, forgotten, .. } = *list;
+        let TaskList { left_out, filtered_out, forgotten, .. } = *rest;
         Summary { functions, left_out, filtered_out, forgotten }
+    }
+}
+
+impl Summary {
+    pub(crate) fn of(list: &TaskList) -> Summary {
+        let mut functions = Functions::default();
+        list.tasks.iter().for_each(|task| functions.add(task));
+        functions.summary(list)
     }
 }
 
@@ -94,34 +117,29 @@ impl FunctionSummary {
     fn tasks(&self) -> usize {
         self.waiting + self.running + self.succeeded + self.failed + self.cancelled
     }
-}
 
-fn summary(target: &str, tasks: &[&TaskReport]) -> FunctionSummary {
-    let mut all = FunctionSummary { target: target.to_owned(), ..FunctionSummary::default() };
-    let mut ran = Vec::new();
-    for task in tasks {
+    fn add(&mut self, task: &TaskReport) {
         *match task.state {
-            TaskState::Waiting | TaskState::Retrying | TaskState::Leased => &mut all.waiting,
+            TaskState::Waiting | TaskState::Retrying | TaskState::Leased => &mut self.waiting,
             TaskState::Running | TaskState::Cancelling | TaskState::Terminating | TaskState::Killing => {
-                &mut all.running
+                &mut self.running
             }
-            TaskState::Succeeded => &mut all.succeeded,
-            TaskState::Failed => &mut all.failed,
-            TaskState::Cancelled => &mut all.cancelled,
+            TaskState::Succeeded => &mut self.succeeded,
+            TaskState::Failed => &mut self.failed,
+            TaskState::Cancelled => &mut self.cancelled,
         } += 1;
-        if let (Some(started), Some(ended)) = (task.started_unix_nano, task.ended_unix_nano) {
-            ran.push(ended.saturating_sub(started));
-        }
         if is_waiting(task) {
             let since = task.submitted_unix_nano;
-            all.oldest_waiting_unix_nano = Some(all.oldest_waiting_unix_nano.map_or(since, |oldest| oldest.min(since)));
+            self.oldest_waiting_unix_nano =
+                Some(self.oldest_waiting_unix_nano.map_or(since, |oldest| oldest.min(since)));
         }
     }
-    ran.sort_unstable();
-    all.p50_ns = nearest_rank(&ran, 50);
-    all.p95_ns = nearest_rank(&ran, 95);
-    all.max_ns = ran.last().copied();
-    all
+
+    fn with_run_times(self, mut ran: Vec<u64>) -> FunctionSummary {
+        ran.sort_unstable();
+        let (p50_ns, p95_ns) = (nearest_rank(&ran, 50), nearest_rank(&ran, 95));
+        FunctionSummary { p50_ns, p95_ns, max_ns: ran.last().copied(), ..self }
+    }
 }
 
 #[cfg(test)]

@@ -2,12 +2,11 @@
 
 use std::collections::BTreeMap;
 
-use super::connect::unexpected_reply;
 use super::{CommandError, report};
 use crate::count::Count;
 use crate::driver::Driver;
 use crate::names;
-use crate::protocol::{Query, Reply, TaskFilter, TaskReport};
+use crate::protocol::{TaskFilter, TaskPages, TaskReport};
 use crate::trace::{Kind, Span, Trace};
 
 /// What became of a task of a queue that was submitted here.
@@ -53,20 +52,20 @@ impl Submitted {
         let here = driver.welcome().node_id.clone();
         let whole = beginnings.first().filter(|id| beginnings.len() == 1 && id.len() == 32);
         let which = TaskFilter { trace_id: whole.map(|id| (*id).to_owned()), ..TaskFilter::default() };
-        let Reply::Tasks(list) = driver.query(&Query::Tasks { limit: usize::MAX, which })? else {
-            return Err(unexpected_reply());
-        };
+        let mut pages = TaskPages::new(usize::MAX, which);
         let is_of_trace = |task: &&TaskReport| {
             task.trace_id.as_deref().is_some_and(|id| beginnings.iter().any(|beginning| id.starts_with(beginning)))
         };
-        for task in list.tasks.iter().filter(is_of_trace) {
-            if let Some(id) = &task.cluster_task_id {
-                let holder = match &task.node_id {
-                    Some(node_id) => Holder::Node(node_id.clone()),
-                    None if self.0.contains_key(id) && task.ended_unix_nano.is_some() => continue,
-                    None => Holder::Nobody,
-                };
-                self.0.insert(id.clone(), holder);
+        while let Some(tasks) = driver.next_tasks(&mut pages)? {
+            for task in tasks.iter().filter(is_of_trace) {
+                if let Some(id) = &task.cluster_task_id {
+                    let holder = match &task.node_id {
+                        Some(node_id) => Holder::Node(node_id.clone()),
+                        None if self.0.contains_key(id) && task.ended_unix_nano.is_some() => continue,
+                        None => Holder::Nobody,
+                    };
+                    self.0.insert(id.clone(), holder);
+                }
             }
         }
         for holder in self.0.values_mut().filter(|holder| **holder == Holder::Node(here.clone())) {

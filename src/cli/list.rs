@@ -1,9 +1,12 @@
 //! `tracer list`.
 
+mod tasks;
+
 use clap::Subcommand;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use serde_json::json;
 
+use self::tasks::Chosen;
 use super::connect::{ask, unexpected_reply};
 use super::modules::{Found, SearchArgs, SearchedAs};
 use super::parse::check_query;
@@ -11,11 +14,11 @@ use super::{CommandError, CommandResult, FormatArgs, PlaceArgs, cluster, report,
 use crate::clock::parse_rfc3339;
 use crate::config::parse_duration;
 use crate::count::{Count, Elapsed};
+use crate::driver::Driver;
 use crate::exit;
 use crate::hook::{HookContract, Module, ModuleDescription};
-use crate::protocol::{ActorReport, Query, Reply, TaskFilter, TaskList, TaskReport, TaskState, WorkerReport};
+use crate::protocol::{ActorReport, Query, Reply, TaskFilter, TaskState, WorkerReport};
 use crate::task::Amounts;
-use crate::task_summary::{FunctionSummary, LOOKED_AT, Summary};
 use crate::trace;
 use tracer_core::clock::now_unix_nano;
 
@@ -181,28 +184,15 @@ pub(super) fn run(args: &Args) -> CommandResult {
             check_query("tracer list tasks", query)?;
             let question = trace::Query::parse_for_tasks(&query.join(" "), now_unix_nano())
                 .map_err(|error| CommandError::new(exit::USAGE, error))?;
-            let looked_at = if *summary || !question.is_empty() { LOOKED_AT } else { *limit };
-            let Reply::Tasks(mut tasks) = ask(place, &Query::Tasks { limit: looked_at, which: filter.filter() })?
-            else {
-                return Err(unexpected_reply());
-            };
-            if !question.is_empty() {
-                let all = tasks.tasks.len();
-                tasks.tasks.retain(|task| question.matches_task(task));
-                tasks.filtered_out += all - tasks.tasks.len();
-                if !*summary {
-                    tasks.left_out += tasks.tasks.len().saturating_sub(*limit);
-                    tasks.tasks.truncate(*limit);
-                }
-            }
+            let driver = Driver::connect(&place.temp_dir())?;
             if *summary {
-                let summary = Summary::of(&tasks);
+                let summary = tasks::summary(Chosen::new(driver, filter.filter(), question, None))?;
                 report::value(format.format, &crate::json::with_times(&summary), |_| {
-                    render_summary(&summary, now_unix_nano())
+                    tasks::render_summary(&summary, now_unix_nano())
                 });
-                return Ok(exit::OK);
+            } else {
+                tasks::list(Chosen::new(driver, filter.filter(), question, Some(*limit)), format.format)?;
             }
-            report::value(format.format, &crate::json::with_times(&tasks), |_| render_tasks(&tasks));
         }
         ListedKind::Actors { place, format } => {
             let Reply::Actors(actors) = ask(place, &Query::Actors)? else { return Err(unexpected_reply()) };
@@ -243,94 +233,6 @@ pub(super) fn run(args: &Args) -> CommandResult {
         }
     }
     Ok(exit::OK)
-}
-
-fn render_summary(summary: &Summary, now_unix_nano: u64) -> String {
-    let number = |count: usize| if count == 0 { String::new() } else { count.to_string() };
-    let time = |ns: Option<u64>| ns.map(|ns| Elapsed::from_nanos(ns).to_string()).unwrap_or_default();
-    let row = |function: &FunctionSummary| {
-        [
-            function.target.clone(),
-            number(function.waiting),
-            number(function.running),
-            number(function.succeeded),
-            number(function.failed),
-            number(function.cancelled),
-            time(function.p50_ns),
-            time(function.p95_ns),
-            time(function.max_ns),
-            time(function.oldest_waiting_unix_nano.map(|since| now_unix_nano.saturating_sub(since))),
-        ]
-    };
-    let header = ["TARGET", "WAIT", "RUN", "OK", "FAILED", "CANCELLED", "P50", "P95", "MAX", "WAITS FOR"];
-    let mut text = report::table(header, summary.functions.iter().map(row));
-    if summary.left_out > 0 {
-        text.push_str(&format!("{} not looked at\n", Count(summary.left_out, "older task")));
-    }
-    if summary.filtered_out > 0 {
-        text.push_str(&format!("{} left out by the filters\n", Count(summary.filtered_out, "other task")));
-    }
-    if summary.forgotten > 0 {
-        text.push_str(&format!("{} ended too long ago to be remembered\n", Count(summary.forgotten, "task")));
-    }
-    text
-}
-
-fn render_tasks(list: &TaskList) -> String {
-    let now = now_unix_nano();
-    let row = |task: &TaskReport| {
-        [
-            task.id.to_string(),
-            task.target.clone(),
-            task.name.clone().unwrap_or_default(),
-            with_options(task),
-            task.attempt.to_string(),
-            Elapsed::from_nanos(now.saturating_sub(task.submitted_unix_nano)).to_string(),
-            ran(task),
-            // As many digits as `tracer trace list` shows; any command takes the beginning of an id.
-            task.trace_id.as_deref().map(|id| id.get(..12).unwrap_or(id)).unwrap_or_default().to_owned(),
-        ]
-    };
-    let header = ["ID", "TARGET", "NAME", "STATE", "TRY", "AGE", "RAN", "TRACE"];
-    let mut text = if list.tasks.iter().any(|task| task.queue.is_some()) {
-        let [id, target, name, state, attempt, age, ran, trace] = header;
-        let header = [id, target, name, state, "QUEUE", "NODE", attempt, age, ran, trace];
-        report::table(
-            header,
-            list.tasks.iter().map(|task| {
-                let [id, target, name, state, attempt, age, ran, trace] = row(task);
-                let [queue, node] = [&task.queue, &task.node_id].map(|cell| cell.clone().unwrap_or_default());
-                [id, target, name, state, queue, node, attempt, age, ran, trace]
-            }),
-        )
-    } else {
-        report::table(header, list.tasks.iter().map(row))
-    };
-    if list.left_out > 0 {
-        text.push_str(&format!("and {} (--limit shows more)\n", Count(list.left_out, "older task")));
-    }
-    if list.filtered_out > 0 {
-        text.push_str(&format!("{} left out by the filters\n", Count(list.filtered_out, "other task")));
-    }
-    if list.forgotten > 0 {
-        text.push_str(&format!("{} ended too long ago to be remembered\n", Count(list.forgotten, "task")));
-    }
-    text
-}
-
-/// Returns the state of a task, with what it was told beyond what most are.
-fn with_options(task: &TaskReport) -> String {
-    match super::report::options(task) {
-        Some(options) => format!("{} ({options})", task.state),
-        None => task.state.to_string(),
-    }
-}
-
-fn ran(task: &TaskReport) -> String {
-    match (task.started_unix_nano, task.ended_unix_nano) {
-        (Some(started), Some(ended)) => Elapsed::from_nanos(ended.saturating_sub(started)).to_string(),
-        _ => String::new(),
-    }
 }
 
 /// Returns the slots and resources that a worker's tasks have.
@@ -456,36 +358,4 @@ fn render_hooks(hooks: &[HookRow]) -> String {
     let row = |hook: &HookRow| [hook.hook.clone(), hook.contract.to_string(), hook.summary.clone()];
     let table = report::table(["HOOK", "IS A", "WHAT IT DOES"], hooks.iter().map(row));
     table + &line(hooks.first().map(|hook| &hook.searched_as))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_summary_says_what_is_not_in_it() {
-        let succeeded = FunctionSummary {
-            target: "a.f".into(),
-            succeeded: 100,
-            p50_ns: Some(50_000_000),
-            p95_ns: Some(95_000_000),
-            max_ns: Some(100_000_000),
-            ..FunctionSummary::default()
-        };
-        let waiting = FunctionSummary {
-            target: "b.g".into(),
-            waiting: 2,
-            running: 1,
-            failed: 1,
-            oldest_waiting_unix_nano: Some(102_000_000_000),
-            ..FunctionSummary::default()
-        };
-        let summary = Summary { functions: vec![succeeded, waiting], left_out: 0, filtered_out: 2, forgotten: 1 };
-        let text = render_summary(&summary, 110_000_000_000);
-        let lines: Vec<_> = text.lines().map(|line| line.split_whitespace().collect::<Vec<_>>().join(" ")).collect();
-        assert_eq!(lines[0], "TARGET WAIT RUN OK FAILED CANCELLED P50 P95 MAX WAITS FOR");
-        assert_eq!(lines[1], "a.f 100 50 ms 95 ms 100 ms");
-        assert!(lines[2].starts_with("b.g 2 1 1 ") && lines[2].ends_with(" 8 s"), "{text}");
-        assert_eq!(lines[3..], ["2 other tasks left out by the filters", "1 task ended too long ago to be remembered"]);
-    }
 }

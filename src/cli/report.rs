@@ -17,7 +17,6 @@ use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 
-use comfy_table::{Table, presets};
 use serde::Serialize;
 use unicode_width::{UnicodeWidthChar, UnicodeWidthStr};
 
@@ -130,6 +129,19 @@ impl<W: Write> Write for JsonWriter<W> {
     fn flush(&mut self) -> io::Result<()> {
         self.0.flush()
     }
+}
+
+/// Writes an object as JSON, with a line feed, while it is made. Where that fails, `has_failed` says whether it is the making that has.
+pub(super) fn object_while_made(report: &impl Serialize, has_failed: impl Fn() -> bool) {
+    with_data_output(|out| {
+        let mut out = JsonWriter(io::BufWriter::new(out));
+        match json::write(report, &mut out) {
+            Err(_) if has_failed() => {}
+            written => written?,
+        }
+        out.write_all(b"\n")?;
+        out.flush()
+    });
 }
 
 /// Writes talk, with a line feed.
@@ -315,36 +327,68 @@ fn table_within<const N: usize>(
     header: [&str; N],
     rows: impl IntoIterator<Item = [String; N]>,
 ) -> String {
-    let rows: Vec<[String; N]> = rows.into_iter().map(|row| row.map(|cell| escape::line(&cell).into_owned())).collect();
-    let mut widths = header.map(UnicodeWidthStr::width);
-    for row in &rows {
-        for (most, cell) in widths.iter_mut().zip(row) {
-            *most = (*most).max(cell.width());
+    LongTable::within(width, header).rows(rows)
+}
+
+/// A table whose rows come one after the other, so that they are not all in memory. Columns are as wide as their widest cell until then.
+pub(super) struct LongTable<const N: usize> {
+    width: Option<usize>,
+    header: [String; N],
+    widths: [usize; N],
+    is_begun: bool,
+}
+
+impl<const N: usize> LongTable<N> {
+    pub(super) fn new(header: [&str; N]) -> LongTable<N> {
+        LongTable::within(is_terminal().then(width), header)
+    }
+
+    fn within(width: Option<usize>, header: [&str; N]) -> LongTable<N> {
+        LongTable {
+            width,
+            header: header.map(str::to_owned),
+            widths: header.map(UnicodeWidthStr::width),
+            is_begun: false,
         }
     }
-    if let Some(width) = width {
+
+    /// Returns the lines of further rows, behind that of the header if they are the first.
+    pub(super) fn rows(&mut self, rows: impl IntoIterator<Item = [String; N]>) -> String {
+        let rows: Vec<[String; N]> =
+            rows.into_iter().map(|row| row.map(|cell| escape::line(&cell).into_owned())).collect();
+        for row in &rows {
+            for (most, cell) in self.widths.iter_mut().zip(row) {
+                *most = (*most).max(cell.width());
+            }
+        }
+        self.make_room();
+        let header = (!std::mem::replace(&mut self.is_begun, true)).then(|| self.header.clone());
+        header.into_iter().chain(rows).map(|row| self.line(row)).collect()
+    }
+
+    fn make_room(&mut self) {
+        let Some(width) = self.width else { return };
         let between = 2 * N.saturating_sub(1);
-        while widths.iter().sum::<usize>() + between > width {
-            match widths.iter_mut().filter(|most| **most > LEAST_CUT).max_by_key(|most| **most) {
+        while self.widths.iter().sum::<usize>() + between > width {
+            match self.widths.iter_mut().filter(|most| **most > LEAST_CUT).max_by_key(|most| **most) {
                 Some(widest) => *widest -= 1,
                 None => break,
             }
         }
     }
-    let mut table = Table::new();
-    table.load_style(presets::NOTHING).set_header(header);
-    for row in rows {
-        let mut cells = row.into_iter().zip(widths);
-        table.add_row(std::array::from_fn::<_, N, _>(|_| {
-            cells.next().map(|(cell, most)| cut(cell, most)).unwrap_or_default()
-        }));
-    }
-    for column in table.column_iter_mut() {
-        column.set_padding((0, 2));
-    }
-    table.lines().map(|line| line.trim_end().to_owned() + "\n").collect()
-}
 
+    fn line(&self, row: [String; N]) -> String {
+        let mut line = String::new();
+        for (cell, &most) in row.into_iter().zip(&self.widths) {
+            let cell = cut(cell, most);
+            line.push_str(&cell);
+            line.extend(std::iter::repeat_n(' ', most.saturating_sub(cell.width()) + 2));
+        }
+        line.truncate(line.trim_end().len());
+        line.push('\n');
+        line
+    }
+}
 /// Returns a cell of at most so many columns of a terminal.
 fn cut(cell: String, most: usize) -> String {
     if cell.width() <= most {
@@ -472,6 +516,15 @@ mod tests {
         // What is left of each column can still be read, whatever the width.
         assert!(table_within(Some(1), ["ID", "TARGET", "TRACE"], rows()).contains("1   wordcount.f…  9f6b5d3c2a10\n"));
         assert_eq!(cut_text("日本語の名前", 7), "日本語…");
+    }
+
+    #[test]
+    fn a_table_goes_on_below_its_first_rows() {
+        let mut table = LongTable::within(None, ["ID", "NAME"]);
+        assert_eq!(table.rows([["1".into(), "a".into()]]), "ID  NAME\n1   a\n");
+        assert_eq!(table.rows([["12345".into(), String::new()]]), "12345\n");
+        assert_eq!(table.rows([["2".into(), "b".into()]]), "2      b\n");
+        assert_eq!(LongTable::within(None, ["ID", "NAME"]).rows([]), "ID  NAME\n");
     }
 
     fn cut_text(text: &str, most: usize) -> String {

@@ -36,7 +36,8 @@ use tracer_core::task::{
 use tracer_core::value;
 use tracer_host::hook::{ActiveSpan, Attribute, AttributePrefix, HookError, Recorder, SpanRequest};
 use tracer_ipc::protocol::frame::PAYLOAD_LIMIT;
-use tracer_ipc::protocol::{Finished, Query, Reply, Role, Welcome};
+use tracer_ipc::protocol::wire::WireError;
+use tracer_ipc::protocol::{Finished, Query, Reply, Role, TaskPages, TaskReport, Welcome};
 use tracer_ipc::session;
 use tracer_ipc::stored::{self, Pending, Stored, Value, ValueWriter, WriteError, Written};
 
@@ -489,6 +490,15 @@ impl Driver {
     /// Asks the head something, and waits for the answer until then; none if it has not come.
     pub fn query_until(&mut self, query: &Query, deadline: Instant) -> Result<Option<Reply>, DriverError> {
         self.connection.query(query, Some(deadline))
+    }
+
+    /// Asks the head for the next page of a list of tasks; none behind the last one.
+    pub fn next_tasks(&mut self, pages: &mut TaskPages) -> Result<Option<Vec<TaskReport>>, DriverError> {
+        let Some(query) = pages.next_query() else { return Ok(None) };
+        match self.query(&query)? {
+            Reply::Tasks(page) => Ok(Some(pages.take(page))),
+            _ => Err(DriverError::Protocol(WireError::UnknownValue("reply"))),
+        }
     }
 
     /// Takes in what has arrived, without waiting.

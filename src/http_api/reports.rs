@@ -21,8 +21,8 @@ use super::problem::{self, Problem};
 use crate::json;
 use crate::pattern;
 use crate::protocol::{
-    CancelReport, CancelWhich, Metrics, Query, Reply, ServiceQuery, ServiceReply, TaskFilter, TaskList, TaskReport,
-    TaskState,
+    CancelReport, CancelWhich, Metrics, Query, Reply, ServiceQuery, ServiceReply, TaskFilter, TaskList, TaskPages,
+    TaskReport, TaskState,
 };
 use crate::stored;
 use crate::task::TaskId;
@@ -127,10 +127,12 @@ pub(crate) async fn tasks(head: &impl Head, asked: &TasksAsked) -> Answer {
 }
 
 async fn newest_tasks(head: &impl Head, limit: usize, which: TaskFilter) -> Result<TaskList, Problem> {
-    match head.ask(Query::Tasks { limit, which }).await? {
-        Reply::Tasks(list) => Ok(list),
-        _ => Err(unexpected()),
+    let (mut pages, mut tasks) = (TaskPages::new(limit, which), Vec::new());
+    while let Some(query) = pages.next_query() {
+        let Reply::Tasks(page) = head.ask(query).await? else { return Err(unexpected()) };
+        tasks.extend(pages.take(page));
     }
+    Ok(TaskList { tasks, ..pages.rest().clone() })
 }
 
 /// Answers with a task and its result. Large results are in memory as `large` permits.

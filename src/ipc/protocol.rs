@@ -17,6 +17,7 @@ mod metrics;
 pub mod order;
 mod service;
 mod shared;
+mod task_pages;
 mod tracing_settings;
 
 pub use tracer_core::codec as wire;
@@ -34,6 +35,7 @@ pub use shared::{
     AgentNode, BUNDLE_LIMIT, BorrowedEnd, ClaimedBy, Digest, EngineAccess, Found, FromAgent, Import, ImportedTask,
     LostElsewhere, OnPartition, OpenTask, OpenTasks, SharedEnd, SharedOutput, Stop, ToAgent, Written, encode_report,
 };
+pub use task_pages::TaskPages;
 pub use tracing_settings::{FurtherHook, HookChoice, TracingSettings};
 
 /// The version of everything in this module but [`order`], and of what a head's guard keeps. Both sides must have the same.

@@ -1,3 +1,5 @@
+use std::cmp::Reverse;
+
 use crate::{
     actors::life,
     children,
@@ -35,7 +37,11 @@ pub fn on_cancel_many(
         open.map(|(id, _)| id).collect()
     };
     let ids: Vec<TaskId> = match which {
-        CancelWhich::Ids(ids) => ids.clone(),
+        CancelWhich::Ids(ids) => {
+            let mut ids = ids.clone();
+            ids.sort_unstable_by_key(|&id| Reverse(id));
+            ids
+        }
         CancelWhich::All => open(&|_| true),
         CancelWhich::Job(job) => open(&|task| task.job == *job),
         CancelWhich::Named(pattern) => open(&|task| {
@@ -43,7 +49,8 @@ pub fn on_cancel_many(
             !name.is_empty() && tracer_core::pattern::fits(pattern, name)
         }),
     };
-    // Those that wait first and the newest first: what is ended makes room, which nothing of this shall take.
+    // Those that wait first and the newest first: what is ended makes room, which nothing of this shall take, and the newest is found at once among
+    // those that wait.
     let mut reports: Vec<_> = ids.into_iter().map(|id| (id, on_cancel(state, effects, id, grace_ns, now))).collect();
     reports.sort_by_key(|&(id, _)| id);
     reports

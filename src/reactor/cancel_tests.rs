@@ -61,3 +61,16 @@ fn tasks_are_cancelled_by_name_and_all_together() {
     assert_eq!(cancel(&mut story, CancelWhich::All), [(3, Cancelled)]);
     assert_eq!(cancel(&mut story, CancelWhich::All), []);
 }
+
+/// A task that waits is looked for from both ends of its queue. A million that were named in any order kept the head busy for minutes.
+#[test]
+fn tasks_that_are_named_end_newest_first() {
+    let mut story = Story::with_workers(1);
+    story.measure(1_000_000);
+    story.submit(6);
+    let which = CancelWhich::Ids([2, 5, 1, 6, 4, 3].map(TaskId).into());
+    let reports = on_cancel_many(&mut story.state, &mut story.effects, &which, None, story.now);
+    story.check();
+    assert!(reports.iter().map(|(id, _)| id.0).eq(1..=6), "they are told in the order of their ids");
+    assert_eq!(story.finished(), ended([5, 4, 3, 2, 1, 0], "cancelled"));
+}

@@ -20,7 +20,7 @@ fn only_the_newest_ended_tasks_are_remembered_and_the_others_counted() {
         }
     }
     assert_eq!((story.state.tasks.len(), story.state.tally.counts().forgotten), (HISTORY_LIMIT, 100));
-    let list = list_tasks(&story.state, &story.effects, 10, &TaskFilter::default());
+    let list = list_tasks(&story.state, &story.effects, 10, None, &TaskFilter::default());
     assert_eq!((list.tasks.len(), list.left_out, list.forgotten), (10, HISTORY_LIMIT - 10, 100));
     assert_eq!(list.tasks[0].id, TaskId(tasks));
     assert!(get_task(&story.state, &story.effects, TaskId(1)).is_none());

@@ -11,21 +11,20 @@ use crate::{
     },
 };
 use tracer_core::ClusterTaskId;
-use tracer_core::task::{JobId, Outcome, TaskId};
+use tracer_core::task::{Failure, JobId, Outcome, TaskId};
 use tracer_core::value::JsonText;
 use tracer_ipc::protocol::{TaskFilter, TaskList, TaskReport, TaskState, WorkerReport, WorkerState};
 use tracer_ipc::spool::ClaimState;
 
-/// Returns the newest tasks, of those that are asked for. One that was submitted here and runs here over a queue is one task.
-pub fn list_tasks(state: &State, effects: &impl Effects, limit: usize, which: &TaskFilter) -> TaskList {
-    let forgotten = state.tally.counts().forgotten;
-    let row = |(id, task)| report(state, effects, id, task);
-    let count = state.tasks.len() - state.shared.own_imports;
-    let all = state.tasks.iter_newest_first().filter(|(_, task)| !task.is_own_import);
-    if *which == TaskFilter::default() {
-        let tasks: Vec<_> = all.take(limit).map(row).collect();
-        return TaskList { left_out: count - tasks.len(), filtered_out: 0, forgotten, tasks };
-    }
+/// Returns the newest tasks, or the newest before one, of those that are asked for: as many as one answer may have. One that was submitted here and
+/// runs here over a queue is one task.
+pub fn list_tasks(
+    state: &State,
+    effects: &impl Effects,
+    limit: usize,
+    before: Option<TaskId>,
+    which: &TaskFilter,
+) -> TaskList {
     let is_meant = |&(id, task): &(TaskId, &Task)| {
         which.trace_id.as_ref().is_none_or(|trace_id| trace_id_of(task.shown().trace_id).as_ref() == Some(trace_id))
             && which.since_unix_nano.is_none_or(|since| task.submitted_unix_nano >= since)
@@ -35,10 +34,42 @@ pub fn list_tasks(state: &State, effects: &impl Effects, limit: usize, which: &T
                 module_of(state, id, task).is_some_and(|own| tracer_core::pattern::fits(module, own))
             })
     };
-    let mut meant = all.filter(is_meant);
-    let tasks: Vec<_> = meant.by_ref().take(limit).map(row).collect();
-    let left_out = meant.count();
-    TaskList { left_out, filtered_out: count - tasks.len() - left_out, forgotten, tasks }
+    let takes_all = *which == TaskFilter::default();
+    let all = state.tasks.iter_before(before.unwrap_or(TaskId(u64::MAX)));
+    let mut meant = all.filter(|(_, task)| !task.is_own_import).filter(|row| takes_all || is_meant(row));
+    let (mut tasks, mut bytes) = (Vec::new(), 0);
+    while tasks.len() < limit.min(TaskList::LIMIT) && bytes < TaskList::BYTES {
+        let Some((id, task)) = meant.next() else { break };
+        let report = report(state, effects, id, task);
+        bytes += text_bytes(&report);
+        tasks.push(report);
+    }
+    let count = state.tasks.len() - state.shared.own_imports;
+    let (left_out, filtered_out) = match before {
+        // They were counted when the first ones were listed.
+        Some(_) => (0, 0),
+        None if takes_all => (count - tasks.len(), 0),
+        None => {
+            let left_out = meant.count();
+            (left_out, count - tasks.len() - left_out)
+        }
+    };
+    TaskList { left_out, filtered_out, forgotten: state.tally.counts().forgotten, tasks }
+}
+
+/// Returns about how many bytes the texts of a report take that may be long.
+fn text_bytes(report: &TaskReport) -> usize {
+    let failures = report.attempts.iter().map(|attempt| (&attempt.failure, &attempt.message));
+    let of_failure = |(failure, message): (&Option<Failure>, &Option<String>)| {
+        let stacktrace = match failure {
+            Some(Failure::Error { stacktrace, .. } | Failure::Panic { stacktrace, .. }) => stacktrace.len(),
+            _ => 0,
+        };
+        // The failure has the message too.
+        stacktrace + 2 * message.as_ref().map_or(0, String::len)
+    };
+    let failures: usize = failures.chain([(&report.failure, &report.message)]).map(of_failure).sum();
+    failures + report.name.as_ref().map_or(0, String::len) + report.target.len()
 }
 
 fn trace_id_of(bytes: [u8; 16]) -> Option<String> {

@@ -375,7 +375,8 @@ fn a_task_that_comes_back_over_its_queue_is_counted_and_listed_once() {
     };
     let listed = |story: &Story| {
         let failed = TaskFilter { states: vec![TaskState::Failed], ..TaskFilter::default() };
-        let lists = [TaskFilter::default(), failed].map(|which| list_tasks(&story.state, &story.effects, 10, &which));
+        let lists =
+            [TaskFilter::default(), failed].map(|which| list_tasks(&story.state, &story.effects, 10, None, &which));
         let ids = lists[0].tasks.iter().map(|task| task.id.0).collect::<Vec<_>>();
         (ids, lists[0].left_out, lists[1].filtered_out)
     };

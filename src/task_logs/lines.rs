@@ -2,8 +2,9 @@
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 
-use super::{LINE_LIMIT, Line};
+use super::Line;
 use crate::escape::whole_characters;
+use crate::merging::Key;
 use crate::protocol::Stream;
 use crate::task_output::{Extent, Owner};
 
@@ -23,6 +24,8 @@ pub(super) struct Lines {
     /// Beginnings of characters whose rest comes with the next piece.
     cut: HashMap<Writer, Unended>,
     ready: VecDeque<Line>,
+    /// Bytes of all of these.
+    bytes: usize,
 }
 
 #[derive(Debug)]
@@ -44,12 +47,46 @@ impl Unended {
 
 impl Lines {
     pub(super) fn take(&mut self) -> Option<Line> {
-        self.ready.pop_front()
+        let line = self.ready.pop_front()?;
+        self.bytes -= line.text.len();
+        Some(line)
+    }
+
+    /// Makes a line that was taken the first again.
+    pub(super) fn put_back(&mut self, line: Line) {
+        self.bytes += line.text.len();
+        self.ready.push_front(line);
+    }
+
+    /// Returns the place of the line that is first, whether it has come to its end or not.
+    pub(super) fn first(&self) -> Option<Key> {
+        let waiting = || self.waiting.first_key_value().map(|(_, waiting)| &waiting.line);
+        self.ready.front().or_else(waiting).map(Line::key)
+    }
+
+    /// Returns how many bytes of text there are.
+    pub(super) fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    fn make_ready(&mut self, unended: Unended) {
+        self.bytes -= unended.bytes.len();
+        let line = unended.into_line();
+        self.bytes += line.text.len();
+        self.ready.push_back(line);
     }
 
     /// Puts a piece with at most one line feed, at its end, behind what its writer wrote before. `position` counts from the beginning of the log,
-    /// which may be in an older part of it.
-    pub(super) fn put(&mut self, extent: &Extent, worker: (u64, u32), inode: u64, position: u64, bytes: &[u8]) {
+    /// which may be in an older part of it. What is longer than `limit` comes in pieces.
+    pub(super) fn put(
+        &mut self,
+        extent: &Extent,
+        worker: (u64, u32),
+        inode: u64,
+        position: u64,
+        bytes: &[u8],
+        limit: usize,
+    ) {
         let (task, attempt) = match extent.owner {
             Owner::None | Owner::Unmarked => return,
             Owner::Attempt { task, attempt, .. } => (task.0, attempt),
@@ -60,6 +97,7 @@ impl Lines {
         let mut from = 0;
         loop {
             let begin = *self.open.entry(writer).or_insert(position + from);
+            let length = &mut self.bytes;
             let waiting = self.waiting.entry(begin).or_insert_with(|| Unended {
                 line: Line {
                     owner: extent.owner,
@@ -71,13 +109,17 @@ impl Lines {
                     is_partial: true,
                     place: (inode, extent.offset + from),
                 },
-                bytes: self.cut.remove(&writer).map_or_else(Vec::new, |cut| cut.bytes),
+                bytes: self.cut.remove(&writer).map_or_else(Vec::new, |cut| {
+                    *length += cut.bytes.len();
+                    cut.bytes
+                }),
                 writer,
                 has_ended: false,
             });
-            let room = LINE_LIMIT.saturating_sub(waiting.bytes.len());
+            let room = limit.saturating_sub(waiting.bytes.len());
             let (piece, rest) = text.split_at(room.min(text.len()));
             waiting.bytes.extend_from_slice(piece);
+            *length += piece.len();
             if rest.is_empty() {
                 waiting.has_ended = has_ended;
                 waiting.line.is_partial = !has_ended;
@@ -99,20 +141,23 @@ impl Lines {
         self.open.remove(&writer);
         if length < waiting.bytes.len() && self.cut.len() < CUT_CHARACTERS {
             let bytes = waiting.bytes.split_off(length);
+            self.bytes -= bytes.len();
             self.cut.insert(writer, Unended { line: waiting.line.clone(), bytes, writer, has_ended: false });
         }
     }
 
     /// Makes ready what no line that is not at its end stands before, if the log has been read up to a position.
-    pub(super) fn release(&mut self, position: u64) {
+    pub(super) fn release(&mut self, position: u64, limit: usize) {
         while let Some((&begin, first)) = self.waiting.first_key_value() {
             if !first.has_ended {
-                if position.saturating_sub(begin) <= LINE_LIMIT as u64 {
+                if position.saturating_sub(begin) <= limit as u64 {
                     return;
                 }
                 self.end_piece(begin);
             }
-            self.ready.extend(self.waiting.pop_first().map(|(_, line)| line.into_line()));
+            if let Some((_, line)) = self.waiting.pop_first() {
+                self.make_ready(line);
+            }
         }
     }
 
@@ -121,14 +166,17 @@ impl Lines {
         let waiting = std::mem::take(&mut self.waiting);
         for (begin, line) in waiting {
             if line.has_ended || is_last {
-                self.ready.push_back(line.into_line());
+                self.make_ready(line);
             } else {
                 self.waiting.insert(begin, line);
             }
         }
         if is_last {
             self.open.clear();
-            self.ready.extend(std::mem::take(&mut self.cut).into_values().map(Unended::into_line));
+            for cut in std::mem::take(&mut self.cut).into_values() {
+                self.bytes += cut.bytes.len();
+                self.make_ready(cut);
+            }
         }
     }
 }

@@ -6,8 +6,9 @@ use std::io;
 use std::os::unix::fs::FileExt as _;
 
 use super::lines::Lines;
-use super::{Line, log_of};
+use super::{LINE_LIMIT, Line, log_of};
 use crate::known_file::{Identity, KnownFile};
+use crate::merging::Key;
 use crate::task_output::{Extent, INDEX_RECORD, extents_at, read_extents};
 
 /// The least that is read of a log at once.
@@ -18,10 +19,12 @@ const LEAST_WINDOW: usize = 4 << 10;
 pub(super) struct Reading {
     /// Lines that have not come to their end are taken too.
     pub(super) is_last: bool,
-    /// The most bytes of a log that are in memory.
+    /// The most bytes of a log that stay in memory while others are read.
     pub(super) window: usize,
     /// The files are left open until they have been read.
     pub(super) leaves_open: bool,
+    /// The longest line that is put together, and how far its end may be in the log.
+    pub(super) line_limit: usize,
 }
 
 /// The log of a worker, in parts, as far as it was read.
@@ -93,6 +96,26 @@ impl WorkerLog {
         Ok(())
     }
 
+    /// Returns the place of the next line, or of one that has begun before it and has not come to its end. The text is not read.
+    pub(super) fn first(
+        &mut self,
+        reading: Reading,
+        is_wanted: &mut impl FnMut(&Extent) -> bool,
+    ) -> io::Result<Option<Key>> {
+        loop {
+            if let Some(place) = self.lines.first() {
+                return Ok(Some(place));
+            }
+            if !self.find_extent(reading, is_wanted)? {
+                self.lines.release_all(reading.is_last);
+                return Ok(self.lines.first());
+            }
+            if let Some(Part { index, extent: Some(extent), .. }) = &self.part {
+                return Ok(Some((extent.unix_nano, index.identity.1, extent.offset, 0)));
+            }
+        }
+    }
+
     /// Takes the next line.
     pub(super) fn take(
         &mut self,
@@ -101,20 +124,46 @@ impl WorkerLog {
     ) -> io::Result<Option<Line>> {
         loop {
             if let Some(line) = self.lines.take() {
+                if let Some(part) = &mut self.part {
+                    part.rest(reading);
+                }
                 return Ok(Some(line));
             }
+            if !self.find_extent(reading, is_wanted)? {
+                self.lines.release_all(reading.is_last);
+                return Ok(self.lines.take());
+            }
+            match self.read(reading) {
+                Ok(()) => {}
+                // It has gone to make room.
+                Err(error) if error.kind() == io::ErrorKind::NotFound => self.part = None,
+                Err(error) => return Err(error),
+            }
+        }
+    }
+
+    /// Makes a line that was taken the next one again.
+    pub(super) fn put_back(&mut self, line: Line) {
+        self.lines.put_back(line);
+    }
+
+    /// Returns how many bytes of lines wait for the end of another one.
+    pub(super) fn waiting(&self) -> usize {
+        self.lines.bytes()
+    }
+
+    /// Goes on to the next stretch that is wanted, through all parts. False if there is none.
+    fn find_extent(&mut self, reading: Reading, is_wanted: &mut impl FnMut(&Extent) -> bool) -> io::Result<bool> {
+        loop {
             if self.part.is_none() {
-                let Some(index) = self.parts.pop_front() else {
-                    self.lines.release_all(reading.is_last);
-                    return Ok(self.lines.take());
-                };
+                let Some(index) = self.parts.pop_front() else { return Ok(false) };
                 if self.last.0 != index.identity {
                     self.last = (index.identity, self.last.2, self.last.2);
                 }
                 self.part = Some(Part::new(index));
             }
-            match self.read(reading, is_wanted) {
-                Ok(true) => {}
+            match self.find_in_part(reading, is_wanted) {
+                Ok(true) => return Ok(true),
                 // At its end, or it has gone to make room.
                 Ok(false) => self.part = None,
                 Err(error) if error.kind() == io::ErrorKind::NotFound => self.part = None,
@@ -123,8 +172,8 @@ impl WorkerLog {
         }
     }
 
-    /// Reads a piece of the part at hand. False if there is no more.
-    fn read(&mut self, reading: Reading, is_wanted: &mut impl FnMut(&Extent) -> bool) -> io::Result<bool> {
+    /// Goes on to the next stretch of the part at hand. False if there is no more.
+    fn find_in_part(&mut self, reading: Reading, is_wanted: &mut impl FnMut(&Extent) -> bool) -> io::Result<bool> {
         let Some(part) = &mut self.part else { return Ok(false) };
         let (_, start, end) = &mut self.last;
         while part.extent.is_none() {
@@ -136,7 +185,7 @@ impl WorkerLog {
                 *position = (*position).max(INDEX_RECORD as u64) + INDEX_RECORD as u64;
                 *end = (*end).max(*start + extent.offset + u64::from(extent.length));
                 part.extent = Some(extent).filter(|extent| extent.length > 0 && is_wanted(extent));
-                self.lines.release(*start + extent.offset);
+                self.lines.release(*start + extent.offset, reading.line_limit);
                 if self.passed_over > 0
                     && let Some(extent) = &part.extent
                 {
@@ -148,19 +197,24 @@ impl WorkerLog {
                 }
             }
         }
-        let Some(mut extent) = part.extent.take() else { return Ok(true) };
+        Ok(true)
+    }
+
+    /// Reads a piece of the stretch at hand.
+    fn read(&mut self, reading: Reading) -> io::Result<()> {
+        let Some(part) = &mut self.part else { return Ok(()) };
+        let (_, start, _) = self.last;
+        let Some(mut extent) = part.extent.take() else { return Ok(()) };
         let inode = part.index.identity.1;
-        let bytes = part.bytes(&extent, reading)?;
+        let bytes = part.bytes(&extent)?;
         let length = memchr::memchr(b'\n', bytes).map_or(bytes.len(), |at| at + 1);
-        self.lines.put(&extent, self.worker, inode, *start + extent.offset, &bytes[..length]);
+        let position = start + extent.offset;
+        self.lines.put(&extent, self.worker, inode, position, &bytes[..length], reading.line_limit);
         extent.offset += length as u64;
         extent.length -= u32::try_from(length).unwrap_or(extent.length);
-        self.lines.release(*start + extent.offset);
+        self.lines.release(start + extent.offset, reading.line_limit);
         part.extent = Some(extent).filter(|extent| extent.length > 0);
-        if !reading.leaves_open {
-            part.files = None;
-        }
-        Ok(true)
+        Ok(())
     }
 }
 
@@ -187,13 +241,26 @@ impl Part {
         Ok(!self.extents.is_empty())
     }
 
+    /// Keeps no more in memory than may stay there while others are read.
+    fn rest(&mut self, reading: Reading) {
+        if reading.leaves_open {
+            return;
+        }
+        self.files = None;
+        let next = self.extent.map_or(u64::MAX, |extent| extent.offset).saturating_sub(self.window_offset);
+        let next = usize::try_from(next).unwrap_or(usize::MAX).min(self.window.len());
+        if self.window.len() > reading.window {
+            let end = self.window.len().min(next + reading.window);
+            (self.window, self.window_offset) = (self.window[next..end].to_vec(), self.window_offset + next as u64);
+        }
+    }
+
     /// Returns the next bytes of a stretch, at least one.
-    fn bytes(&mut self, extent: &Extent, reading: Reading) -> io::Result<&[u8]> {
+    fn bytes(&mut self, extent: &Extent) -> io::Result<&[u8]> {
         let end = self.window_offset + self.window.len() as u64;
         if !(self.window_offset..end).contains(&extent.offset) {
-            let least = LEAST_WINDOW.min(reading.window);
             let mut window = std::mem::take(&mut self.window);
-            window.resize((extent.length as usize).clamp(least, reading.window), 0);
+            window.resize((extent.length as usize).clamp(LEAST_WINDOW, LINE_LIMIT), 0);
             let (_, log) = self.files()?;
             let length = loop {
                 match log.read_at(&mut window, extent.offset) {

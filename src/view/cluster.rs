@@ -6,7 +6,7 @@ use super::inside::Waiting;
 use super::summary::{Sample, Summary};
 use crate::driver::{Driver, DriverError};
 use crate::protocol::wire::WireError;
-use crate::protocol::{Query, Reply, TaskFilter, TaskReport, TaskState};
+use crate::protocol::{Query, Reply, TaskFilter, TaskPages, TaskReport, TaskState};
 use crate::task::TaskId;
 use crate::trace::LiveSpan;
 
@@ -36,9 +36,8 @@ fn sample(driver: &mut Driver) -> Result<Sample, DriverError> {
     let Reply::Workers(workers) = driver.query(&Query::Workers)? else { return Err(unexpected()) };
     let states = vec![TaskState::Waiting, TaskState::Retrying, TaskState::Leased, TaskState::Running];
     let which = TaskFilter { states, ..TaskFilter::default() };
-    let Reply::Tasks(tasks) = driver.query(&Query::Tasks { limit: TASKS, which })? else { return Err(unexpected()) };
-    let mut sample =
-        Sample { status: *status, workers, tasks: tasks.tasks, tasks_left_out: tasks.left_out, reasons: Vec::new() };
+    let (tasks, tasks_left_out) = list(driver, TASKS, which)?;
+    let mut sample = Sample { status: *status, workers, tasks, tasks_left_out, reasons: Vec::new() };
     for id in sample.oldest_of_each_function() {
         if let Some(reason) = reason(driver, id)? {
             sample.reasons.push((id, reason));
@@ -65,11 +64,16 @@ fn reason(driver: &mut Driver, id: TaskId) -> Result<Option<String>, DriverError
 /// Returns the newest tasks that the head of a session remembers; none without a head.
 pub(super) fn tasks(session_dir: Option<&Path>) -> Result<Vec<TaskReport>, DriverError> {
     let Some(session_dir) = session_dir else { return Ok(Vec::new()) };
-    let query = Query::Tasks { limit: REMEMBERED, which: TaskFilter::default() };
-    match Driver::connect_to_session(session_dir)?.query(&query)? {
-        Reply::Tasks(list) => Ok(list.tasks),
-        _ => Err(unexpected()),
+    Ok(list(&mut Driver::connect_to_session(session_dir)?, REMEMBERED, TaskFilter::default())?.0)
+}
+
+/// Returns the newest tasks, and the number of the others.
+fn list(driver: &mut Driver, limit: usize, which: TaskFilter) -> Result<(Vec<TaskReport>, usize), DriverError> {
+    let (mut pages, mut tasks) = (TaskPages::new(limit, which), Vec::new());
+    while let Some(page) = driver.next_tasks(&mut pages)? {
+        tasks.extend(page);
     }
+    Ok((tasks, pages.rest().left_out))
 }
 
 fn unexpected() -> DriverError {

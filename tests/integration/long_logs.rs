@@ -25,7 +25,7 @@ fn write(cluster: &Cluster, script: &str) -> Run {
 
 /// Runs `tracer`, which may have so much memory of its own.
 #[track_caller]
-fn bounded(cluster: &Cluster, arguments: &[&str]) -> Run {
+pub(crate) fn bounded(cluster: &Cluster, arguments: &[&str]) -> Run {
     let tracer = cluster.command(arguments);
     let mut command = cluster.program("sh");
     command.args(["-c", "ulimit -d \"$0\" && exec \"$@\"", &MEMORY_KIB.to_string()]);

@@ -60,6 +60,7 @@ mod log_records;
 mod long_logs;
 mod manual;
 mod many_spans;
+mod many_tasks;
 mod map;
 mod metrics;
 mod mistakes;

@@ -318,7 +318,7 @@ fn a_client_that_does_not_read_holds_nobody_up() {
     tracer::protocol::put_query(
         &mut query,
         1,
-        &tracer::protocol::Query::Tasks { limit: 1000, which: Default::default() },
+        &tracer::protocol::Query::Tasks { limit: 1000, which: Default::default(), before: None },
     );
     deaf.set_nonblocking(true).expect("it is a socket");
     for _ in 0..20_000 {

@@ -85,7 +85,7 @@ fn a_million_tasks_that_wait_take_little_memory_and_all_come_to_an_end() {
     assert!(peak <= BYTES, "{peak} bytes a task at the peak, {live} afterwards; expected at most {BYTES}");
 
     // What people ask for is bounded.
-    let list = reactor::list_tasks(&state, &world, 100, &TaskFilter::default());
+    let list = reactor::list_tasks(&state, &world, 100, None, &TaskFilter::default());
     assert_eq!((list.tasks.len(), list.left_out), (100, TASKS as usize - 100));
     assert_eq!(state.counts().waiting, TASKS as usize);
 

@@ -90,7 +90,7 @@ fn ask(asked: &Asked, query: &Query) -> Option<Reply> {
 }
 
 fn tasks(asked: &Asked) -> Values {
-    let query = Query::Tasks { limit: TASKS, which: TaskFilter::default() };
+    let query = Query::Tasks { limit: TASKS, which: TaskFilter::default(), before: None };
     let Some(Reply::Tasks(list)) = ask(asked, &query) else { return Values::new() };
     list.tasks.iter().map(|task| (task.id.to_string(), format!("{} {}", task.target, task.state))).collect()
 }

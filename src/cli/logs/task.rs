@@ -15,7 +15,7 @@ use crate::clock::utc;
 use crate::driver::{Driver, DriverError};
 use crate::exit;
 use crate::log_entries::{Entry, Origin, Part, Reader, Selection, Spans, Tasks};
-use crate::protocol::{ActorState, Query, Reply, TaskFilter, TaskReport};
+use crate::protocol::{ActorState, Query, Reply, TaskFilter, TaskPages, TaskReport};
 use crate::session;
 use crate::task::TaskId;
 use crate::task_logs::TaskLogs;
@@ -174,6 +174,8 @@ pub(super) fn run(args: &Args) -> CommandResult {
             reader.take_notices().iter().for_each(|notice| report::warning(notice));
         }
         if !goes_on {
+            // Another one may read now.
+            drop(reader);
             if is_first && !has_filtered(args, &wanted, &folder, session.as_deref())? {
                 return nothing_found(args, &wanted, driver.as_mut());
             }
@@ -417,7 +419,8 @@ fn wanted_trace(trace: &str, driver: Option<&mut Driver>) -> Result<Wanted, Comm
 
 /// The task that was submitted last.
 fn last_task(driver: &mut Driver) -> Result<Option<TaskReport>, CommandError> {
-    let Reply::Tasks(list) = driver.query(&Query::Tasks { limit: 1, which: TaskFilter::default() })? else {
+    let Reply::Tasks(list) = driver.query(&Query::Tasks { limit: 1, which: TaskFilter::default(), before: None })?
+    else {
         return Err(unexpected_reply());
     };
     Ok(list.tasks.into_iter().next())
@@ -426,9 +429,9 @@ fn last_task(driver: &mut Driver) -> Result<Option<TaskReport>, CommandError> {
 /// Adds the calls of an actor to its creation.
 fn add_methods(driver: &mut Driver, wanted: &mut Wanted) {
     let Wanted::Tasks { tasks, actor: Some(actor), .. } = wanted else { return };
-    let query = Query::Tasks { limit: TASK_LIMIT, which: TaskFilter::default() };
-    if let Ok(Reply::Tasks(list)) = driver.query(&query) {
-        let calls = list.tasks.iter().filter(|task| task.actor_id == Some(*actor));
+    let mut pages = TaskPages::new(TASK_LIMIT, TaskFilter::default());
+    while let Ok(Some(listed)) = driver.next_tasks(&mut pages) {
+        let calls = listed.iter().filter(|task| task.actor_id == Some(*actor));
         for call in calls {
             tasks.ids.insert(call.id);
             tasks.traces.extend(trace_of(call));

@@ -114,7 +114,9 @@ impl Asker {
             TaskState::Killing,
         ];
         let which = TaskFilter { states, trace_id: Some(id.to_string()), ..TaskFilter::default() };
-        let Reply::Tasks(list) = driver.query(&Query::Tasks { limit: 1, which })? else { return Ok(false) };
+        let Reply::Tasks(list) = driver.query(&Query::Tasks { limit: 1, which, before: None })? else {
+            return Ok(false);
+        };
         Ok(!list.tasks.is_empty())
     }
 }

@@ -377,7 +377,9 @@ impl Server {
         let (state, io) = (&mut self.state, &mut self.io);
         Some(match query {
             Query::Status => Reply::Status(Box::new(self.status(now))),
-            Query::Tasks { limit, which } => Reply::Tasks(reactor::list_tasks(state, io, limit, &which)),
+            Query::Tasks { limit, which, before } => {
+                Reply::Tasks(reactor::list_tasks(state, io, limit, before, &which))
+            }
             Query::Task { id } => Reply::Task(reactor::get_task(state, io, id).map(Box::new)),
             Query::Import { id } => {
                 let found = id.parse().ok().and_then(|id| reactor::get_import(state, io, id));

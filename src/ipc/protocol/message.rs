@@ -218,13 +218,16 @@ pub struct Welcome {
 pub enum Query {
     /// Status of the head. Answered by [`Reply::Status`].
     Status,
-    /// The tasks that the head remembers, newest first. Answered by [`Reply::Tasks`].
+    /// The tasks that the head remembers, newest first. Answered by [`Reply::Tasks`]. Many come in several answers: see [`TaskPages`](super::TaskPages).
     Tasks {
         /// The most to list.
         limit: usize,
         /// Filter of the tasks.
         #[serde(default)]
         which: TaskFilter,
+        /// Only tasks that were submitted before this one, if it is given.
+        #[serde(default)]
+        before: Option<TaskId>,
     },
     /// One task with its result. Answered by [`Reply::Task`].
     Task {
@@ -722,7 +725,7 @@ pub struct TaskFilter {
 pub struct TaskList {
     /// Newest first.
     pub tasks: Vec<TaskReport>,
-    /// Number of further ones that were asked for.
+    /// Number of further ones that were asked for. They are counted where the list begins with the newest, as are the others.
     pub left_out: usize,
     /// Number of others.
     #[serde(default)]

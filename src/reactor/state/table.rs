@@ -150,7 +150,13 @@ impl TaskTable {
 
     /// Returns every task, newest first.
     pub(crate) fn iter_newest_first(&self) -> impl Iterator<Item = (TaskId, &Task)> {
-        let near = self.segments.iter().enumerate().rev().flat_map(move |(index, segment)| {
+        self.iter_before(TaskId(u64::MAX))
+    }
+
+    /// Returns every task with a smaller id, newest first.
+    pub(crate) fn iter_before(&self, end: TaskId) -> impl Iterator<Item = (TaskId, &Task)> {
+        let segments = self.place(end).map_or(0, |(segment, _)| (segment + 1).min(self.segments.len()));
+        let near = self.segments.range(..segments).enumerate().rev().flat_map(move |(index, segment)| {
             let first = self.first + (index * SEGMENT) as u64;
             segment
                 .entries
@@ -159,7 +165,8 @@ impl TaskTable {
                 .rev()
                 .filter_map(move |(entry, task)| Some((TaskId(first + entry as u64), task.as_ref()?)))
         });
-        near.chain(self.distant.iter().rev().map(|(id, task)| (TaskId(*id), task)))
+        let near = near.skip_while(move |(id, _)| *id >= end);
+        near.chain(self.distant.range(..end.0).rev().map(|(id, task)| (TaskId(*id), task)))
     }
 
     fn place(&self, id: TaskId) -> Option<(usize, usize)> {
@@ -203,6 +210,10 @@ mod tests {
         assert_eq!(table.insert(Task::sample(0)), TaskId(3_000_500));
         let newest: Vec<_> = table.iter_newest_first().map(|(id, _)| id.0).collect();
         assert_eq!(newest, [3_000_500, 3_000_001, 3_000_000, 5_001, 5_000, 1000, 6, 5]);
+        for end in [0, 5, 6, 7, 5_001, 2_999_999, 3_000_000, 3_000_001, 3_000_400, 3_000_501, u64::MAX] {
+            let before: Vec<_> = table.iter_before(TaskId(end)).map(|(id, _)| id.0).collect();
+            assert!(before.iter().eq(newest.iter().filter(|&&id| id < end)), "{before:?} before {end}");
+        }
         ids.iter().for_each(|&id| table.remove(id, |_| ()).unwrap());
         assert_eq!(table.len(), 2);
         assert!(table.segments.len() <= 500 / SEGMENT + 2, "empty segments are given back");
