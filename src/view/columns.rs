@@ -50,33 +50,6 @@ pub(super) struct Columns {
     queued: Vec<(u64, u64)>,
     /// Number of records that had the id of another one.
     duplicates: usize,
-    /// Number of further spans, which started after these.
-    left_out: usize,
-    /// Number of them with the status ERROR.
-    errors_left_out: usize,
-}
-
-/// Figures of the spans of a large trace that are not shown.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Rest {
-    spans: usize,
-    errors: usize,
-    end_unix_nano: u64,
-}
-
-impl Rest {
-    /// Leaves so many spans of a trace, those that started first.
-    pub(super) fn cut(trace: &mut Trace, shown: usize) -> Rest {
-        let end_unix_nano = trace.end_unix_nano();
-        let rest = trace.spans.split_off(shown.min(trace.spans.len()));
-        let errors = rest.iter().filter(|span| span.status == Status::Error).count();
-        Rest { spans: rest.len(), errors, end_unix_nano }
-    }
-
-    /// Returns whether all spans are shown.
-    pub(super) fn is_nothing(&self) -> bool {
-        self.spans == 0
-    }
 }
 
 #[derive(Debug, Serialize)]
@@ -86,7 +59,7 @@ struct Process {
 }
 
 impl Columns {
-    pub(super) fn new(trace: &Trace, rest: Rest, revision: u64) -> Columns {
+    pub(super) fn new(trace: &Trace, revision: u64) -> Columns {
         let tree = Tree::new(trace);
         let path = CriticalPath::new(trace, &tree);
         let start = trace.start_unix_nano();
@@ -95,7 +68,7 @@ impl Columns {
             trace_id: trace.id,
             revision,
             start_time: crate::trace::rfc3339(start),
-            duration_ns: rest.end_unix_nano.saturating_sub(start),
+            duration_ns: trace.duration_ns(),
             names: Vec::new(),
             processes: Vec::new(),
             span_id: Vec::with_capacity(rows),
@@ -107,8 +80,6 @@ impl Columns {
             flags: Vec::with_capacity(rows),
             queued: Vec::new(),
             duplicates: trace.duplicates,
-            left_out: rest.spans,
-            errors_left_out: rest.errors,
         };
         let (mut names, mut processes) = (HashMap::new(), HashMap::new());
         for node in tree.nodes() {
@@ -180,31 +151,4 @@ fn flags(span: &Span) -> u8 {
     let error = if span.status == Status::Error { flag::ERROR } else { 0 };
     let running = if span.is_running() { flag::RUNNING } else { 0 };
     error | running | kind << flag::KIND_SHIFT
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::trace::load;
-
-    #[test]
-    fn of_a_large_trace_the_first_spans_are_shown_and_the_others_counted() {
-        let folder = tempfile::tempdir().unwrap();
-        let line = |id: u64, status: &str| {
-            let times =
-                format!(r#""startTimeUnixNano": "{id}000", "endTimeUnixNano": "{id}500", "status": {{{status}}}"#);
-            let parent = if id > 1 { r#""parentSpanId": "0000000000000001", "# } else { "" };
-            let span =
-                format!(r#"{{"traceId": "{:032x}", "spanId": "{id:016x}", {parent}"name": "step", {times}}}"#, 7);
-            format!("{{\"resourceSpans\": [{{\"scopeSpans\": [{{\"spans\": [{span}]}}]}}]}}\n")
-        };
-        let lines = (1..=9).map(|id| line(id, if id % 4 == 0 { r#""code": 2"# } else { "" }));
-        std::fs::write(folder.path().join("1.json"), lines.collect::<String>()).unwrap();
-        let mut trace = load(folder.path()).unwrap().traces.remove(0);
-        let rest = Rest::cut(&mut trace, 5);
-        let columns = Columns::new(&trace, rest, 1);
-        assert_eq!((columns.span_id.len(), columns.left_out, columns.errors_left_out), (5, 4, 1));
-        assert_eq!(columns.duration_ns, 8500);
-        assert!(Rest::cut(&mut trace, 5).is_nothing() && !rest.is_nothing());
-    }
 }

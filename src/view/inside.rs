@@ -195,8 +195,7 @@ pub(super) struct Waiting {
 }
 
 impl Attempts {
-    /// Looks for the attempts among spans of a trace. Where these are not all, it cannot be said what waits.
-    pub(super) fn new(index: &Index, trace: &Trace, is_whole: bool, revision: u64) -> Attempts {
+    pub(super) fn new(index: &Index, trace: &Trace, revision: u64) -> Attempts {
         let details: Vec<(usize, Attributes)> = trace
             .spans
             .iter()
@@ -211,8 +210,7 @@ impl Attempts {
         idle.truncate(IDLE);
         let others = if idle.iter().any(|idle| idle.is_queued) { newest(index) } else { Vec::new() };
         let gaps = idle.iter().map(|idle| gap(&others, trace, idle, &details)).collect();
-        let waiting = if is_whole { waiting(trace, &details) } else { Vec::new() };
-        Attempts { revision, attempts, gaps, waiting }
+        Attempts { revision, attempts, gaps, waiting: waiting(trace, &details) }
     }
 
     /// The tasks that wait, for the head to say why.

@@ -11,7 +11,7 @@ use serde::Serialize;
 
 use super::answers::{Answer, LAST_REVISION, json_answer, json_text, nothing_at};
 use super::cluster;
-use super::columns::{Columns, Rest};
+use super::columns::Columns;
 use super::history::{History, Wanted};
 use super::inside::{Attempts, Found, Links, Written};
 use super::source::Watched;
@@ -280,10 +280,7 @@ impl Question {
     /// Answers at once.
     fn answer(&self, watched: &Watched) -> Answer {
         match self {
-            Question::Trace(id) => {
-                let (trace, rest) = find_shown(watched, id)?;
-                json_answer(&Columns::new(&trace, rest, watched.revision))
-            }
+            Question::Trace(id) => json_answer(&Columns::new(&find(watched, id)?, watched.revision)),
             Question::Span(id, span_id) => {
                 let trace = find(watched, id)?;
                 let span = trace.span(*span_id).ok_or_else(|| {
@@ -293,7 +290,7 @@ impl Question {
                 Ok(json_text(span.compact_text()))
             }
             Question::Find(id, text) => {
-                json_answer(&Found::new(&find_shown(watched, id)?.0, text, watched.revision, watched.now_unix_nano))
+                json_answer(&Found::new(&find(watched, id)?, text, watched.revision, watched.now_unix_nano))
             }
             Question::Links(id) => json_answer(&Links::new(&watched.index, &find(watched, id)?, watched.revision)),
             Question::Written(id) => {
@@ -516,8 +513,7 @@ impl OfHead {
                 })
             }
             OfHead::Attempts(id) => {
-                let (trace, rest) = find_shown(watched, &id)?;
-                let mut found = Attempts::new(&watched.index, &trace, rest.is_nothing(), revision);
+                let mut found = Attempts::new(&watched.index, &find(watched, &id)?, revision);
                 Box::new(move || {
                     let waiting = found.waiting();
                     if let Some(session) = session.as_deref().filter(|_| !waiting.is_empty()) {
@@ -574,16 +570,6 @@ fn open_span(live: &LiveSpan) -> OpenSpan {
         age_ns: live.span.duration_ns(),
         task_id: live.task_id,
     }
-}
-
-/// The most spans of a trace that are shown.
-const SHOWN: usize = 50_000;
-
-/// Finds a trace, and leaves the spans of it that are shown: those that started first.
-fn find_shown(watched: &Watched, id: &str) -> Result<(Trace, Rest), Problem> {
-    let mut trace = find(watched, id)?;
-    let rest = Rest::cut(&mut trace, SHOWN);
-    Ok((trace, rest))
 }
 
 fn find(watched: &Watched, id: &str) -> Result<Trace, Problem> {

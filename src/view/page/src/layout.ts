@@ -16,8 +16,6 @@ export interface Columns {
   flags: number[];
   queued: [number, number][];
   duplicates: number;
-  left_out: number;
-  errors_left_out: number;
 }
 
 export const ERROR = 1;

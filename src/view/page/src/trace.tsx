@@ -226,12 +226,6 @@ function Tree({ columns, at }: { columns: Columns; at: number }) {
           <code>{columns.trace_id}</code>
         </span>
       </div>
-      {columns.left_out > 0 && (
-        <p role="note" class="quiet">
-          {count(columns.left_out, "further span")} that started later {columns.left_out === 1 ? "is" : "are"} not shown
-          {columns.errors_left_out > 0 && <b>, {columns.errors_left_out} of them failed</b>}. In a terminal, <code>tracer trace show {columns.trace_id}</code> has all of them in few lines.
-        </p>
-      )}
       <div class="tools">
         <span class="shapes" role="group" aria-label="Layout">
           {SHAPES.map((each) => (

@@ -23,8 +23,6 @@ function trace(...lines: string[]): Columns {
     flags: names.map((name) => (name.endsWith("!") ? ERROR : 0)),
     queued: [],
     duplicates: 0,
-    left_out: 0,
-    errors_left_out: 0,
   };
 }
 

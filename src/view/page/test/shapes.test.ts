@@ -23,8 +23,6 @@ function trace(...rows: [string, number, number, number, number][]): Columns {
     flags: rows.map(() => 0),
     queued: [],
     duplicates: 0,
-    left_out: 0,
-    errors_left_out: 0,
   };
 }
 
