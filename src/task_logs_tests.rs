@@ -227,3 +227,70 @@ fn a_part_that_is_renamed_or_removed_while_it_is_read_is_read_to_its_end() {
     assert_eq!(count, lines);
     assert_eq!(texts(&logs.read_all(true, of_task(7)).unwrap()), ["next"]);
 }
+
+impl TaskLogs {
+    /// Returns how many bytes of logs are in memory.
+    fn bytes_in_memory(&self) -> usize {
+        self.workers.iter().map(WorkerLog::bytes_in_memory).sum()
+    }
+}
+
+/// Of each log the line that is next was in memory: of ten thousand, 600 MiB.
+#[test]
+fn lines_of_many_logs_are_not_in_memory_before_their_turn() {
+    const LOGS: u64 = 2000;
+    let session = tempfile::tempdir().unwrap();
+    let text = "x".repeat(20_000);
+    for number in 0..LOGS {
+        let mut worker = Worker::new(session.path(), &format!("worker-{number}-70.log"));
+        worker.write(7, Stream::Stdout, LOGS - number, &format!("{number} {text}\n"));
+        worker.write(7, Stream::Stdout, 2 * LOGS - number, &format!("{number} {text}\n"));
+    }
+    let mut logs = TaskLogs::of_session(session.path());
+    logs.begin(false, None, |_| true).unwrap();
+    for number in (0..LOGS).rev().chain((0..LOGS).rev()) {
+        let line = logs.take(|_| true).unwrap().unwrap();
+        assert!(line.text.len() > text.len() && line.text.starts_with(&format!("{number} ")), "{:.20}", line.text);
+        assert!(logs.bytes_in_memory() <= WINDOWS + LINE_LIMIT, "{} bytes", logs.bytes_in_memory());
+    }
+    assert_eq!(logs.take(|_| true).unwrap(), None);
+}
+
+#[test]
+fn a_line_behind_one_that_has_not_ended_waits_for_its_turn() {
+    let session = tempfile::tempdir().unwrap();
+    let mut one = Worker::new(session.path(), "worker-1-70.log");
+    let mut other = Worker::new(session.path(), "worker-2-71.log");
+    one.write(7, Stream::Stdout, 10, "begun");
+    one.write(7, Stream::Stderr, 30, "third\n");
+    other.write(7, Stream::Stdout, 20, "second\n");
+    other.write(7, Stream::Stdout, 40, "fourth\n");
+    let mut logs = TaskLogs::of_session(session.path());
+    assert_eq!(texts(&logs.read_all(false, of_task(7)).unwrap()), ["second", "third", "fourth"]);
+    one.write(7, Stream::Stdout, 50, " and ended\n");
+    assert_eq!(texts(&logs.read_all(false, of_task(7)).unwrap()), ["begun and ended"]);
+}
+
+#[test]
+fn where_much_waits_for_ends_of_lines_they_come_in_pieces() {
+    const LOGS: u64 = 400;
+    const LENGTH: usize = 60_000;
+    let session = tempfile::tempdir().unwrap();
+    for number in 0..LOGS {
+        let mut worker = Worker::new(session.path(), &format!("worker-{number}-70.log"));
+        worker.write(7, Stream::Stdout, number, "begun");
+        worker.write(7, Stream::Stderr, LOGS + number, &format!("{}\n", "x".repeat(LENGTH)));
+    }
+    let mut logs = TaskLogs::of_session(session.path());
+    logs.begin(true, None, |_| true).unwrap();
+    let (mut begun, mut rest) = (0, 0);
+    while let Some(line) = logs.take(|_| true).unwrap() {
+        match line.stream {
+            Stream::Stdout => begun += line.text.len(),
+            Stream::Stderr => rest += line.text.len(),
+        }
+        let most = WINDOWS + WAITING + 2 * LINE_LIMIT;
+        assert!(logs.bytes_in_memory() <= most, "{} bytes", logs.bytes_in_memory());
+    }
+    assert_eq!((begun, rest), (LOGS as usize * "begun".len(), LOGS as usize * LENGTH), "nothing is lost");
+}

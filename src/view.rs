@@ -24,6 +24,7 @@
 
 mod answers;
 mod changes;
+mod chosen_rows;
 mod cluster;
 mod columns;
 mod history;

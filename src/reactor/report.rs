@@ -11,6 +11,7 @@ use crate::{
     },
 };
 use tracer_core::ClusterTaskId;
+use tracer_core::count::Size;
 use tracer_core::task::{Failure, JobId, Outcome, TaskId};
 use tracer_core::value::JsonText;
 use tracer_ipc::protocol::{TaskFilter, TaskList, TaskReport, TaskState, WorkerReport, WorkerState};
@@ -40,7 +41,8 @@ pub fn list_tasks(
     let (mut tasks, mut bytes) = (Vec::new(), 0);
     while tasks.len() < limit.min(TaskList::LIMIT) && bytes < TaskList::BYTES {
         let Some((id, task)) = meant.next() else { break };
-        let report = report(state, effects, id, task);
+        let mut report = report(state, effects, id, task);
+        report.result_beginning = result_beginning(task);
         bytes += text_bytes(&report);
         tasks.push(report);
     }
@@ -55,6 +57,18 @@ pub fn list_tasks(
         }
     };
     TaskList { left_out, filtered_out, forgotten: state.tally.counts().forgotten, tasks }
+}
+
+/// Characters of a result that a list has.
+const BEGINNING: usize = 80;
+
+fn result_beginning(task: &Task) -> Option<String> {
+    let Progress::Ended(ended) = task.progress() else { return None };
+    match &ended.outcome {
+        Outcome::Returned(value) => JsonText::beginning(value, BEGINNING),
+        Outcome::Stored(stored) => Some(format!("({})", Size(stored.bytes))),
+        Outcome::Completed | Outcome::Failed(_) => None,
+    }
 }
 
 /// Returns about how many bytes the texts of a report take that may be long.
@@ -226,6 +240,7 @@ fn row(state: &State, id: TaskId, task: &Task, phase: TaskState) -> TaskReport {
         ended_unix_nano: None,
         result: None,
         result_loss: None,
+        result_beginning: None,
         stored: None,
         failure: None,
         message: None,

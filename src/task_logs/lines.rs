@@ -58,10 +58,14 @@ impl Lines {
         self.ready.push_front(line);
     }
 
-    /// Returns the place of the line that is first, whether it has come to its end or not.
-    pub(super) fn first(&self) -> Option<Key> {
-        let waiting = || self.waiting.first_key_value().map(|(_, waiting)| &waiting.line);
-        self.ready.front().or_else(waiting).map(Line::key)
+    /// Returns the place of the line that is next.
+    pub(super) fn first_ready(&self) -> Option<Key> {
+        self.ready.front().map(Line::key)
+    }
+
+    /// Returns the place of the line that has begun first, of those that are not ready.
+    pub(super) fn first_begun(&self) -> Option<Key> {
+        self.waiting.first_key_value().map(|(_, waiting)| waiting.line.key())
     }
 
     /// Returns how many bytes of text there are.

@@ -103,12 +103,15 @@ impl WorkerLog {
         is_wanted: &mut impl FnMut(&Extent) -> bool,
     ) -> io::Result<Option<Key>> {
         loop {
-            if let Some(place) = self.lines.first() {
+            // What has begun may end, if there is more.
+            let has_more = self.part.is_some() || !self.parts.is_empty();
+            let begun = self.lines.first_begun().filter(|_| has_more);
+            if let Some(place) = self.lines.first_ready().or(begun) {
                 return Ok(Some(place));
             }
             if !self.find_extent(reading, is_wanted)? {
                 self.lines.release_all(reading.is_last);
-                return Ok(self.lines.first());
+                return Ok(self.lines.first_ready());
             }
             if let Some(Part { index, extent: Some(extent), .. }) = &self.part {
                 return Ok(Some((extent.unix_nano, index.identity.1, extent.offset, 0)));
@@ -150,6 +153,11 @@ impl WorkerLog {
     /// Returns how many bytes of lines wait for the end of another one.
     pub(super) fn waiting(&self) -> usize {
         self.lines.bytes()
+    }
+
+    #[cfg(test)]
+    pub(super) fn bytes_in_memory(&self) -> usize {
+        self.lines.bytes() + self.part.as_ref().map_or(0, |part| part.window.capacity())
     }
 
     /// Goes on to the next stretch that is wanted, through all parts. False if there is none.

@@ -5,7 +5,7 @@
 //! | `GET traces?query=&limit=` | the newest traces that a query finds; with `since`, `until`, `min_ns`, `max_ns` those of a region of the heat map |
 //! | `GET heat?query=&columns=&rows=` | counts of traces by start and duration |
 //! | `GET differences?query=&since=…` | attributes by which the traces of a region differ from the others that the query finds |
-//! | `GET traces/{id}` | the trace in columns; `last` and the beginning of an id are taken too |
+//! | `GET traces/{id}?rows=&span=&text=` | the trace in columns, of many equal spans the first; `last` and the beginning of an id are taken too |
 //! | `GET traces/{id}/spans/{id}` | one span as it was written |
 //! | `GET traces/{id}/find?text=` | the spans that a query finds, or that have a text in their names, attributes or events |
 //! | `GET traces/{id}/links` | links of its spans, and links to them |

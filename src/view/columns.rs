@@ -4,7 +4,11 @@ use std::collections::HashMap;
 
 use serde::Serialize;
 
+use super::chosen_rows::{self, Choice, Cut, Shown};
 use crate::trace::{CriticalPath, Item, Kind, Span, SpanId, Status, StretchKind, Trace, TraceId, Tree};
+
+/// Stretches in which a task was queued that are told of a trace with fewer rows.
+const QUEUED: usize = 1000;
 
 /// Bits of [`Columns::flags`].
 mod flag {
@@ -50,6 +54,11 @@ pub(super) struct Columns {
     queued: Vec<(u64, u64)>,
     /// Number of records that had the id of another one.
     duplicates: usize,
+    /// Number of spans without a row, with how many of them failed or run, and the siblings that they are of, as far as those are equal.
+    left_out: usize,
+    errors_left_out: usize,
+    running_left_out: usize,
+    cuts: Vec<Cut>,
 }
 
 #[derive(Debug, Serialize)]
@@ -59,11 +68,12 @@ struct Process {
 }
 
 impl Columns {
-    pub(super) fn new(trace: &Trace, revision: u64) -> Columns {
+    pub(super) fn new(trace: &Trace, shown: &Shown, revision: u64) -> Columns {
         let tree = Tree::new(trace);
         let path = CriticalPath::new(trace, &tree);
         let start = trace.start_unix_nano();
-        let rows = tree.len();
+        let Choice { has_row, cuts } = chosen_rows::choose(trace, &tree, shown);
+        let rows = has_row.iter().filter(|has_row| **has_row).count();
         let mut columns = Columns {
             trace_id: trace.id,
             revision,
@@ -80,9 +90,17 @@ impl Columns {
             flags: Vec::with_capacity(rows),
             queued: Vec::new(),
             duplicates: trace.duplicates,
+            left_out: 0,
+            errors_left_out: 0,
+            running_left_out: 0,
+            cuts,
         };
         let (mut names, mut processes) = (HashMap::new(), HashMap::new());
-        for node in tree.nodes() {
+        for (node, has_row) in tree.nodes().zip(has_row) {
+            if !has_row {
+                columns.leave_out(trace, node.item);
+                continue;
+            }
             columns.depth.push(u32::try_from(node.depth).unwrap_or(u32::MAX));
             match node.item {
                 Item::Span(at) => {
@@ -97,8 +115,18 @@ impl Columns {
             }
         }
         let queued = path.stretches().filter(|stretch| matches!(stretch.kind, StretchKind::Queued(_)));
+        let queued = queued.take(rows.max(QUEUED));
         columns.queued = queued.map(|stretch| (stretch.start_unix_nano - start, stretch.duration_ns())).collect();
         columns
+    }
+
+    fn leave_out(&mut self, trace: &Trace, item: Item) {
+        self.left_out += 1;
+        if let Item::Span(at) = item {
+            let flags = flags(&trace.spans[at]);
+            self.errors_left_out += usize::from(flags & flag::ERROR != 0);
+            self.running_left_out += usize::from(flags & flag::RUNNING != 0);
+        }
     }
 
     fn push<'a>(

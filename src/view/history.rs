@@ -61,6 +61,8 @@ struct Task {
     peak_memory_bytes: Option<u64>,
     /// Error that it failed with.
     error: Option<String>,
+    /// The beginning of its result, as JSON, if the head knows it.
+    result: Option<String>,
     trace_id: Option<String>,
     /// Span of the last attempt.
     span_id: Option<String>,
@@ -192,6 +194,7 @@ fn of_trace<'a>(trace: &'a Trace, attempts: impl Iterator<Item = &'a Span>) -> V
             cpu_time_ns: number(&attributes, names::CPU_TIME_NS),
             peak_memory_bytes: number(&attributes, names::PEAK_MEMORY_BYTES),
             error: error_of(span, &attributes),
+            result: None,
             trace_id: Some(trace.id.to_string()),
             span_id: Some(span.span_id.to_string()),
             is_from_spans: true,
@@ -267,6 +270,7 @@ fn complete(tasks: &mut Vec<Task>, known: impl Iterator<Item = TaskReport>, now_
                 task.attempt = u64::from(report.attempt).max(task.attempt);
                 task.is_from_spans = false;
                 task.error = task.error.take().or(report.message);
+                task.result = report.result_beginning;
             }
             None => tasks.push(of_report(report, now_unix_nano)),
         }
@@ -292,6 +296,7 @@ fn of_report(report: TaskReport, now_unix_nano: u64) -> Task {
         cpu_time_ns: None,
         peak_memory_bytes: None,
         error: report.message,
+        result: report.result_beginning,
         trace_id: report.trace_id,
         span_id: None,
         is_from_spans: false,
@@ -346,6 +351,7 @@ mod tests {
             cpu_time_ns: Some(1),
             peak_memory_bytes: None,
             error: None,
+            result: None,
             trace_id: None,
             span_id: None,
             is_from_spans: true,

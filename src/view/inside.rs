@@ -16,6 +16,12 @@ use crate::trace::{Among, Attributes, Idle, Index, Kind, Query, Span, SpanId, Tr
 
 /// The most entries of a trace's log that are listed.
 const ENTRIES: usize = 10_000;
+/// The most spans that a text finds which are listed.
+const FOUND: usize = 100_000;
+/// The most attempts of a trace that are listed: the first.
+const ATTEMPTS: usize = 10_000;
+/// The most submissions that wait which are listed.
+const WAITING: usize = 1000;
 /// The most links of a trace that are listed.
 const LINKS: usize = 2000;
 /// The most other traces that are read for the names of linked spans.
@@ -31,7 +37,9 @@ const IDLE: usize = 200;
 #[derive(Debug, Serialize)]
 pub(super) struct Found {
     revision: u64,
-    span_ids: Vec<SpanId>,
+    /// The first of them.
+    pub(super) span_ids: Vec<SpanId>,
+    left_out: usize,
     /// Reason why the text is no query, if it looks like one.
     problem: Option<String>,
 }
@@ -50,8 +58,9 @@ impl Found {
             Ok(query) => (query, None),
             Err(error) => (plain().unwrap_or_default(), Some(error.to_string())),
         };
-        let spans = trace.spans.iter().filter(|span| query.matches_span(span));
-        Found { revision, span_ids: spans.map(|span| span.span_id).collect(), problem }
+        let mut spans = trace.spans.iter().filter(|span| query.matches_span(span));
+        let span_ids = spans.by_ref().take(FOUND).map(|span| span.span_id).collect();
+        Found { revision, span_ids, left_out: spans.count(), problem }
     }
 }
 
@@ -149,11 +158,23 @@ fn may_link(span: &Span, id: Option<&str>) -> bool {
 #[derive(Debug, Serialize)]
 pub(super) struct Attempts {
     revision: u64,
+    /// The first of them.
     attempts: Vec<Attempt>,
+    attempts_left_out: usize,
     /// In the order of time.
     gaps: Vec<Gap>,
-    /// Submissions that no attempt has followed yet.
+    /// Submissions that no attempt has followed yet; the first of them.
     waiting: Vec<Waiting>,
+    waiting_left_out: usize,
+}
+
+/// Figures of an attempt that are kept of each, however many there are.
+struct Figures {
+    /// Index of its span.
+    at: usize,
+    task_id: Option<u64>,
+    attempt: u64,
+    worker_id: Option<u64>,
 }
 
 /// An attempt at a task.
@@ -196,21 +217,27 @@ pub(super) struct Waiting {
 
 impl Attempts {
     pub(super) fn new(index: &Index, trace: &Trace, revision: u64) -> Attempts {
-        let details: Vec<(usize, Attributes)> = trace
-            .spans
-            .iter()
-            .enumerate()
-            .filter(|(_, span)| is_attempt(span))
-            .map(|(at, span)| (at, span.attributes()))
-            .collect();
-        let attempts = details.iter().map(|(at, attributes)| Attempt::new(&trace.spans[*at], attributes)).collect();
+        let (mut attempts, mut details) = (Vec::new(), Vec::new());
+        for (at, span) in trace.spans.iter().enumerate().filter(|(_, span)| is_attempt(span)) {
+            let attributes = span.attributes();
+            let attempt = Attempt::new(span, &attributes);
+            let Attempt { task_id, attempt: number, worker_id, .. } = attempt;
+            details.push(Figures { at, task_id, attempt: number, worker_id });
+            if attempts.len() < ATTEMPTS {
+                attempts.push(attempt);
+            }
+        }
+        let attempts_left_out = details.len() - attempts.len();
         let tree = Tree::new(trace);
         let least = (trace.duration_ns() / IDLE_SHARE).max(1);
         let mut idle = idle(trace, &tree, least);
         idle.truncate(IDLE);
         let others = if idle.iter().any(|idle| idle.is_queued) { newest(index) } else { Vec::new() };
         let gaps = idle.iter().map(|idle| gap(&others, trace, idle, &details)).collect();
-        Attempts { revision, attempts, gaps, waiting: waiting(trace, &details) }
+        let mut waiting = waiting(trace, &details);
+        let waiting_left_out = waiting.len().saturating_sub(WAITING);
+        waiting.truncate(WAITING);
+        Attempts { revision, attempts, attempts_left_out, gaps, waiting, waiting_left_out }
     }
 
     /// The tasks that wait, for the head to say why.
@@ -220,8 +247,8 @@ impl Attempts {
 }
 
 /// Finds the submissions that have ended without an attempt.
-fn waiting(trace: &Trace, details: &[(usize, Attributes)]) -> Vec<Waiting> {
-    let begun: HashSet<u64> = details.iter().filter_map(|(_, attributes)| number(attributes, names::TASK_ID)).collect();
+fn waiting(trace: &Trace, details: &[Figures]) -> Vec<Waiting> {
+    let begun: HashSet<u64> = details.iter().filter_map(|figures| figures.task_id).collect();
     let is_submission = |span: &&Span| span.kind == Kind::Producer && span.name().ends_with(names::REMOTE_SUFFIX);
     // Each attempt has its submission: where there are as many, nothing waits.
     let submissions: Vec<&Span> = trace.spans.iter().filter(is_submission).collect();
@@ -251,7 +278,7 @@ impl Attempt {
     }
 }
 
-fn gap(others: &[Trace], trace: &Trace, idle: &Idle, details: &[(usize, Attributes)]) -> Gap {
+fn gap(others: &[Trace], trace: &Trace, idle: &Idle, details: &[Figures]) -> Gap {
     let next = &trace.spans[idle.before];
     Gap {
         start_ns: idle.start_unix_nano.saturating_sub(trace.start_unix_nano()),
@@ -267,24 +294,23 @@ fn gap(others: &[Trace], trace: &Trace, idle: &Idle, details: &[(usize, Attribut
 }
 
 /// Says what an attempt waited for, as far as the spans tell.
-fn why_queued(others: &[Trace], trace: &Trace, idle: &Idle, details: &[(usize, Attributes)]) -> String {
+fn why_queued(others: &[Trace], trace: &Trace, idle: &Idle, details: &[Figures]) -> String {
     let next = &trace.spans[idle.before];
     let target = target_of(next.name());
-    let of_next = details.iter().find(|(at, _)| *at == idle.before).map(|(_, attributes)| attributes);
-    let task_id = of_next.and_then(|attributes| number(attributes, names::TASK_ID));
-    let before = details.iter().rev().find(|(at, attributes)| {
-        let span = &trace.spans[*at];
-        *at != idle.before
+    let of_next = details.iter().find(|figures| figures.at == idle.before);
+    let task_id = of_next.and_then(|figures| figures.task_id);
+    let before = details.iter().rev().find(|figures| {
+        figures.at != idle.before
             && task_id.is_some()
-            && number(attributes, names::TASK_ID) == task_id
-            && span.start_unix_nano < next.start_unix_nano
+            && figures.task_id == task_id
+            && trace.spans[figures.at].start_unix_nano < next.start_unix_nano
     });
-    if let Some((at, attributes)) = before {
-        let attempt = number(attributes, names::ATTEMPT).unwrap_or(1);
-        let error = error_of(&trace.spans[*at], attributes).map(|error| format!(": {error}")).unwrap_or_default();
+    if let Some(Figures { at, attempt, .. }) = before {
+        let span = &trace.spans[*at];
+        let error = error_of(span, &span.attributes()).map(|error| format!(": {error}")).unwrap_or_default();
         return format!("{target} was tried again, attempt {attempt} had failed{error}");
     }
-    let worker = of_next.and_then(|attributes| number(attributes, names::WORKER_ID));
+    let worker = of_next.and_then(|figures| figures.worker_id);
     let worker = worker.map_or_else(|| "its worker".to_owned(), |worker| format!("worker {worker}"));
     let pid = next.pid();
     let overlaps = |span: &&Span| {

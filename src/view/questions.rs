@@ -10,6 +10,7 @@ use hyper::body::Bytes;
 use serde::Serialize;
 
 use super::answers::{Answer, LAST_REVISION, json_answer, json_text, nothing_at};
+use super::chosen_rows::{DEFAULT_ROWS, MOST_ROWS, Shown};
 use super::cluster;
 use super::columns::Columns;
 use super::history::{History, Wanted};
@@ -166,9 +167,16 @@ pub(super) enum Question {
         among: Among,
         limit: usize,
     },
-    Trace(String),
+    Trace {
+        id: String,
+        /// The most rows.
+        rows: usize,
+        /// A span that has a row, and a text whose spans have rows, also where others are left out.
+        span: Option<SpanId>,
+        text: String,
+    },
     Span(String, SpanId),
-    /// Spans of a trace that a text finds.
+    /// The spans of a trace that a text finds.
     Find(String, String),
     /// Links of a trace's spans, and to them.
     Links(String),
@@ -204,6 +212,7 @@ impl Question {
             ["traces"] | ["differences"] => &["query", "since", "until", "min_ns", "max_ns", "limit"],
             ["heat"] => &["query", "since", "until", "min_ns", "max_ns", "columns", "rows"],
             ["events"] => &["after"],
+            ["traces", _] => &["rows", "span", "text"],
             ["traces", _, "find"] => &["text"],
             ["compare"] => &["before", "after"],
             ["history"] => &["text", "state", "limit"],
@@ -228,16 +237,20 @@ impl Question {
                 among: Among::new(&parameters)?,
                 limit: number("limit", DIFFERENCES, DEFAULT_DIFFERENCES)?,
             },
-            ["traces", id] => Question::Trace((*id).into()),
+            ["traces", id] => {
+                let span = parameters::text(&parameters, "span").map(parse_span_id).transpose()?;
+                Question::Trace {
+                    id: (*id).into(),
+                    rows: number("rows", MOST_ROWS, DEFAULT_ROWS)?,
+                    span,
+                    text: parameters::text(&parameters, "text").unwrap_or_default().into(),
+                }
+            }
             ["traces", id, "spans", span_id] => {
                 if span_id.len() == 16 && span_id.bytes().all(|digit| digit == b'0') {
                     return Err(Problem::new(problem::NO_SPAN, "no span has an id of zeros"));
                 }
-                let span_id = span_id.parse().map_err(|_| {
-                    let text = format!("expected a span id of 16 hex digits, found `{}`", span_id.escape_debug());
-                    Problem::new(problem::INVALID, text)
-                })?;
-                Question::Span((*id).into(), span_id)
+                Question::Span((*id).into(), parse_span_id(span_id)?)
             }
             ["traces", id, "find"] => {
                 Question::Find((*id).into(), parameters::text(&parameters, "text").unwrap_or_default().into())
@@ -280,7 +293,15 @@ impl Question {
     /// Answers at once.
     fn answer(&self, watched: &Watched) -> Answer {
         match self {
-            Question::Trace(id) => json_answer(&Columns::new(&find(watched, id)?, watched.revision)),
+            Question::Trace { id, rows, span, text } => {
+                let trace = find(watched, id)?;
+                let found = match trace.spans.len() > *rows && !text.trim().is_empty() {
+                    true => Found::new(&trace, text.trim(), watched.revision, watched.now_unix_nano).span_ids,
+                    false => Vec::new(),
+                };
+                let shown = Shown { rows: *rows, spans: span.iter().copied().chain(found).collect() };
+                json_answer(&Columns::new(&trace, &shown, watched.revision))
+            }
             Question::Span(id, span_id) => {
                 let trace = find(watched, id)?;
                 let span = trace.span(*span_id).ok_or_else(|| {
@@ -476,6 +497,13 @@ fn group(watched: &Watched, text: &str) -> Result<Group, Problem> {
     let mut traces = Vec::new();
     let Listed { left_out, older, .. } = take_group(&watched.index, &among, &mut traces);
     Ok(Group { traces, left_out, older: older.map(|older| (older, among)) })
+}
+
+fn parse_span_id(text: &str) -> Result<SpanId, Problem> {
+    text.parse().map_err(|_| {
+        let text = format!("expected a span id of 16 hex digits, found `{}`", text.escape_debug());
+        Problem::new(problem::INVALID, text)
+    })
 }
 
 /// Returns the state that tasks are to be in; empty for all.

@@ -144,6 +144,22 @@ fn a_large_trace_is_read_over_http_without_its_text() {
     write(&cluster.spans_dir().join("7.json"));
     let columns = api.get(&format!("/api/v1/traces/{LARGE}")).status(200).json();
     assert_eq!(columns["span_id"].as_array().expect("a list").len() as u64, 2 * TASKS + 1);
+    assert_eq!((&columns["left_out"], &columns["cuts"]), (&json!(0), &json!([])));
+
+    // A few rows: the first of equal spans, and what is asked for.
+    let asked = format!("/api/v1/traces/{LARGE}?rows=1000&span={:016x}", 2 * TASKS);
+    let columns = api.get(&asked).status(200).json();
+    let ids = columns["span_id"].as_array().expect("a list");
+    assert!((15..=30).contains(&ids.len()) && ids.contains(&json!(format!("{:016x}", 2 * TASKS))), "{columns}");
+    assert_eq!(columns["left_out"], json!(2 * TASKS as usize + 1 - ids.len()));
+    let cut = json!([{"row": 1, "count": TASKS, "median_ns": 10_000, "longest_ns": 10_000}]);
+    assert_eq!((&columns["cuts"], &columns["errors_left_out"]), (&cut, &json!(0)));
+    let found = api.get(&format!("/api/v1/traces/{LARGE}?rows=1000&text=remote_worker")).status(200).json();
+    let rows = found["span_id"].as_array().expect("a list").len();
+    assert!((2000..2100).contains(&rows), "a thousand that are found, with what is above them: {rows}");
+    let attempts = api.get(&format!("/api/v1/traces/{LARGE}/attempts")).status(200).json();
+    assert_eq!(attempts["attempts"].as_array().map(Vec::len), Some(TASKS as usize));
+    assert_eq!(attempts["attempts_left_out"], json!(0));
     let after = super::long_logs::peak(http);
     assert!(after < before + MEMORY_KIB, "the process of the HTTP API had {before} KiB, and then {after}");
 }

@@ -607,6 +607,7 @@ fn questions_about_a_trace_and_about_the_head_are_answered() {
         (&retried["state"], &retried["attempt"], &retried["is_from_spans"]),
         (&json!("succeeded"), &json!(2), &json!(false))
     );
+    assert_eq!(retried["result"], json!("2"), "what it returned");
     assert!(retried["cpu_time_ns"].as_u64() > Some(0) && retried["peak_memory_bytes"].as_u64() > Some(0), "{retried}");
     let states = |state: &str| {
         let found = view.get(&format!("/api/v1/history?state={state}&text=COUNT"));

@@ -35,6 +35,22 @@ impl Json {
         Ok(Json { text: writer.text, lost: writer.lost, lost_count: writer.lost_count })
     }
 
+    /// Returns the first characters of a MessagePack value's JSON, with `…` if that is not all; none of what has no form in JSON. It costs the same
+    /// for a value of any size.
+    pub fn beginning(value: &[u8], limit: usize) -> Option<String> {
+        let mut writer = Writer { limit, ..Writer::default() };
+        let written = ValueWriter(&mut writer).deserialize(&mut deserializer(value, DEPTH_LIMIT));
+        let mut text = writer.text;
+        match text.char_indices().nth(limit) {
+            Some((end, _)) => {
+                text.truncate(end);
+                text.push('…');
+            }
+            None => written.ok()?,
+        }
+        Some(text)
+    }
+
     /// Returns the JSON of no value.
     pub fn null() -> Json {
         Json { text: "null".into(), lost: Vec::new(), lost_count: 0 }
@@ -82,9 +98,10 @@ impl<'de> Deserialize<'de> for Json {
 }
 
 /// Output, and the path of the value that is being written.
-#[derive(Default)]
 struct Writer {
     text: String,
+    /// Number of characters behind which nothing more is wanted.
+    limit: usize,
     path: Vec<Step>,
     lost: Vec<String>,
     lost_count: usize,
@@ -95,6 +112,12 @@ enum Step {
     Key(String),
 }
 
+impl Default for Writer {
+    fn default() -> Writer {
+        Writer { text: String::new(), limit: usize::MAX, path: Vec::new(), lost: Vec::new(), lost_count: 0 }
+    }
+}
+
 impl Writer {
     fn push(&mut self, value: impl fmt::Display) {
         use fmt::Write;
@@ -102,7 +125,19 @@ impl Writer {
         let _ = write!(self.text, "{value}");
     }
 
+    /// Fails once there is more than is wanted. A character has four bytes at most.
+    fn check_limit<E: de::Error>(&self) -> Result<(), E> {
+        match self.text.len() / 4 > self.limit {
+            true => Err(E::custom("no more of it is wanted")),
+            false => Ok(()),
+        }
+    }
+
     fn push_text(&mut self, text: &str) {
+        let text = match self.limit.checked_add(1).and_then(|end| text.char_indices().nth(end)) {
+            Some((end, _)) => &text[..end],
+            None => text,
+        };
         self.text.push_str(&serde_json::to_string(text).expect("a text has a form in JSON"));
     }
 
@@ -180,7 +215,7 @@ impl<'de> Visitor<'de> for ValueWriter<'_> {
 
     fn visit_bytes<E>(self, value: &[u8]) -> Result<(), E> {
         self.0.push("[");
-        for (nth, byte) in value.iter().enumerate() {
+        for (nth, byte) in value.iter().enumerate().take(self.0.limit.saturating_add(1)) {
             self.0.push(format_args!("{}{byte}", if nth == 0 { "" } else { "," }));
         }
         self.0.push("]");
@@ -213,6 +248,7 @@ impl<'de> Visitor<'de> for ValueWriter<'_> {
             if index > 0 {
                 self.0.push(",");
             }
+            self.0.check_limit()?;
             self.0.path.push(Step::Index(index));
             let is_there = items.next_element_seed(ValueWriter(self.0))?.is_some();
             self.0.path.pop();
@@ -230,6 +266,7 @@ impl<'de> Visitor<'de> for ValueWriter<'_> {
         let (mut keys, mut is_first, mut has_other_keys) = (HashSet::new(), true, false);
         let mut doubled = Vec::new();
         loop {
+            self.0.check_limit()?;
             let mut key = Writer::default();
             if entries.next_key_seed(ValueWriter(&mut key))?.is_none() {
                 break;
@@ -417,6 +454,28 @@ mod tests {
         let digits = r#"{"b": "12345678901234567890123", "a": [1.5, null, 12345678901234567890123], "b": 1}"#;
         let json = Json::of(&from_json(&raw(digits)).unwrap()).unwrap();
         assert_eq!(json.text(), r#"{"a":[1.5,null,12345678901234567890123],"b":1}"#);
+    }
+
+    #[test]
+    fn the_beginning_of_a_value_is_as_long_as_is_wanted() {
+        let beginning = |value: &serde_json::Value| Json::beginning(&to_bytes(value).unwrap(), 10);
+        for (value, expected) in [
+            (serde_json::json!(1234), "1234"),
+            (serde_json::json!("12345678"), "\"12345678\""),
+            (serde_json::json!("äöüäöüäöüä"), "\"äöüäöüäöü…"),
+            (serde_json::json!(["a", "b", "c", "d"]), "[\"a\",\"b\",\"…"),
+            (serde_json::json!({"key": {"other": [1, 2, 3]}}), "{\"key\":{\"o…"),
+            (serde_json::json!("x".repeat(1 << 20)), "\"xxxxxxxxx…"),
+        ] {
+            assert_eq!(beginning(&value).unwrap(), expected);
+        }
+        // What is behind it is not looked at, be there a million of them or something else than a value.
+        let mut many = to_bytes(&vec![7_u8; 1 << 20]).unwrap();
+        many.truncate(100);
+        assert_eq!(Json::beginning(&many, 10).unwrap(), "[7,7,7,7,7…");
+        assert_eq!(Json::beginning(&many, 1000), None);
+        let text = Json::beginning(&crate::value::to_bytes(&[0_u8; 3]).unwrap(), 80);
+        assert_eq!(text.unwrap(), "[0,0,0]");
     }
 
     #[test]

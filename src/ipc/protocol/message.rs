@@ -774,6 +774,9 @@ pub struct TaskReport {
     /// Losses: parts of the result that JSON cannot represent, with their places; none if it represents all.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub result_loss: Option<String>,
+    /// The beginning of the result as JSON, in a list; of a large one its size, in brackets.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub result_beginning: Option<String>,
     /// Reference to its result when it is large; `tracer get` reads it from there.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub stored: Option<crate::stored::Stored>,

@@ -16,6 +16,19 @@ export interface Columns {
   flags: number[];
   queued: [number, number][];
   duplicates: number;
+  /** Spans without a row, and how many of them failed or run. */
+  left_out: number;
+  errors_left_out: number;
+  running_left_out: number;
+  /** Equal siblings of which only the first have rows: the row of the first, and figures of all. */
+  cuts: Cut[];
+}
+
+export interface Cut {
+  row: number;
+  count: number;
+  median_ns: number;
+  longest_ns: number;
 }
 
 export const ERROR = 1;
@@ -73,10 +86,12 @@ export function equalSiblings(columns: Columns): Map<number, number[]> {
   return new Map([...found.values()].filter((members) => members.length >= GROUPED).map((members) => [members[0], members]));
 }
 
-/** Durations of a group in words: how many, the median, the longest. */
-export function figuresOf(columns: Columns, members: number[]): { median: number; longest: number } {
+/** Figures of a group: how many there are, the median duration, the longest. Of one whose members have not all rows, the server knows them. */
+export function figuresOf(columns: Columns, members: number[]): { count: number; median: number; longest: number } {
+  const cut = columns.cuts.find(({ row }) => row === members[0]);
+  if (cut) return { count: cut.count, median: cut.median_ns, longest: cut.longest_ns };
   const durations = members.map((row) => columns.duration[row]).sort((one, other) => one - other);
-  return { median: durations[Math.ceil(durations.length / 2) - 1], longest: durations.at(-1)! };
+  return { count: members.length, median: durations[Math.ceil(durations.length / 2) - 1], longest: durations.at(-1)! };
 }
 
 /** Those gaps that are folded unless it is said: of an eighth of the trace each, if they are a third of it together. */

@@ -25,6 +25,7 @@ interface Task {
   cpu_time_ns: number | null;
   peak_memory_bytes: number | null;
   error: string | null;
+  result: string | null;
   trace_id: string | null;
   span_id: string | null;
   is_from_spans: boolean;
@@ -64,6 +65,7 @@ const COLUMNS: Column<Task>[] = [
   { title: "Task", isNumber: true, cell: (task) => task.task_id ?? "" },
   { title: "Function", isWide: true, cell: (task) => <Function task={task} /> },
   { title: "State", cell: (task) => <State state={task.state} /> },
+  { title: "Result", isMinor: true, cell: (task) => (task.result === null ? "" : <span class="result">{shown(task.result)}</span>) },
   { title: "Attempt", isNumber: true, isMinor: true, cell: (task) => (task.attempt > 1 ? task.attempt : "") },
   { title: "Queued", isNumber: true, cell: (task) => (task.queued_ns === null ? "" : elapsed(task.queued_ns)) },
   { title: "Duration", isNumber: true, cell: (task) => (task.attempt > 0 ? elapsed(task.duration_ns) : "") },

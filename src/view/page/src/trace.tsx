@@ -19,15 +19,35 @@ const MARGIN = 6;
 /** Typing pauses for so long before the server is asked. */
 const PAUSE_MS = 150;
 
+/** The rows that the server sends at first, and the most. */
+const STEP = 20_000;
+const MOST = 100_000;
+
 const SHAPES = ["tree", "tracks", "flame"] as const;
 
 export function TraceView({ id }: { id: string }) {
-  const { value, problem, at } = useFetched<Columns>(`traces/${encodeURIComponent(id)}`);
+  const most = useSignal(STEP);
+  const left = useSignal(0);
+  const { parameters } = place.value;
+  // Of a trace with more spans than that, what is selected or found has rows too.
+  const wanted = { ...(most.value > STEP && { rows: String(most.value) }), ...(left.value > 0 && { span: parameters.get("span") ?? "", text: (parameters.get("find") ?? "").trim() }) };
+  const query = new URLSearchParams(Object.entries(wanted).filter(([, value]) => value !== "")).toString();
+  const { value, problem, at } = useFetched<Columns>(`traces/${encodeURIComponent(id)}${query && "?"}${query}`, { delay: left.value > 0 ? PAUSE_MS : 0 });
   const columns = value.value;
+  useEffect(() => {
+    if (columns) left.value = columns.left_out;
+  }, [columns]);
   return (
     <section class="trace">
       <h1 class="unseen">Trace {id}</h1>
       <ProblemText problem={problem.value} />
+      {columns && columns.left_out > 0 && (
+        <p class="left-out" role="status">
+          {count(columns.left_out, "span")} {columns.left_out === 1 ? "has" : "have"} no row: of many equal ones the first are shown, with those that failed, run, or are found.
+          {columns.errors_left_out > 0 && ` ${count(columns.errors_left_out, "error")} more.`}{" "}
+          {most.value < MOST ? <button onClick={() => (most.value = Math.min(most.value * 5, MOST))}>Show more</button> : <code>tracer trace show {columns.trace_id} --no-fold</code>}
+        </p>
+      )}
       {columns && <Tree columns={columns} at={at.value} />}
     </section>
   );
@@ -220,7 +240,7 @@ function Tree({ columns, at }: { columns: Columns; at: number }) {
         )}
         <span class="facts">
           <strong>{elapsed(time)}</strong>
-          <span>{count(columns.span_id.length, "span")}</span>
+          <span>{count(columns.span_id.length + columns.left_out, "span")}</span>
           <span>{count(columns.processes.length, "process", "processes")}</span>
           <span title={columns.start_time}>{timeOfDay(columns.start_time)}</span>
           <code>{columns.trace_id}</code>
@@ -421,7 +441,7 @@ function Line({ columns, row, position, isSelected, isFolded, group, attempt, du
         </span>
         {flags & ERROR ? <span class="unseen">failed: </span> : null}
         {attempt !== undefined && <b class="badge">attempt {attempt}</b>}
-        {group && <b>{group.length.toLocaleString("en")} × </b>}
+        {figures && <b>{figures.count.toLocaleString("en")} × </b>}
         {name}
         {suffix && <i> {suffix}</i>}
         {figures && <i> median {elapsed(figures.median)}, longest</i>}

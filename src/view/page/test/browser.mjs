@@ -109,6 +109,7 @@ await run(["--disable-gpu"], async (browser) => {
   // The keys of what is shown.
   await page.keyboard.press("3");
   await page.waitForSelector("h1:has-text('Tasks')", { state: "attached" });
+  await page.waitForSelector("th:has-text('Result')", { state: "attached" });
   await page.keyboard.press("?");
   await page.waitForSelector("dialog[open] dd:has-text('next state')");
   await check(page, folder, "keys-light");

@@ -23,6 +23,10 @@ function trace(...lines: string[]): Columns {
     flags: names.map((name) => (name.endsWith("!") ? ERROR : 0)),
     queued: [],
     duplicates: 0,
+    left_out: 0,
+    errors_left_out: 0,
+    running_left_out: 0,
+    cuts: [],
   };
 }
 
@@ -124,7 +128,9 @@ test("many siblings of one name take one row, unless one of them matters", () =>
   assert.equal(equalSiblings(many).get(1)!.length, 11, "one has an error below it");
   assert.deepEqual([...equalSiblings(trace("job", ...Array.from({ length: 9 }, () => " read"))).keys()], []);
   many.duration = many.depth.map((_, row) => row);
-  assert.deepEqual(figuresOf(many, groups.get(1)!), { median: 11, longest: 23 });
+  assert.deepEqual(figuresOf(many, groups.get(1)!), { count: 12, median: 11, longest: 23 });
+  many.cuts = [{ row: 1, count: 500_000, median_ns: 7, longest_ns: 99 }];
+  assert.deepEqual(figuresOf(many, groups.get(1)!), { count: 500_000, median: 7, longest: 99 });
 });
 
 test("gaps are folded where nothing happens for most of the time", () => {

@@ -23,6 +23,10 @@ function trace(...rows: [string, number, number, number, number][]): Columns {
     flags: rows.map(() => 0),
     queued: [],
     duplicates: 0,
+    left_out: 0,
+    errors_left_out: 0,
+    running_left_out: 0,
+    cuts: [],
   };
 }
 

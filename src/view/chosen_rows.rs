@@ -1,0 +1,126 @@
+//! Rows of a large trace that one answer has: of many equal siblings the first ones, with all that failed or runs, and with what is asked for by name.
+
+use std::collections::{HashMap, HashSet};
+
+use serde::Serialize;
+
+use crate::trace::{Item, Kind, SpanId, Status, Trace, Tree};
+
+/// Rows from which on some are left out, if the request does not say how many.
+pub(super) const DEFAULT_ROWS: usize = 20_000;
+/// The most rows of an answer.
+pub(super) const MOST_ROWS: usize = 100_000;
+/// Spans that a text finds which have their rows.
+const FOUND: usize = 1000;
+
+/// Rows that are wanted.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Shown {
+    /// About the most that there may be.
+    pub(super) rows: usize,
+    /// Spans that have their rows, with all that is above them.
+    pub(super) spans: Vec<SpanId>,
+}
+
+/// Siblings of one name and kind of which only the first have rows.
+#[derive(Debug, PartialEq, Serialize)]
+pub(super) struct Cut {
+    /// Row of the first of them.
+    row: usize,
+    count: usize,
+    median_ns: u64,
+    longest_ns: u64,
+}
+
+/// Choice of the nodes of a tree.
+pub(super) struct Choice {
+    /// Says of each node whether it has a row.
+    pub(super) has_row: Vec<bool>,
+    pub(super) cuts: Vec<Cut>,
+}
+
+/// A parent, and a name and a kind of children of it.
+type Siblings<'a> = (u32, &'a str, Kind);
+
+/// Chooses the rows of a trace; all where they are not too many.
+pub(super) fn choose(trace: &Trace, tree: &Tree, shown: &Shown) -> Choice {
+    if tree.len() <= shown.rows {
+        return Choice { has_row: vec![true; tree.len()], cuts: Vec::new() };
+    }
+    let wanted: HashSet<SpanId> = shown.spans.iter().take(FOUND).copied().collect();
+    let members = (shown.rows / 100).max(1);
+    let mut choice = Choice { has_row: vec![false; tree.len()], cuts: Vec::new() };
+    let is_wanted = with_what_is_above(tree, |item| wanted.contains(&span_id(trace, item)));
+    let is_special = with_what_is_above(tree, |item| match item {
+        Item::Span(index) => trace.spans[index].status == Status::Error || trace.spans[index].is_running(),
+        Item::Missing(_) | Item::Circle(_) => true,
+    });
+    let mut siblings: HashMap<Siblings<'_>, Vec<u32>> = HashMap::new();
+    let (mut above, mut rows): (Vec<u32>, usize) = (Vec::new(), 0);
+    for (at, node) in tree.nodes().enumerate() {
+        above.truncate(node.depth);
+        let parent = above.last().copied();
+        above.push(at as u32);
+        let is_below_row = parent.is_none_or(|parent| choice.has_row[parent as usize]);
+        let is_first = match (parent, node.item) {
+            (Some(parent), Item::Span(index)) if is_below_row => {
+                let span = &trace.spans[index];
+                let all = siblings.entry((parent, span.name(), span.kind)).or_default();
+                all.push(at as u32);
+                all.len() <= members
+            }
+            _ => is_below_row,
+        };
+        let has_room = rows < shown.rows && is_below_row && (is_first || is_special[at]);
+        choice.has_row[at] = has_room || is_wanted[at];
+        rows += usize::from(choice.has_row[at]);
+    }
+    choice.cuts = cuts(trace, tree, &choice.has_row, siblings);
+    choice
+}
+
+/// Returns the siblings of whom some have no row, and some have.
+fn cuts(trace: &Trace, tree: &Tree, has_row: &[bool], siblings: HashMap<Siblings<'_>, Vec<u32>>) -> Vec<Cut> {
+    let mut row_of_first: HashMap<u32, Vec<u64>> = HashMap::new();
+    for all in siblings.into_values().filter(|all| all.iter().any(|&at| !has_row[at as usize])) {
+        let Some(first) = all.iter().copied().find(|&at| has_row[at as usize]) else { continue };
+        let duration = |at: u32| match tree.node(at as usize).item {
+            Item::Span(index) => trace.spans[index].duration_ns(),
+            Item::Missing(_) | Item::Circle(_) => 0,
+        };
+        row_of_first.insert(first, all.into_iter().map(duration).collect());
+    }
+    let mut cuts = Vec::new();
+    for (row, (at, _)) in has_row.iter().enumerate().filter(|(_, has_row)| **has_row).enumerate() {
+        if let Some(mut durations) = row_of_first.remove(&(at as u32)) {
+            durations.sort_unstable();
+            let (count, longest_ns) = (durations.len(), durations.last().copied().unwrap_or(0));
+            cuts.push(Cut { row, count, median_ns: durations[count.div_ceil(2) - 1], longest_ns });
+        }
+    }
+    cuts
+}
+
+/// Marks the nodes that are meant, with all that is above them.
+fn with_what_is_above(tree: &Tree, is_meant: impl Fn(Item) -> bool) -> Vec<bool> {
+    let mut marked = vec![false; tree.len()];
+    // How many of the nodes above the present one are marked, from the root on.
+    let (mut above, mut known): (Vec<u32>, usize) = (Vec::new(), 0);
+    for (at, node) in tree.nodes().enumerate() {
+        above.truncate(node.depth);
+        known = known.min(node.depth);
+        above.push(at as u32);
+        if is_meant(node.item) {
+            above[known..].iter().for_each(|&at| marked[at as usize] = true);
+            known = above.len();
+        }
+    }
+    marked
+}
+
+fn span_id(trace: &Trace, item: Item) -> SpanId {
+    match item {
+        Item::Span(index) | Item::Circle(index) => trace.spans[index].span_id,
+        Item::Missing(id) => id,
+    }
+}
