@@ -94,6 +94,8 @@ pub(super) fn error_of(span: &Span, attributes: &Attributes) -> Option<String> {
 pub(super) struct FromSpans {
     tasks: Vec<Task>,
     traces_left_out: usize,
+    /// Number of attempts that were not looked at.
+    left_out: usize,
 }
 
 impl History {
@@ -101,14 +103,15 @@ impl History {
     pub(super) fn of_spans(index: &Index, wanted: &Wanted) -> FromSpans {
         // Some tasks are left out by their state.
         let most = wanted.limit * 2;
-        let mut tasks: Vec<Task> = Vec::new();
+        let (mut tasks, mut left_out): (Vec<Task>, usize) = (Vec::new(), 0);
         let mut take = |trace: &Trace| {
             if tasks.len() < most {
-                let attempts = trace
-                    .spans
-                    .iter()
-                    .filter(|span| is_attempt(span) && wanted.is_named(names::target_of(span.name())));
-                tasks.extend(of_trace(trace, attempts));
+                let is_meant = |span: &&Span| is_attempt(span) && wanted.is_named(names::target_of(span.name()));
+                let mut attempts = trace.spans.iter().rev().filter(is_meant);
+                // A trace may have a million.
+                let newest: Vec<&Span> = attempts.by_ref().take(most).collect();
+                left_out += attempts.count();
+                tasks.extend(of_trace(trace, newest.into_iter().rev()));
             }
         };
         let mut large = Vec::new();
@@ -122,7 +125,7 @@ impl History {
                 take(&trace);
             }
         }
-        FromSpans { tasks, traces_left_out: listed.left_out }
+        FromSpans { tasks, traces_left_out: listed.left_out, left_out }
     }
 }
 
@@ -136,11 +139,11 @@ impl FromSpans {
         revision: u64,
         now_unix_nano: u64,
     ) -> History {
-        let FromSpans { mut tasks, traces_left_out } = self;
+        let FromSpans { mut tasks, traces_left_out, left_out } = self;
         complete(&mut tasks, known.into_iter().filter(|task| wanted.is_named(&task.target)), now_unix_nano);
         tasks.retain(|task| wanted.state.is_empty() || task.is_in(&wanted.state));
         tasks.sort_by_key(|task| std::cmp::Reverse(task.start_unix_nano));
-        let left_out = tasks.len().saturating_sub(wanted.limit);
+        let left_out = left_out + tasks.len().saturating_sub(wanted.limit);
         tasks.truncate(wanted.limit);
         History { revision, has_head, tasks, traces_left_out, left_out }
     }
