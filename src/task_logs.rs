@@ -30,7 +30,7 @@ const LINE_LIMIT: usize = 64 << 10;
 /// The bytes of logs that are in memory: windows, and beside them lines that wait for the end of another one.
 const WINDOWS: usize = 8 << 20;
 const WAITING: usize = 16 << 20;
-/// How far the end of a line may be where more than that waits.
+/// Distance at which the end of a line may be where more than that waits.
 const LEAST_LINE_LIMIT: usize = 1 << 10;
 /// The most logs whose files are left open between two reads.
 const OPEN_FILES: usize = 100;

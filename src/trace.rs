@@ -58,6 +58,7 @@ pub use log_records::LogRecord;
 pub(crate) use log_records::{FoundRecord, RecordTail, severity_named};
 pub use open::{Open, OpenSpan, OpenTrace};
 pub(crate) use owners::Owners;
+pub(crate) use path::walk_critical_path;
 pub use path::{CriticalPath, Idle, Stretch, StretchKind, idle};
 pub(crate) use query::parse_time;
 pub use query::{Query, QueryError};

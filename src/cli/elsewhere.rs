@@ -9,7 +9,7 @@ use crate::names;
 use crate::protocol::{TaskFilter, TaskPages, TaskReport};
 use crate::trace::{Kind, Span, Trace};
 
-/// What became of a task of a queue that was submitted here.
+/// Place where a task of a queue runs that was submitted here.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Holder {
     /// It waits, so nobody has lines of it.

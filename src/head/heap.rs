@@ -48,7 +48,7 @@ pub(crate) fn give_back_at_once() {
     /// The allocator's own bound, which it raises unless it is set.
     #[cfg(target_env = "gnu")]
     const LARGE: libc::c_int = 128 << 10;
-    // SAFETY: it takes no pointer; the command has one thread still, and has not begun to read.
+    // SAFETY: it takes no pointer; the process has one thread still, and has read nothing.
     #[cfg(target_env = "gnu")]
     unsafe {
         libc::mallopt(libc::M_MMAP_THRESHOLD, LARGE);

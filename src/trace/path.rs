@@ -102,7 +102,7 @@ impl CriticalPath {
             end_unix_nano: trace.start_unix_nano(),
             is_on: Vec::new(),
         };
-        path.is_on = walk(trace, tree, |stretch| {
+        path.is_on = walk_critical_path(trace, tree, |stretch| {
             if path.starts.is_empty() {
                 path.end_unix_nano = stretch.end_unix_nano;
             }
@@ -162,7 +162,7 @@ impl PathFigures {
     /// Finds the path.
     pub(super) fn new(trace: &Trace, tree: &Tree) -> PathFigures {
         let mut figures = PathFigures { of_spans_ns: vec![0; trace.spans.len()], ..PathFigures::default() };
-        figures.is_on = walk(trace, tree, |stretch| {
+        figures.is_on = walk_critical_path(trace, tree, |stretch| {
             let nanos = stretch.duration_ns();
             let (sum, of_span) = match stretch.kind {
                 StretchKind::Span(index) => (&mut figures.in_spans_ns, Some(index)),
@@ -184,7 +184,7 @@ impl PathFigures {
 }
 
 /// Finds the critical path, and hands over its stretches from the last to the first. Returns, for each span, whether the path passes through it.
-fn walk(trace: &Trace, tree: &Tree, mut take: impl FnMut(Stretch)) -> Vec<bool> {
+pub(crate) fn walk_critical_path(trace: &Trace, tree: &Tree, mut take: impl FnMut(Stretch)) -> Vec<bool> {
     let family = Family::new(trace, tree);
     let mut is_on = vec![false; trace.spans.len()];
     // A stack and no recursion: a chain may be as long as the file.

@@ -124,3 +124,72 @@ fn span_id(trace: &Trace, item: Item) -> SpanId {
         Item::Missing(id) => id,
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    /// A span: its name, its id, its parent, and whether it failed. It takes as many seconds as its id says.
+    type Line<'a> = (&'a str, u64, Option<u64>, bool);
+
+    fn trace(lines: &[Line<'_>]) -> Trace {
+        let folder = tempfile::tempdir().unwrap();
+        let line = |&(name, id, parent, has_failed): &Line<'_>| {
+            let span = json!({
+                "name": name,
+                "context": {"trace_id": "0x4bf92f3577b34da6a3ce929d0e0e4736", "span_id": format!("0x{id:016x}"), "trace_state": "[]"},
+                "kind": "SpanKind.INTERNAL",
+                "parent_id": parent.map(|id| format!("0x{id:016x}")),
+                "start_time": "2026-11-05T12:00:00.000000Z",
+                "end_time": format!("2026-11-05T12:{:02}:{:02}.000000Z", id / 60, id % 60),
+                "status": {"status_code": if has_failed { "ERROR" } else { "UNSET" }},
+                "attributes": {}, "events": [], "links": [],
+                "resource": {"attributes": {}, "schema_url": ""},
+            });
+            format!("{span}\n")
+        };
+        std::fs::write(folder.path().join("7.json"), lines.iter().map(line).collect::<String>()).unwrap();
+        crate::trace::load(folder.path()).unwrap().traces.remove(0)
+    }
+
+    /// Returns the ids of the spans that have rows, sorted, and the siblings of which some have none.
+    fn rows(trace: &Trace, rows: usize, spans: &[u64]) -> (Vec<u64>, Vec<Cut>) {
+        let tree = Tree::new(trace);
+        let spans = spans.iter().map(|id| format!("{id:016x}").parse().unwrap()).collect();
+        let Choice { has_row, cuts } = choose(trace, &tree, &Shown { rows, spans });
+        let ids = tree.nodes().zip(has_row).filter(|(_, has_row)| *has_row);
+        let id = |item| u64::from_str_radix(&span_id(trace, item).to_string(), 16).unwrap();
+        let mut ids: Vec<u64> = ids.map(|(node, _)| id(node.item)).collect();
+        ids.sort_unstable();
+        (ids, cuts)
+    }
+
+    #[test]
+    fn of_many_equal_spans_the_first_have_rows_with_those_that_matter() {
+        let mut lines = vec![("job", 1, None, false), ("other", 2, Some(1), false)];
+        lines.extend((100..400).map(|id| ("read", id, Some(1), id == 390)));
+        // One has something below it that failed.
+        lines.push(("wait", 400, Some(380), true));
+        let trace = trace(&lines);
+        let (all, cuts) = rows(&trace, 303, &[]);
+        assert_eq!((all.len(), cuts), (303, Vec::new()));
+        let (some, cuts) = rows(&trace, 300, &[]);
+        assert_eq!(some, [1, 2, 100, 101, 102, 380, 390, 400]);
+        let [Cut { row, count, median_ns, longest_ns }] = cuts[..] else { panic!("{cuts:?}") };
+        assert_eq!((row, count, median_ns, longest_ns), (2, 300, 249_000_000_000, 399_000_000_000));
+        let (some, _) = rows(&trace, 300, &[333]);
+        assert_eq!(some, [1, 2, 100, 101, 102, 333, 380, 390, 400]);
+    }
+
+    #[test]
+    fn a_trace_of_different_spans_ends_where_there_is_no_more_room() {
+        let names: Vec<String> = (2..100).map(|id| format!("step {id}")).collect();
+        let mut lines = vec![("job", 1, None, false)];
+        lines.extend((2..).zip(&names).map(|(id, name)| (name.as_str(), id, Some(id - 1), true)));
+        let trace = trace(&lines);
+        assert_eq!(rows(&trace, 10, &[]).0, (1..=10).collect::<Vec<_>>());
+        assert_eq!(rows(&trace, 10, &[50]).0, (1..=50).collect::<Vec<_>>(), "with all that is above it");
+    }
+}

@@ -1,11 +1,11 @@
 //! A trace in columns, as the page wants it: an array for each field and not an object for each span, so that 100,000 spans take 3 MB.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 
 use serde::Serialize;
 
 use super::chosen_rows::{self, Choice, Cut, Shown};
-use crate::trace::{CriticalPath, Item, Kind, Span, SpanId, Status, StretchKind, Trace, TraceId, Tree};
+use crate::trace::{Item, Kind, Span, SpanId, Status, StretchKind, Trace, TraceId, Tree, walk_critical_path};
 
 /// Stretches in which a task was queued that are told of a trace with fewer rows.
 const QUEUED: usize = 1000;
@@ -70,10 +70,10 @@ struct Process {
 impl Columns {
     pub(super) fn new(trace: &Trace, shown: &Shown, revision: u64) -> Columns {
         let tree = Tree::new(trace);
-        let path = CriticalPath::new(trace, &tree);
         let start = trace.start_unix_nano();
         let Choice { has_row, cuts } = chosen_rows::choose(trace, &tree, shown);
         let rows = has_row.iter().filter(|has_row| **has_row).count();
+        let (is_critical, queued) = critical_path(trace, &tree, rows.max(QUEUED));
         let mut columns = Columns {
             trace_id: trace.id,
             revision,
@@ -88,7 +88,7 @@ impl Columns {
             start: Vec::with_capacity(rows),
             duration: Vec::with_capacity(rows),
             flags: Vec::with_capacity(rows),
-            queued: Vec::new(),
+            queued,
             duplicates: trace.duplicates,
             left_out: 0,
             errors_left_out: 0,
@@ -105,7 +105,7 @@ impl Columns {
             match node.item {
                 Item::Span(at) => {
                     let span = &trace.spans[at];
-                    let critical = if path.contains(at) { flag::CRITICAL } else { 0 };
+                    let critical = if is_critical[at] { flag::CRITICAL } else { 0 };
                     columns.push(span, start, flags(span) | critical, &mut names, &mut processes);
                 }
                 Item::Circle(at) => {
@@ -114,9 +114,6 @@ impl Columns {
                 Item::Missing(span_id) => columns.push_missing(span_id, &mut names),
             }
         }
-        let queued = path.stretches().filter(|stretch| matches!(stretch.kind, StretchKind::Queued(_)));
-        let queued = queued.take(rows.max(QUEUED));
-        columns.queued = queued.map(|stretch| (stretch.start_unix_nano - start, stretch.duration_ns())).collect();
         columns
     }
 
@@ -157,6 +154,19 @@ impl Columns {
         self.duration.push(0);
         self.flags.push(flag::MISSING);
     }
+}
+
+/// Says of each span whether the critical path passes through it, and returns the first stretches of it, so many at most, in which a task was queued.
+fn critical_path(trace: &Trace, tree: &Tree, most: usize) -> (Vec<bool>, Vec<(u64, u64)>) {
+    let mut queued = VecDeque::new();
+    // It comes from its end.
+    let is_critical = walk_critical_path(trace, tree, |stretch| {
+        if matches!(stretch.kind, StretchKind::Queued(_)) {
+            queued.push_front((stretch.start_unix_nano - trace.start_unix_nano(), stretch.duration_ns()));
+            queued.truncate(most);
+        }
+    });
+    (is_critical, queued.into())
 }
 
 /// Returns the number of a value; `add` is called for a new one.

@@ -238,7 +238,8 @@ impl Question {
                 limit: number("limit", DIFFERENCES, DEFAULT_DIFFERENCES)?,
             },
             ["traces", id] => {
-                let span = parameters::text(&parameters, "span").map(parse_span_id).transpose()?;
+                let span = parameters::text(&parameters, "span").filter(|id| !is_of_no_span(id));
+                let span = span.map(parse_span_id).transpose()?;
                 Question::Trace {
                     id: (*id).into(),
                     rows: number("rows", MOST_ROWS, DEFAULT_ROWS)?,
@@ -247,7 +248,7 @@ impl Question {
                 }
             }
             ["traces", id, "spans", span_id] => {
-                if span_id.len() == 16 && span_id.bytes().all(|digit| digit == b'0') {
+                if is_of_no_span(span_id) {
                     return Err(Problem::new(problem::NO_SPAN, "no span has an id of zeros"));
                 }
                 Question::Span((*id).into(), parse_span_id(span_id)?)
@@ -497,6 +498,11 @@ fn group(watched: &Watched, text: &str) -> Result<Group, Problem> {
     let mut traces = Vec::new();
     let Listed { left_out, older, .. } = take_group(&watched.index, &among, &mut traces);
     Ok(Group { traces, left_out, older: older.map(|older| (older, among)) })
+}
+
+/// Returns whether an id is the one that no span has.
+fn is_of_no_span(id: &str) -> bool {
+    id.strip_prefix("0x").unwrap_or(id) == "0".repeat(16)
 }
 
 fn parse_span_id(text: &str) -> Result<SpanId, Problem> {

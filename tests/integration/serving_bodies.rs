@@ -177,7 +177,7 @@ fn a_client_that_leaves_amid_its_body_costs_a_handler_in_c_nothing() {
 /// Clients that read slowly, and the most memory that each may take of the proxy: its window, and what a connection has besides.
 const SLOW: usize = 40;
 const SLOW_BYTES: u64 = 358 << 10;
-/// What they share: memory that lanes are read into, and the window of a fast client.
+/// Memory that they share: that which lanes are read into, and the window of a fast client.
 const SHARED_BYTES: u64 = 6 << 20;
 
 #[test]

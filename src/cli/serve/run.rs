@@ -289,12 +289,20 @@ fn end_on_signal(mut signals: UnixStream, place: PathBuf, service: String) {
     std::thread::spawn(end);
 }
 
+/// News of a file that is read.
+enum LogNews {
+    /// It is to be read too, and its lines begin with this.
+    Begun(PathBuf, String),
+    /// Its writer has ended.
+    Ended(PathBuf),
+}
+
 /// Follower of replicas' output and of the access log.
 struct Output {
     folder: PathBuf,
     service: String,
-    /// Files that are to be read too, each with what its lines begin with. A channel, so that nobody who hears of events waits for what is printed.
-    more: mpsc::Sender<(PathBuf, String)>,
+    /// A channel, so that nobody who hears of events waits for what is printed.
+    more: mpsc::Sender<LogNews>,
     /// Names of the processes, by pid.
     names: Arc<Mutex<HashMap<u32, String>>>,
     has_ended: Arc<AtomicBool>,
@@ -318,7 +326,10 @@ impl Output {
             let is_others = |line: &str| line.contains(" service=") && !line.ends_with(&own);
             loop {
                 let is_last = ended.load(SeqCst);
-                added.try_iter().for_each(|(path, prefix): (PathBuf, String)| tails.add(&path, prefix));
+                added.try_iter().for_each(|news| match news {
+                    LogNews::Begun(path, prefix) => tails.add(&path, prefix),
+                    LogNews::Ended(path) => tails.end(&path),
+                });
                 let has_more = tails.take(|TailLine { prefix, text, .. }| match prefix {
                     "" if is_others(text) => {}
                     prefix => report::talk(&format!("{prefix}{text}")),
@@ -341,13 +352,22 @@ impl Output {
         if let ServiceNews::ProxyStarted { pid } = &event.what {
             names.insert(*pid, format!("(proxy pid={pid}) "));
         }
-        if let ServiceNews::ReplicaStarted { replica, pid } = &event.what {
-            let name = format!("replica-{}-{}-{pid}.log", self.service, replica.replace('#', "-"));
-            let prefix = format!("(replica {replica} pid={pid}) ");
-            names.insert(*pid, prefix.clone());
-            // It reads for as long as this is there.
-            let _ = self.more.send((self.folder.join(name), prefix));
-        }
+        let log = |replica: &str, pid: &u32| {
+            self.folder.join(format!("replica-{}-{}-{pid}.log", self.service, replica.replace('#', "-")))
+        };
+        // It reads for as long as this is there.
+        let _ = match &event.what {
+            ServiceNews::ReplicaStarted { replica, pid } => {
+                let prefix = format!("(replica {replica} pid={pid}) ");
+                names.insert(*pid, prefix.clone());
+                self.more.send(LogNews::Begun(log(replica, pid), prefix))
+            }
+            ServiceNews::ReplicaLost { replica, pid: Some(pid), .. }
+            | ServiceNews::ReplicaEnded { replica, pid: Some(pid) } => {
+                self.more.send(LogNews::Ended(log(replica, pid)))
+            }
+            _ => Ok(()),
+        };
     }
 
     fn last_event(&self) -> u64 {

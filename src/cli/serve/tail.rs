@@ -12,6 +12,8 @@ use crate::escape::whole_characters;
 const LINE_LIMIT: usize = 64 << 10;
 /// The most bytes of a file that are read at a time: then it is the turn of the others.
 const TURN: u64 = 1 << 20;
+/// Looks at a file without anything new after which it is closed, once its writer has ended: its last lines may come behind that news.
+const LAST_LOOKS: u32 = 50;
 
 /// Files that are read as they grow, each with what its lines begin with.
 #[derive(Debug, Default)]
@@ -37,12 +39,21 @@ struct Tail {
     file: Option<File>,
     /// A line that is not at its end.
     rest: Vec<u8>,
+    /// Looks that are left, if its writer has ended.
+    looks: Option<u32>,
 }
 
 impl Tails {
     /// Reads a file too, from its beginning, which may be in an older part of it.
     pub(in super::super) fn add(&mut self, path: &Path, prefix: String) {
-        self.files.entry(path.into()).or_insert(Tail { prefix, file: None, rest: Vec::new() });
+        self.files.entry(path.into()).or_insert(Tail { prefix, file: None, rest: Vec::new(), looks: None });
+    }
+
+    /// Closes a file some time after it has come to its end, since its writer has ended.
+    pub(super) fn end(&mut self, path: &Path) {
+        if let Some(tail) = self.files.get_mut(path) {
+            tail.looks = Some(LAST_LOOKS);
+        }
     }
 
     /// Reads a file too, from where it ends now.
@@ -58,28 +69,34 @@ impl Tails {
     /// Takes lines that have come, of each file as many as are read at a time. Returns whether there are more.
     pub(in super::super) fn take(&mut self, mut take: impl FnMut(TailLine<'_>)) -> bool {
         let mut has_more = false;
-        for (path, tail) in &mut self.files {
+        self.files.retain(|path, tail| {
             if tail.file.is_none() {
                 tail.file = parts(path).first().and_then(|first| File::open(first).ok());
             }
             tail.begin_again_if_cut();
-            if tail.read(&mut take) {
-                has_more = true;
-            } else if tail.is_replaced(path) {
+            let mut goes_on = tail.read(&mut take);
+            if !goes_on && tail.is_replaced(path) {
                 // The log goes on in a new part.
                 tail.file = tail.next_part(path).and_then(|next| File::open(next).ok());
-                has_more |= tail.file.is_some();
+                goes_on = tail.file.is_some();
             }
-        }
+            has_more |= goes_on;
+            match &mut tail.looks {
+                Some(0) if !goes_on => {
+                    tail.take_rest(&mut take);
+                    return false;
+                }
+                Some(looks) if !goes_on => *looks -= 1,
+                _ => {}
+            }
+            true
+        });
         has_more
     }
 
     /// Takes what is left of lines that have not come to their end.
     pub(in super::super) fn take_rest(&mut self, mut take: impl FnMut(TailLine<'_>)) {
-        for tail in self.files.values_mut().filter(|tail| !tail.rest.is_empty()) {
-            let text = std::mem::take(&mut tail.rest);
-            take(TailLine { prefix: &tail.prefix, text: &String::from_utf8_lossy(&text), is_partial: true });
-        }
+        self.files.values_mut().for_each(|tail| tail.take_rest(&mut take));
     }
 }
 
@@ -95,6 +112,13 @@ fn parts(path: &Path) -> Vec<PathBuf> {
 }
 
 impl Tail {
+    fn take_rest(&mut self, take: &mut impl FnMut(TailLine<'_>)) {
+        if !self.rest.is_empty() {
+            let text = std::mem::take(&mut self.rest);
+            take(TailLine { prefix: &self.prefix, text: &String::from_utf8_lossy(&text), is_partial: true });
+        }
+    }
+
     /// Goes back to the beginning of a file that has become shorter.
     fn begin_again_if_cut(&mut self) {
         let Some(file) = &mut self.file else { return };
@@ -120,7 +144,7 @@ impl Tail {
 
     /// Reads as much as is read at a time. Returns whether there is more.
     fn read(&mut self, take: &mut impl FnMut(TailLine<'_>)) -> bool {
-        let Tail { prefix, file: Some(file), rest } = self else { return false };
+        let Tail { prefix, file: Some(file), rest, .. } = self else { return false };
         let mut reader = BufReader::with_capacity(LINE_LIMIT, file.take(TURN));
         loop {
             // What cannot be read now is read the next time.
@@ -146,6 +170,28 @@ fn inode(metadata: std::io::Result<Metadata>) -> Option<u64> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_file_of_a_writer_that_has_ended_is_closed_with_its_last_line() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("a.log");
+        let mut tails = Tails::default();
+        tails.add(&path, String::new());
+        std::fs::write(&path, "one\n").unwrap();
+        assert_eq!(taken(&mut tails), ["one"]);
+        tails.end(&path);
+        // What was on its way comes.
+        std::fs::write(&path, "one\ntwo\nthr").unwrap();
+        assert_eq!(taken(&mut tails), ["two"]);
+        let looked: Vec<String> = (0..=LAST_LOOKS).flat_map(|_| taken(&mut tails)).collect();
+        assert_eq!(looked, ["thr"]);
+        assert!(tails.files.is_empty());
+        // One that was never there.
+        tails.add(&folder.path().join("b.log"), String::new());
+        tails.end(&folder.path().join("b.log"));
+        (0..=LAST_LOOKS).for_each(|_| assert!(taken(&mut tails).is_empty()));
+        assert!(tails.files.is_empty());
+    }
 
     fn taken(tails: &mut Tails) -> Vec<String> {
         let mut taken = Vec::new();

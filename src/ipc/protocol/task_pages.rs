@@ -18,7 +18,7 @@ pub struct TaskPages {
     wanted: usize,
     before: Option<TaskId>,
     is_at_end: bool,
-    /// What the answers until now leave out.
+    /// Counts of what the answers until now leave out.
     rest: TaskList,
 }
 
