@@ -3,6 +3,7 @@
 
 use std::collections::{HashMap, HashSet};
 use std::io;
+use std::num::NonZero;
 use std::path::PathBuf;
 
 use serde::Serialize;
@@ -170,11 +171,11 @@ pub(super) struct Attempts {
 
 /// Figures of an attempt that are kept of each, however many there are.
 struct Figures {
+    task_id: Option<NonZero<u64>>,
     /// Index of its span.
-    at: usize,
-    task_id: Option<u64>,
-    attempt: u64,
-    worker_id: Option<u64>,
+    at: u32,
+    attempt: u32,
+    worker_id: Option<u32>,
 }
 
 /// An attempt at a task.
@@ -217,21 +218,23 @@ pub(super) struct Waiting {
 
 impl Attempts {
     pub(super) fn new(index: &Index, trace: &Trace, revision: u64) -> Attempts {
-        let (mut attempts, mut details) = (Vec::new(), Vec::new());
+        let idle = longest_idle(trace);
+        let count = trace.spans.iter().filter(|span| is_attempt(span)).count();
+        let (mut attempts, mut details) = (Vec::with_capacity(count.min(ATTEMPTS)), Vec::with_capacity(count));
         for (at, span) in trace.spans.iter().enumerate().filter(|(_, span)| is_attempt(span)) {
             let attributes = span.attributes();
             let attempt = Attempt::new(span, &attributes);
-            let Attempt { task_id, attempt: number, worker_id, .. } = attempt;
-            details.push(Figures { at, task_id, attempt: number, worker_id });
+            details.push(Figures {
+                task_id: attempt.task_id.and_then(NonZero::new),
+                at: at as u32,
+                attempt: u32::try_from(attempt.attempt).unwrap_or(u32::MAX),
+                worker_id: attempt.worker_id.and_then(|id| u32::try_from(id).ok()),
+            });
             if attempts.len() < ATTEMPTS {
                 attempts.push(attempt);
             }
         }
         let attempts_left_out = details.len() - attempts.len();
-        let tree = Tree::new(trace);
-        let least = (trace.duration_ns() / IDLE_SHARE).max(1);
-        let mut idle = idle(trace, &tree, least);
-        idle.truncate(IDLE);
         let others = if idle.iter().any(|idle| idle.is_queued) { newest(index) } else { Vec::new() };
         let gaps = idle.iter().map(|idle| gap(&others, trace, idle, &details)).collect();
         let mut waiting = waiting(trace, &details);
@@ -246,9 +249,19 @@ impl Attempts {
     }
 }
 
+/// Finds the times in which nothing of a trace ran that are shown.
+fn longest_idle(trace: &Trace) -> Vec<Idle> {
+    let least = (trace.duration_ns() / IDLE_SHARE).max(1);
+    let mut idle = idle(trace, &Tree::new(trace), least);
+    idle.truncate(IDLE);
+    idle
+}
+
 /// Finds the submissions that have ended without an attempt.
 fn waiting(trace: &Trace, details: &[Figures]) -> Vec<Waiting> {
-    let begun: HashSet<u64> = details.iter().filter_map(|figures| figures.task_id).collect();
+    let mut begun: Vec<u64> = details.iter().filter_map(|figures| figures.task_id).map(NonZero::get).collect();
+    begun.sort_unstable();
+    begun.dedup();
     let is_submission = |span: &&Span| span.kind == Kind::Producer && span.name().ends_with(names::REMOTE_SUFFIX);
     // Each attempt has its submission: where there are as many, nothing waits.
     let submissions: Vec<&Span> = trace.spans.iter().filter(is_submission).collect();
@@ -256,7 +269,7 @@ fn waiting(trace: &Trace, details: &[Figures]) -> Vec<Waiting> {
         return Vec::new();
     }
     let of = |span: &Span| {
-        let task_id = number(&span.attributes(), names::TASK_ID).filter(|id| !begun.contains(id))?;
+        let task_id = number(&span.attributes(), names::TASK_ID).filter(|id| begun.binary_search(id).is_err())?;
         Some(Waiting { span_id: span.span_id, task_id, why: None })
     };
     submissions.into_iter().filter_map(of).collect()
@@ -297,16 +310,16 @@ fn gap(others: &[Trace], trace: &Trace, idle: &Idle, details: &[Figures]) -> Gap
 fn why_queued(others: &[Trace], trace: &Trace, idle: &Idle, details: &[Figures]) -> String {
     let next = &trace.spans[idle.before];
     let target = target_of(next.name());
-    let of_next = details.iter().find(|figures| figures.at == idle.before);
+    let of_next = details.iter().find(|figures| figures.at as usize == idle.before);
     let task_id = of_next.and_then(|figures| figures.task_id);
     let before = details.iter().rev().find(|figures| {
-        figures.at != idle.before
+        figures.at as usize != idle.before
             && task_id.is_some()
             && figures.task_id == task_id
-            && trace.spans[figures.at].start_unix_nano < next.start_unix_nano
+            && trace.spans[figures.at as usize].start_unix_nano < next.start_unix_nano
     });
     if let Some(Figures { at, attempt, .. }) = before {
-        let span = &trace.spans[*at];
+        let span = &trace.spans[*at as usize];
         let error = error_of(span, &span.attributes()).map(|error| format!(": {error}")).unwrap_or_default();
         return format!("{target} was tried again, attempt {attempt} had failed{error}");
     }
