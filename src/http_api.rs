@@ -207,7 +207,7 @@ struct App {
 /// `log_limit` bytes.
 pub(crate) fn run(session_dir: &Path, head_pid: u32, log_limit: u64) -> Result<(), ServeError> {
     // A large trace or log is read for one answer.
-    crate::head::heap::give_back_at_once();
+    crate::head::heap::release_at_once();
     if !parent::die_with(head_pid).map_err(io_error("be ended with the head"))? {
         return Err(ServeError::Orphaned);
     }

@@ -6,8 +6,9 @@
 //!   the same of each other worker                   ───────────────────────────────────────────┘
 //! ```
 //!
-//! Memory does not grow with the logs, and hardly with their number. It has of each worker the place of the line that is next, a small window, and a line
-//! that has not come to its end, with those that came after it, within [`LINE_LIMIT`] bytes of the log. Where these are many, less is waited for.
+//! Memory does not grow with the logs, and hardly with their number.
+//! It has of each worker the place of the line that is next, a small window, and a line that has not come to its end, with those that came after it,
+//! within [`LINE_LIMIT`] bytes of the log. Where these are many, less is waited for.
 
 mod lines;
 mod worker_log;

@@ -38,7 +38,8 @@ pub(crate) fn queue(tasks: &[TaskReport]) -> Vec<Queued<'_>> {
     queue
 }
 
-fn is_waiting(task: &TaskReport) -> bool {
+/// Returns whether no worker has begun a task.
+pub(crate) fn is_waiting(task: &TaskReport) -> bool {
     matches!(task.state, TaskState::Waiting | TaskState::Retrying | TaskState::Leased)
 }
 

@@ -12,11 +12,11 @@ use crate::trace::{Kind, Span, Trace};
 /// Place where a task of a queue runs that was submitted here.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Holder {
-    /// It waits, so nobody has lines of it.
+    /// Nobody, for it waits.
     Nobody,
     Here,
     Node(String),
-    /// It ran, and nobody here remembers where.
+    /// A node that nobody here remembers any more.
     Forgotten,
 }
 
@@ -82,7 +82,7 @@ impl Submitted {
     }
 
     /// Says which nodes have the lines that are not here; false if all are. `trace` is the id of their trace, or its beginning.
-    pub(super) fn say(&self, trace: &str) -> bool {
+    pub(super) fn report(&self, trace: &str) -> bool {
         let mut by_node: BTreeMap<Option<&str>, Vec<&str>> = BTreeMap::new();
         for (id, holder) in &self.0 {
             match holder {

@@ -389,6 +389,7 @@ impl<const N: usize> LongTable<N> {
         line
     }
 }
+
 /// Returns a cell of at most so many columns of a terminal.
 fn cut(cell: String, most: usize) -> String {
     if cell.width() <= most {

@@ -18,7 +18,7 @@ use super::{CommandError, CommandResult, PlaceArgs, report};
 use crate::config::parse_duration;
 use crate::driver::Driver;
 use crate::exit;
-use crate::protocol::{Query, Reply, TaskFilter, TaskPages, TaskState};
+use crate::protocol::{Query, Reply, TaskFilter, TaskState};
 use crate::trace::Live;
 use tracer_core::clock::now_unix_nano;
 
@@ -81,19 +81,15 @@ fn terminal_error(error: io::Error) -> CommandError {
 fn look(driver: &mut Driver, live: &mut Live) -> Result<Sample, CommandError> {
     let Reply::Status(status) = driver.query(&Query::Status)? else { return Err(unexpected_reply()) };
     let Reply::Workers(workers) = driver.query(&Query::Workers)? else { return Err(unexpected_reply()) };
-    let states = vec![TaskState::Waiting, TaskState::Retrying, TaskState::Leased, TaskState::Running];
-    let which = TaskFilter { states, ..TaskFilter::default() };
-    let (mut pages, mut tasks) = (TaskPages::new(TASKS, which), Vec::new());
-    while let Some(page) = driver.next_tasks(&mut pages)? {
-        tasks.extend(page);
-    }
+    let which = TaskFilter { states: TaskState::without_outcome(), ..TaskFilter::default() };
+    let tasks = driver.tasks(TASKS, which)?;
     let mut sample = Sample {
         at: Instant::now(),
         unix_nano: now_unix_nano(),
         status: *status,
         workers,
-        tasks,
-        tasks_left_out: pages.rest().left_out,
+        tasks: tasks.tasks,
+        tasks_left_out: tasks.left_out,
         open: live.look(now_unix_nano(), |_| true).spans,
         reasons: Vec::new(),
     };

@@ -221,7 +221,7 @@ fn log_records(source: &SourceArgs, trace: &Trace, parts: Vec<TraceId>) -> Resul
         }
         Err(_) => submitted.take_as_here(),
     }
-    submitted.say(&trace.id.to_string());
+    submitted.report(&trace.id.to_string());
     Ok((entries.into_iter().map(Entry::into_log_record).collect(), left_out))
 }
 
@@ -355,7 +355,8 @@ impl SourceArgs {
         Ok(found.try_into().unwrap_or_else(|_| unreachable!("one was found for each text")))
     }
 
-    /// Opens the span files, and with `with_running` also what living processes have not written there yet. Of a large folder only an index is in memory.
+    /// Opens the span files, and with `with_running` also what living processes have not written there yet.
+    /// Of a large folder only an index is in memory.
     fn traces(&self, with_running: bool) -> Result<Traces, CommandError> {
         let (folder, head) = self.folder_and_head();
         let files = trace::span_files(&folder).unwrap_or_default();
@@ -508,7 +509,7 @@ fn look_for_open(source: &SourceArgs) -> Result<Open, CommandError> {
 
 pub(super) fn run(args: &Args) -> CommandResult {
     // Of a large folder there is much that is needed for a moment.
-    crate::head::heap::give_back_at_once();
+    crate::head::heap::release_at_once();
     match &args.command {
         TraceCommand::Diff(args) => return diff::run(args),
         TraceCommand::Check(args) => return check::run(args),

@@ -50,7 +50,7 @@ struct Page {
 
 pub(super) fn run(args: &Args) -> CommandResult {
     // A large trace or log is read for one answer.
-    crate::head::heap::give_back_at_once();
+    crate::head::heap::release_at_once();
     let failed = |error: io::Error| CommandError::new(exit::FAILED, format!("cannot serve the page: {error}"));
     let folder = args.what.as_deref().map(Path::new).filter(|what| what.is_dir());
     let view = match &args.what {

@@ -37,7 +37,7 @@ use tracer_core::value;
 use tracer_host::hook::{ActiveSpan, Attribute, AttributePrefix, HookError, Recorder, SpanRequest};
 use tracer_ipc::protocol::frame::PAYLOAD_LIMIT;
 use tracer_ipc::protocol::wire::WireError;
-use tracer_ipc::protocol::{Finished, Query, Reply, Role, TaskPages, TaskReport, Welcome};
+use tracer_ipc::protocol::{Finished, Query, Reply, Role, TaskFilter, TaskList, TaskPages, TaskReport, Welcome};
 use tracer_ipc::session;
 use tracer_ipc::stored::{self, Pending, Stored, Value, ValueWriter, WriteError, Written};
 
@@ -499,6 +499,15 @@ impl Driver {
             Reply::Tasks(page) => Ok(Some(pages.take(page))),
             _ => Err(DriverError::Protocol(WireError::UnknownValue("reply"))),
         }
+    }
+
+    /// Asks the head for the newest tasks, and returns so many of them at most, all in memory.
+    pub fn tasks(&mut self, limit: usize, which: TaskFilter) -> Result<TaskList, DriverError> {
+        let (mut pages, mut tasks) = (TaskPages::new(limit, which), Vec::new());
+        while let Some(page) = self.next_tasks(&mut pages)? {
+            tasks.extend(page);
+        }
+        Ok(TaskList { tasks, ..pages.rest().clone() })
     }
 
     /// Takes in what has arrived, without waiting.

@@ -42,9 +42,9 @@ pub(super) fn give_back() {
     }
 }
 
-/// Makes the allocator give back what is large when it is freed, in the whole process. It would keep up to 32 MiB of each size, once there was such a
-/// one.
-pub(crate) fn give_back_at_once() {
+/// Makes the allocator release what is large when it is freed, in the whole process.
+/// It would keep up to 32 MiB of each size, once there was such a one.
+pub(crate) fn release_at_once() {
     /// The allocator's own bound, which it raises unless it is set.
     #[cfg(target_env = "gnu")]
     const LARGE: libc::c_int = 128 << 10;

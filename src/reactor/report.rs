@@ -26,8 +26,10 @@ pub fn list_tasks(
     before: Option<TaskId>,
     which: &TaskFilter,
 ) -> TaskList {
+    // No task has what is no id.
+    let trace_id = which.trace_id.as_ref().map(|id| u128::from_str_radix(id, 16).unwrap_or(u128::MAX).to_be_bytes());
     let is_meant = |&(id, task): &(TaskId, &Task)| {
-        which.trace_id.as_ref().is_none_or(|trace_id| trace_id_of(task.shown().trace_id).as_ref() == Some(trace_id))
+        trace_id.is_none_or(|trace_id| task.shown().trace_id == trace_id)
             && which.since_unix_nano.is_none_or(|since| task.submitted_unix_nano >= since)
             && (which.states.is_empty() || which.states.contains(&phase(state, effects, id, task).0))
             && which.name.as_ref().is_none_or(|name| tracer_core::pattern::fits(name, task.shown().name))

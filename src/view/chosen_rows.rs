@@ -1,4 +1,4 @@
-//! Rows of a large trace that one answer has: of many equal siblings the first ones, with all that failed or runs, and with what is asked for by name.
+//! Rows of a large trace that one answer has: of many equal siblings the first ones, with all that failed or runs, and with what is asked for.
 
 use std::collections::{HashMap, HashSet};
 

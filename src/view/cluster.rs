@@ -6,7 +6,7 @@ use super::inside::Waiting;
 use super::summary::{Sample, Summary};
 use crate::driver::{Driver, DriverError};
 use crate::protocol::wire::WireError;
-use crate::protocol::{Query, Reply, TaskFilter, TaskPages, TaskReport, TaskState};
+use crate::protocol::{Query, Reply, TaskFilter, TaskList, TaskReport, TaskState};
 use crate::task::TaskId;
 use crate::trace::LiveSpan;
 
@@ -34,9 +34,8 @@ pub(super) fn now(
 fn sample(driver: &mut Driver) -> Result<Sample, DriverError> {
     let Reply::Status(status) = driver.query(&Query::Status)? else { return Err(unexpected()) };
     let Reply::Workers(workers) = driver.query(&Query::Workers)? else { return Err(unexpected()) };
-    let states = vec![TaskState::Waiting, TaskState::Retrying, TaskState::Leased, TaskState::Running];
-    let which = TaskFilter { states, ..TaskFilter::default() };
-    let (tasks, tasks_left_out) = list(driver, TASKS, which)?;
+    let which = TaskFilter { states: TaskState::without_outcome(), ..TaskFilter::default() };
+    let TaskList { tasks, left_out: tasks_left_out, .. } = driver.tasks(TASKS, which)?;
     let mut sample = Sample { status: *status, workers, tasks, tasks_left_out, reasons: Vec::new() };
     for id in sample.oldest_of_each_function() {
         if let Some(reason) = reason(driver, id)? {
@@ -64,16 +63,7 @@ fn reason(driver: &mut Driver, id: TaskId) -> Result<Option<String>, DriverError
 /// Returns the newest tasks that the head of a session remembers; none without a head.
 pub(super) fn tasks(session_dir: Option<&Path>) -> Result<Vec<TaskReport>, DriverError> {
     let Some(session_dir) = session_dir else { return Ok(Vec::new()) };
-    Ok(list(&mut Driver::connect_to_session(session_dir)?, REMEMBERED, TaskFilter::default())?.0)
-}
-
-/// Returns the newest tasks, and the number of the others.
-fn list(driver: &mut Driver, limit: usize, which: TaskFilter) -> Result<(Vec<TaskReport>, usize), DriverError> {
-    let (mut pages, mut tasks) = (TaskPages::new(limit, which), Vec::new());
-    while let Some(page) = driver.next_tasks(&mut pages)? {
-        tasks.extend(page);
-    }
-    Ok((tasks, pages.rest().left_out))
+    Ok(Driver::connect_to_session(session_dir)?.tasks(REMEMBERED, TaskFilter::default())?.tasks)
 }
 
 fn unexpected() -> DriverError {

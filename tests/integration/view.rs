@@ -566,6 +566,21 @@ fn hostile_span() -> String {
 }
 
 #[test]
+fn what_a_worker_runs_is_named_while_it_is_being_cancelled() {
+    let cluster = Cluster::builder().hook(HOOK).workers(1).start();
+    let script = "trap '' TERM INT; echo $$ > own; while :; do sleep 1000; done";
+    let submission = cluster.tracer_in_background(&["submit", "command", "--grace=1h", "--", "sh", "-c", script]);
+    cluster.wait_for_file(&cluster.file("own"));
+    let view = View::start(&cluster, &[]).let_in();
+    cluster.tracer(&["cancel", "1"]).success();
+    wait_until("it is told to end", || (cluster.task(1)["state"] == "terminating").then_some(()));
+    let now = view.get("/api/v1/now");
+    assert_eq!((&now["tracks"][0]["runs"], &now["queue"]), (&json!("sh"), &json!([])), "{now}");
+    cluster.tracer(&["cancel", "1", "--grace", "0"]).success();
+    submission.wait().status(1);
+}
+
+#[test]
 fn questions_about_a_trace_and_about_the_head_are_answered() {
     let cluster = Cluster::builder().hook(HOOK).workers(1).start();
     let count = cluster.file("count");

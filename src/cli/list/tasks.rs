@@ -176,14 +176,21 @@ fn write_table(first: Vec<TaskReport>, chosen: &mut Chosen) -> Result<(), Comman
     if list.left_out > 0 {
         text.push_str(&format!("and {} (--limit shows more)\n", Count(list.left_out, "older task")));
     }
-    if list.filtered_out > 0 {
-        text.push_str(&format!("{} left out by the filters\n", Count(list.filtered_out, "other task")));
-    }
-    if list.forgotten > 0 {
-        text.push_str(&format!("{} ended too long ago to be remembered\n", Count(list.forgotten, "task")));
-    }
+    text += &others(list.filtered_out, list.forgotten);
     report::part(&text);
     Ok(())
+}
+
+/// Renders how many tasks are not meant, and how many the head has forgotten.
+fn others(filtered_out: usize, forgotten: u64) -> String {
+    let mut text = String::new();
+    if filtered_out > 0 {
+        text.push_str(&format!("{} left out by the filters\n", Count(filtered_out, "other task")));
+    }
+    if forgotten > 0 {
+        text.push_str(&format!("{} ended too long ago to be remembered\n", Count(forgotten, "task")));
+    }
+    text
 }
 
 fn cells(task: &TaskReport, now_unix_nano: u64) -> [String; 8] {
@@ -223,12 +230,7 @@ pub(super) fn render_summary(summary: &Summary, now_unix_nano: u64) -> String {
     if summary.left_out > 0 {
         text.push_str(&format!("{} not looked at\n", Count(summary.left_out, "older task")));
     }
-    if summary.filtered_out > 0 {
-        text.push_str(&format!("{} left out by the filters\n", Count(summary.filtered_out, "other task")));
-    }
-    if summary.forgotten > 0 {
-        text.push_str(&format!("{} ended too long ago to be remembered\n", Count(summary.forgotten, "task")));
-    }
+    text += &others(summary.filtered_out, summary.forgotten);
     text
 }
 

@@ -181,7 +181,7 @@ pub(super) fn run(args: &Args) -> CommandResult {
             }
             shown.end();
             if let (Wanted::Trace(beginning), Some(driver)) = (&wanted, &mut driver) {
-                say_elsewhere(driver, beginning)?;
+                report_elsewhere(driver, beginning)?;
             }
             return Ok(exit::OK);
         }
@@ -640,16 +640,16 @@ fn of_other_log(driver: &mut Driver, task: &TaskReport) -> Result<Option<String>
 }
 
 /// Says which other nodes have lines of a trace. False if none has.
-fn say_elsewhere(driver: &mut Driver, beginning: &str) -> Result<bool, CommandError> {
+fn report_elsewhere(driver: &mut Driver, beginning: &str) -> Result<bool, CommandError> {
     let mut submitted = Submitted::default();
     submitted.ask(driver, &[beginning])?;
-    Ok(submitted.say(beginning))
+    Ok(submitted.report(beginning))
 }
 
 /// Says that nothing was found, and why that may be.
 fn nothing_found(args: &Args, wanted: &Wanted, mut driver: Option<&mut Driver>) -> CommandResult {
     if let (Wanted::Trace(beginning), Some(driver)) = (wanted, driver.as_deref_mut())
-        && say_elsewhere(driver, beginning)?
+        && report_elsewhere(driver, beginning)?
     {
         return Ok(exit::OK);
     }

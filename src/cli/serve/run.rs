@@ -291,9 +291,9 @@ fn end_on_signal(mut signals: UnixStream, place: PathBuf, service: String) {
 
 /// News of a file that is read.
 enum LogNews {
-    /// It is to be read too, and its lines begin with this.
+    /// A file that is to be read too, with what its lines begin with.
     Begun(PathBuf, String),
-    /// Its writer has ended.
+    /// A file whose writer has ended.
     Ended(PathBuf),
 }
 

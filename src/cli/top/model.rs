@@ -5,8 +5,9 @@ use std::time::Instant;
 
 use super::input::Key;
 use crate::count::{Count, Elapsed};
-use crate::protocol::{StatusReport, TaskReport, TaskState, WorkerReport};
+use crate::protocol::{StatusReport, TaskReport, WorkerReport};
 use crate::task::TaskId;
+use crate::task_summary;
 use crate::trace::LiveSpan;
 
 /// Functions of which the oldest waiting task is explained.
@@ -82,7 +83,7 @@ impl Sample {
     /// Tasks that no worker runs, by their functions, newest first.
     fn waiting(&self) -> HashMap<&str, Vec<&TaskReport>> {
         let mut waiting: HashMap<&str, Vec<&TaskReport>> = HashMap::new();
-        for task in self.tasks.iter().filter(|task| task.state != TaskState::Running) {
+        for task in self.tasks.iter().filter(|task| task_summary::is_waiting(task)) {
             waiting.entry(&task.target).or_default().push(task);
         }
         waiting

@@ -70,6 +70,18 @@ const TASKS: [(&str, TaskState, u64); 5] = [
 ];
 
 #[test]
+fn a_task_that_is_being_cancelled_does_not_wait() {
+    for state in TaskState::without_outcome() {
+        let waits =
+            !matches!(state, TaskState::Running | TaskState::Cancelling | TaskState::Terminating | TaskState::Killing);
+        let sample = sample(1, &[("wordcount.count", state, 9)]);
+        assert_eq!(sample.oldest_of_each_function().len(), usize::from(waits), "{state}");
+        let lines = screen(&mut Model::new(sample), 80, 24);
+        assert!(lines.iter().any(|line| line.contains("wordcount.count (1)")), "{state}: {lines:#?}");
+    }
+}
+
+#[test]
 fn all_of_it_fits_into_80_columns_and_24_rows() {
     let mut sample = sample(2, &TASKS);
     assert_eq!(sample.oldest_of_each_function(), [TaskId(2), TaskId(3)]);

@@ -104,16 +104,8 @@ impl Asker {
             Some(driver) => driver,
             None => self.driver.insert(Driver::connect(temp_dir)?),
         };
-        let states = vec![
-            TaskState::Waiting,
-            TaskState::Retrying,
-            TaskState::Leased,
-            TaskState::Running,
-            TaskState::Cancelling,
-            TaskState::Terminating,
-            TaskState::Killing,
-        ];
-        let which = TaskFilter { states, trace_id: Some(id.to_string()), ..TaskFilter::default() };
+        let (states, trace_id) = (TaskState::without_outcome(), Some(id.to_string()));
+        let which = TaskFilter { states, trace_id, ..TaskFilter::default() };
         let Reply::Tasks(list) = driver.query(&Query::Tasks { limit: 1, which, before: None })? else {
             return Ok(false);
         };

@@ -80,7 +80,8 @@ pub(super) fn connect(session_dir: &Path, role: Role) -> Result<(UnixStream, Box
     }
 }
 
-/// Sends an order to a head of any version, and waits for its answer for as long as it takes. A head of a version that knows no orders closes the connection.
+/// Sends an order to a head of any version, and waits for its answer for as long as it takes.
+/// A head of a version that knows no orders closes the connection.
 pub fn send_order(session_dir: &Path, order: &Order) -> Result<OrderAnswer, DriverError> {
     let mut stream = connect_in_time(session_dir)?;
     let mut bytes = Vec::new();

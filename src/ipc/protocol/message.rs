@@ -218,7 +218,8 @@ pub struct Welcome {
 pub enum Query {
     /// Status of the head. Answered by [`Reply::Status`].
     Status,
-    /// The tasks that the head remembers, newest first. Answered by [`Reply::Tasks`]. Many come in several answers: see [`TaskPages`](super::TaskPages).
+    /// The tasks that the head remembers, newest first. Answered by [`Reply::Tasks`].
+    /// Many come in several answers: see [`TaskPages`](super::TaskPages).
     Tasks {
         /// The most to list.
         limit: usize,
@@ -976,6 +977,11 @@ impl TaskState {
             TaskState::Failed => "failed",
             TaskState::Cancelled => "cancelled",
         }
+    }
+
+    /// Returns the states of tasks that have no outcome yet.
+    pub fn without_outcome() -> Vec<TaskState> {
+        TaskState::ALL.into_iter().filter(|state| !state.has_ended()).collect()
     }
 
     /// Returns whether a task in this state has its outcome.
