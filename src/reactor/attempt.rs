@@ -40,7 +40,7 @@ pub(crate) fn begin_attempt(
         return false;
     };
     if way != Way::Again {
-        if task.at_most_once && !task.is_import && !effects.journal_start(id, task.attempt + 1) {
+        if task.at_most_once && !task.is_import() && !effects.journal_start(id, task.attempt + 1) {
             // A full disk.
             return false;
         }

@@ -122,7 +122,7 @@ fn check_shared(state: &State) -> Result<(), String> {
         let is_shared = state.tasks.get(id).is_some_and(|task| matches!(task.progress(), Progress::Shared));
         ensure(is_shared, format!("task {id} is said to be shared, and is not"))?;
     }
-    let own = state.tasks.iter_newest_first().filter(|(_, task)| task.is_own_import).count();
+    let own = state.tasks.iter_newest_first().filter(|(_, task)| task.is_own_import()).count();
     ensure(
         own == state.shared.own_imports,
         format!("{own} imports are own ones, {} counted", state.shared.own_imports),

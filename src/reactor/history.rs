@@ -38,7 +38,7 @@ pub(crate) fn remember_end(state: &mut State, id: TaskId, ended: TaskEnd) {
 pub(crate) fn forget(state: &mut State, id: TaskId) {
     let last_look = |task: &mut Task| {
         let end = task.end_mut().map(|end| (end.size(), std::mem::replace(&mut end.outcome, Outcome::Completed)));
-        (task.key.take(), task.actor, end, task.is_own_import)
+        (task.key.take(), task.actor, end, task.is_own_import())
     };
     let Some((key, actor, end, is_own_import)) = state.tasks.remove(id, last_look) else { return };
     if let Some(key) = key {

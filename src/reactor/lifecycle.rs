@@ -116,7 +116,7 @@ pub(crate) fn end_attempt(
     });
     let Outcome::Failed(failure) = &ended.outcome else { return end_task(state, effects, id, ended) };
     // What another node has put into its queue is not for this one to discard.
-    let is_discarded = state.stop == Some(Unfinished::Discarded) && !task.is_import;
+    let is_discarded = state.stop == Some(Unfinished::Discarded) && !task.is_import();
     let Some(charge) = charge(failure).filter(|_| !is_discarded) else {
         return end_task(state, effects, id, ended);
     };
@@ -156,7 +156,7 @@ pub(crate) fn end_attempt(
         failure: Some(failure.clone()),
     };
     let report = report.shortened();
-    if task.is_import {
+    if task.is_import() {
         imports::note_failed(&mut state.shared, effects, id, &report, charge);
     } else {
         effects.journal_attempt(id, &report, span);
@@ -166,7 +166,7 @@ pub(crate) fn end_attempt(
         // What a lost attempt did not report ended when the head learnt of it; from then on the task waits.
         state.runtime_since.insert(id, now.unix_nano);
     }
-    if state.stop.is_some() && task.is_import {
+    if state.stop.is_some() && task.is_import() {
         // The next attempt is for the node that takes it.
         end_task(state, effects, id, unstarted(Failure::HeadStopped, now));
     } else if after_ns == 0 {
@@ -208,7 +208,7 @@ pub(crate) fn end_task(state: &mut State, effects: &mut impl Effects, id: TaskId
         values::keep_for_agent(state, id);
     }
     let Some(task) = state.tasks.get_mut(id) else { return };
-    if task.is_import {
+    if task.is_import() {
         let here = imports::Here {
             node_id: &state.settings.node_id,
             max_shared_value: state.settings.max_shared_value,

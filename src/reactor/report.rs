@@ -39,7 +39,7 @@ pub fn list_tasks(
     };
     let takes_all = *which == TaskFilter::default();
     let all = state.tasks.iter_before(before.unwrap_or(TaskId(u64::MAX)));
-    let mut meant = all.filter(|(_, task)| !task.is_own_import).filter(|row| takes_all || is_meant(row));
+    let mut meant = all.filter(|(_, task)| !task.is_own_import()).filter(|row| takes_all || is_meant(row));
     let (mut tasks, mut bytes) = (Vec::new(), 0);
     while tasks.len() < limit.min(TaskList::LIMIT) && bytes < TaskList::BYTES {
         let Some((id, task)) = meant.next() else { break };
@@ -104,7 +104,7 @@ pub(crate) fn module_of<'a>(state: &'a State, id: TaskId, task: &Task) -> Option
 
 /// Returns the task that runs or ran here under an id in the cluster, for another node or for this one.
 pub fn get_import(state: &State, effects: &impl Effects, id: ClusterTaskId) -> Option<TaskReport> {
-    let is_it = |task: &Task| task.is_import && task.of_queue().is_some_and(|of_queue| of_queue.origin == Some(id));
+    let is_it = |task: &Task| task.is_import() && task.of_queue().is_some_and(|of_queue| of_queue.origin == Some(id));
     let (local, _) = state.tasks.iter_newest_first().find(|(_, task)| is_it(task))?;
     get_task(state, effects, local)
 }

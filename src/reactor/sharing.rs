@@ -21,7 +21,7 @@ use crate::{
         now::Now,
         progress::{Event, Progress, TaskEnd},
         shared::{Bundle, Imported, Open},
-        task::{DriverId, Past},
+        task::{DriverId, Past, Sharing},
     },
     submit, values, waiting,
 };
@@ -372,9 +372,8 @@ fn take_in(
     let submitted_unix_nano = imported.submitted_unix_nano;
     let submission = Submission { driver: None, tag: 0, job, bytes, envelope, queued_unix_nano: submitted_unix_nano };
     let (mut task, _) = submit::new_task(state, submission, submitted_unix_nano);
-    (task.is_import, task.is_shared) = (true, false);
-    task.is_own_import = state.shared.is_own(shared_id);
-    state.shared.own_imports += usize::from(task.is_own_import);
+    task.sharing = if state.shared.is_own(shared_id) { Sharing::OwnImport } else { Sharing::Import };
+    state.shared.own_imports += usize::from(task.is_own_import());
     task.key = None;
     task.attempt = import.attempt.saturating_sub(1);
     if import.failures > 0 || import.crashes > 0 {

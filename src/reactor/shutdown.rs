@@ -96,7 +96,7 @@ pub fn on_workers_gone(state: &mut State, effects: &mut impl Effects, now: Now) 
     // What a worker had left unbegun when it ended waits again.
     end_waiting(state, effects, now);
     sharing::acknowledge_all(state, effects);
-    let is_kept = |task: &Task| !task.is_import && !matches!(task.progress(), Progress::Ended(_));
+    let is_kept = |task: &Task| !task.is_import() && !matches!(task.progress(), Progress::Ended(_));
     let kept: Vec<_> = state.tasks.iter_newest_first().filter(|(_, task)| is_kept(task)).map(|(id, _)| id).collect();
     let outcome = Outcome::Failed(Failure::Kept);
     for &id in kept.iter().rev() {
@@ -124,7 +124,7 @@ fn end_waiting(state: &mut State, effects: &mut impl Effects, now: Now) {
 
 fn take_unkept(state: &mut State) -> Vec<TaskId> {
     let waits = |task: &Task| matches!(task.progress(), Progress::Waiting | Progress::Held | Progress::Retrying { .. });
-    let is_unkept = |id: TaskId, task: &Task| waits(task) && (task.is_import || life::ends_with_head(state, id));
+    let is_unkept = |id: TaskId, task: &Task| waits(task) && (task.is_import() || life::ends_with_head(state, id));
     let tasks: Vec<_> =
         state.tasks.iter_newest_first().filter(|&(id, task)| is_unkept(id, task)).map(|(id, _)| id).collect();
     tasks.iter().for_each(|&id| waiting::take_out(state, id));

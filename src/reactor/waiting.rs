@@ -4,7 +4,7 @@ use crate::{
         actor::{Actor, Life, Part},
         follow_ups::FollowUp,
         progress::{Event, Progress},
-        task::Task,
+        task::{Sharing, Task},
     },
     values,
 };
@@ -170,7 +170,7 @@ pub(crate) fn line_up(state: &mut State, id: TaskId) -> Option<Failure> {
 /// Notes that a task can be begun: it goes where it waits for that, or to the agent.
 pub(crate) fn enqueue(state: &mut State, id: TaskId) {
     let Some(task) = state.tasks.get_mut(id) else { return };
-    if task.is_shared {
+    if task.sharing == Sharing::Submitted {
         task.advance(id, Event::Shared, &mut state.tally);
         return state.shared.open(id, task.job);
     }

@@ -110,12 +110,8 @@ pub struct Task {
     pub(crate) traces_runtime: bool,
     /// True if its start is journaled first, and it is never started again.
     pub(crate) at_most_once: bool,
-    /// True if it is another node's, and in no journal here.
-    pub(crate) is_import: bool,
-    /// True if it is an import that was submitted here: the submission is counted and listed, and this one is not.
-    pub(crate) is_own_import: bool,
-    /// True if it is for a queue of an engine.
-    pub(crate) is_shared: bool,
+    /// Its relation to the queues of an engine.
+    pub(crate) sharing: Sharing,
     /// Its key among [`State::keys`].
     pub(crate) key: Option<Box<Box<str>>>,
     /// Record of its ended attempts; none for the many that have had none.
@@ -139,10 +135,33 @@ pub(crate) struct Links {
     pub is_forgotten: bool,
 }
 
+/// Relation of a task to the queues of an engine.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Sharing {
+    /// It is in no queue: this head's workers run it.
+    Local,
+    /// A submission to a queue, from which a node takes it.
+    Submitted,
+    /// Taken from a queue, and in no journal here.
+    Import,
+    /// Taken from a queue to which it was submitted here: the submission is counted and listed, and this one is not.
+    OwnImport,
+}
+
 /// Memory of the head for a task that waits, beyond its description; an estimate, in bytes.
 pub const TASK_BYTES: u64 = 192;
 
 impl Task {
+    /// Returns true if it was taken from a queue, and is in no journal here.
+    pub(crate) fn is_import(&self) -> bool {
+        matches!(self.sharing, Sharing::Import | Sharing::OwnImport)
+    }
+
+    /// Returns true if it was taken from a queue to which it was submitted here.
+    pub(crate) fn is_own_import(&self) -> bool {
+        self.sharing == Sharing::OwnImport
+    }
+
     /// Current progress.
     pub fn progress(&self) -> &Progress {
         self.stage.progress()
@@ -161,7 +180,7 @@ impl Task {
     /// Moves the task on by an event.
     pub(crate) fn advance(&mut self, id: TaskId, event: Event, tally: &mut Tally) {
         self.stage.advance(id, event, tally);
-        if let (true, Progress::Ended(ended)) = (self.is_own_import, self.stage.progress()) {
+        if let (true, Progress::Ended(ended)) = (self.is_own_import(), self.stage.progress()) {
             tally.leave_out(&ended.outcome);
         }
     }
@@ -210,7 +229,7 @@ impl Task {
 
     /// Returns what is shown of it as a task of a queue; none for others.
     pub(crate) fn of_queue(&self) -> Option<Cow<'_, OfQueue>> {
-        if !self.is_shared && !self.is_import {
+        if self.sharing == Sharing::Local {
             return None;
         }
         match &self.description {
@@ -272,9 +291,7 @@ impl Task {
             must_be_alone: false,
             wants_output: false,
             at_most_once: false,
-            is_import: false,
-            is_own_import: false,
-            is_shared: false,
+            sharing: Sharing::Local,
             key: None,
             past: None,
             stage: Stage::default(),
