@@ -36,17 +36,16 @@ mod wait;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
-use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::atomic::AtomicBool;
+use std::sync::atomic::Ordering::Relaxed;
 
 use clap::{Args as _, Parser, Subcommand, ValueEnum};
-
+use tracer_client::driver::DriverError;
+use tracer_core::exit;
+use tracer_core::suggestion::shell_word;
+use tracer_core::task::WorkerId;
 use tracer_engine::process::OwnNode;
-
-use crate::driver::DriverError;
-use crate::exit;
-use crate::static_tls;
-use crate::suggestion::shell_word;
-use crate::task::WorkerId;
+use tracer_host::static_tls;
 
 /// Launches tasks, and every task is a trace.
 #[derive(Parser)]
@@ -204,7 +203,7 @@ impl AgentArgs {
         let (Some(session), Some(head_pid)) = (&self.session, self.head_pid) else {
             return Err(failed("the agent is started by a head only".into()));
         };
-        if !crate::parent::die_with(head_pid)? {
+        if !tracer_process::parent::die_with(head_pid)? {
             return Err(failed("the agent is started by a head only, which is not this one's parent".into()));
         }
         tracer_engine::process::run(session).map(|()| exit::OK).map_err(|error| failed(error.into()))
@@ -307,16 +306,17 @@ fn path_parser() -> impl clap::builder::TypedValueParser<Value = PathBuf> {
 #[derive(Clone, Debug, clap::Args)]
 struct PlaceArgs {
     /// The folder of the head's sessions [default: /tmp/tracer-<uid>]
-    #[arg(long, value_name = "DIR", env = crate::config::TEMP_DIR_VARIABLE, value_parser = path_parser())]
+    #[arg(long, value_name = "DIR", env = tracer_ipc::environment::TEMP_DIR_VARIABLE, value_parser = path_parser())]
     temp_dir: Option<PathBuf>,
 }
 
 impl PlaceArgs {
     /// ` --temp-dir DIR` for a command that is to find the same head; nothing where the default or the environment finds it.
     fn flag(temp_dir: &std::path::Path) -> String {
-        let of_environment = std::env::var_os(crate::config::TEMP_DIR_VARIABLE).map(PathBuf::from);
-        let found =
-            of_environment.filter(|path| !path.as_os_str().is_empty()).unwrap_or_else(crate::config::default_temp_dir);
+        let of_environment = std::env::var_os(tracer_ipc::environment::TEMP_DIR_VARIABLE).map(PathBuf::from);
+        let found = of_environment
+            .filter(|path| !path.as_os_str().is_empty())
+            .unwrap_or_else(tracer_ipc::environment::default_temp_dir);
         match found == temp_dir || std::path::absolute(&found).is_ok_and(|found| found == temp_dir) {
             true => String::new(),
             false => format!(" --temp-dir {}", shell_word(&temp_dir.display().to_string())),
@@ -327,7 +327,7 @@ impl PlaceArgs {
         self.temp_dir
             .clone()
             .filter(|path| !path.as_os_str().is_empty())
-            .unwrap_or_else(crate::config::default_temp_dir)
+            .unwrap_or_else(tracer_ipc::environment::default_temp_dir)
     }
 }
 
@@ -418,7 +418,7 @@ impl CommandError {
         };
         let (message, hints) = match self.error.downcast_ref::<parse::Mistake>() {
             Some(mistake) => (mistake.message.clone(), mistake.tips.clone()),
-            None => parse::split_hints(&hints::with_place(&crate::causes::with_causes(self.error.as_ref()))),
+            None => parse::split_hints(&hints::with_place(&tracer_core::causes::with_causes(self.error.as_ref()))),
         };
         let hint = (!hints.is_empty()).then(|| hints.join("\n"));
         let code = match self.error.downcast_ref() {
@@ -431,7 +431,7 @@ impl CommandError {
 
 impl From<DriverError> for CommandError {
     fn from(error: DriverError) -> CommandError {
-        use crate::session::SessionError;
+        use tracer_ipc::session::SessionError;
         let exit_code = match &error {
             DriverError::Session(SessionError::NoHead { .. }) => exit::NO_HEAD,
             DriverError::Target { .. } => exit::USAGE,
@@ -441,9 +441,9 @@ impl From<DriverError> for CommandError {
     }
 }
 
-impl From<crate::trace::FindError> for CommandError {
-    fn from(error: crate::trace::FindError) -> CommandError {
-        use crate::trace::FindError;
+impl From<tracer_trace::FindError> for CommandError {
+    fn from(error: tracer_trace::FindError) -> CommandError {
+        use tracer_trace::FindError;
         let exit_code = if matches!(error, FindError::NotAnId { .. }) { exit::USAGE } else { exit::FAILED };
         CommandError::new(exit_code, error)
     }
@@ -459,7 +459,7 @@ impl From<std::io::Error> for CommandError {
 pub fn main() -> ExitCode {
     let has_room = restore_tunables();
     forget_empty_variables();
-    crate::hook::log_to_standard_error();
+    tracer_host::hook::log_to_standard_error();
     let arguments: Vec<_> = std::env::args_os().collect();
     let format = parse::wanted_format(&arguments);
     let cli = match parse::parse(&arguments) {
@@ -494,8 +494,8 @@ pub fn main() -> ExitCode {
         Command::Logs(args) => logs::run(&args),
         Command::Modules(args) => modules::run(&args),
         Command::Version(_) => {
-            report::value(format, &serde_json::json!({ "version": crate::VERSION }), |_| {
-                format!("tracer {}", crate::VERSION)
+            report::value(format, &serde_json::json!({ "version": tracer_ipc::VERSION }), |_| {
+                format!("tracer {}", tracer_ipc::VERSION)
             });
             Ok(exit::OK)
         }
@@ -509,16 +509,16 @@ pub fn main() -> ExitCode {
         Command::Agent(args) => args.run(),
         Command::Head(HeadArgs { go_on }) => start::run_head(go_on),
         Command::FinishPlace(args) => start::run_finish(&args.temp_dir, args.spans_dir),
-        Command::Http(args) => crate::http_api::run(&args.session_dir, args.head_pid, args.log_limit)
+        Command::Http(args) => tracer_web::http_api::run(&args.session_dir, args.head_pid, args.log_limit)
             .map(|()| exit::OK)
             .map_err(|error| CommandError::new(exit::FAILED, error)),
-        Command::Proxy(args) => crate::serving::proxy::run(&args.session_dir, args.head_pid)
+        Command::Proxy(args) => tracer_serving::proxy::run(&args.session_dir, args.head_pid)
             .map(|()| exit::OK)
             .map_err(|error| CommandError::new(exit::FAILED, error)),
-        Command::Replica(args) => crate::worker::replica::run(&args.session_dir, args.head_pid)
+        Command::Replica(args) => tracer_worker::replica::run(&args.session_dir, args.head_pid)
             .map(|()| exit::OK)
             .map_err(|error| CommandError::new(exit::FAILED, error)),
-        Command::Worker(args) => crate::worker::run(&args.session_dir, args.worker, args.head_pid)
+        Command::Worker(args) => tracer_worker::run(&args.session_dir, args.worker, args.head_pid)
             .map(|()| exit::OK)
             .map_err(|error| CommandError::new(exit::FAILED, error)),
     };
@@ -588,9 +588,10 @@ fn forget_empty_variables() {
 #[cfg(test)]
 mod tests {
     use clap::CommandFactory;
+    use tracer_core::problem::Problem;
+    use tracer_core::task::{Failure, Refusal, RefusalCode};
 
     use super::*;
-    use crate::task::{Failure, Refusal, RefusalCode};
 
     const GUIDE: &str = include_str!("guide/json.md");
 
@@ -634,7 +635,7 @@ mod tests {
             let name = code.name();
             // A text that begins as that of another code.
             let refusal = Refusal::new(code, "the queue is full\n(hint: wait)");
-            let over_http = crate::http_api::answer_to_refusal(refusal.clone());
+            let over_http = Problem::of_refusal(refusal.clone()).face();
             assert_eq!(over_http, (status, problem, Some(name), status == 503));
             let row = format!("| `{name}` | {status} `{problem}` |");
             assert!(GUIDE.lines().any(|line| line.starts_with(&row)), "the guide has no {row}");

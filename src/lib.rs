@@ -80,7 +80,17 @@
 //! | `tracer-engine` | `src/engine` | tasks that many machines share: the record of a task, what an agent decides, an engine's interface |
 //! | `tracer-host` | `src/host` | the host's side of the module boundary: [`hook`], module store, recorder |
 //! | `tracer-client` | `src/client` | the side that submits: one connection and its faces, [`driver`] and [`cluster`] |
-//! | `tracer` | `src` | the program: [`cli`], [`config`], [`head`], `worker`, [`http_api`], [`serving`], [`trace`], [`view`] |
+//! | `tracer-process` | `src/process` | one process and those around it: parent, children, control group, memory |
+//! | `tracer-settings` | `src/settings` | [`config`]: settings of a head and of services, from flags, variables and files |
+//! | `tracer-trace` | `src/trace` | [`trace`]: the reader of spans, log records and output |
+//! | `tracer-web` | `src/web` | [`http_api`] and the page, [`view`], in a process of their own |
+//! | `tracer-serving` | `src/serving` | [`serving`]: the proxy of services, a process too |
+//! | `tracer-worker` | `src/worker` | the process that runs attempts, actors and replicas |
+//! | `tracer-head` | `src/head` | [`head`]: the loop around what decides, its journal, its guard |
+//! | `tracer` | `src` | the program: [`cli`] |
+//!
+//! The last six but `tracer` know nothing of each other but what stands above them: proxy, web side, worker and head are four processes, and a change in one
+//! compiles none of the others.
 //!
 //! A program that submits tasks depends on `tracer` with `default-features = false`: then the program's modules and what only they need
 //! (clap, hyper, tokio, ...) are not built.
@@ -97,13 +107,13 @@
 //! | these alone | files |
 //! |---|---|
 //! | start processes | `head/process.rs` (workers, the HTTP API, the agent), `head/guard.rs` (the head itself, and for it the processes of services), `worker/command/` (commands), `client/cluster/embedded.rs` (a program's own head), `cli/restart.rs` (this program, to try settings), `cli/start.rs` (a head in the background, hooks and engines that are tried out), `cli/engine.rs` (a server of NATS, which is asked for its version), `cli/report.rs` (the pager), `cli.rs` (itself anew, with room for libraries), `hooks/program/` (programs that are deployments) |
-//! | signal processes | `head/process.rs`, `head/guard.rs`, `head/io.rs`, `worker/command.rs`, `client/cluster/embedded.rs`, `cli/start.rs`, `cli/restart.rs`, `ipc/fault.rs` (itself, in tests), `parent.rs` (itself and its group, without a head), `hooks/program/` (its program, and itself after it) |
-//! | print | `cli/report.rs`, `cli/live_line.rs`, `cli/submit/map/progress.rs`, `cli/start.rs`; to a log of their own process: `host/hook/log.rs`, `worker.rs`, `worker/`, `http_api.rs`, `http_api/link.rs`, `http_api/metrics/export.rs`, `http_api/metrics/received.rs`, `serving/proxy.rs`, `serving/proxy/`, `ipc/fork.rs`; of hooks, which have no log but standard error: `hooks/otlp/` (once, that spans do not arrive), `hooks/sdk/src/panics.rs` and `hooks/sdk/src/host.rs` (without a host); `hooks/program/` (the log of its replica) |
+//! | signal processes | `head/process.rs`, `head/guard.rs`, `head/io.rs`, `worker/command.rs`, `client/cluster/embedded.rs`, `cli/start.rs`, `cli/restart.rs`, `ipc/fault.rs` (itself, in tests), `process/parent.rs` (itself and its group, without a head), `hooks/program/` (its program, and itself after it) |
+//! | print | `cli/report.rs`, `cli/live_line.rs`, `cli/submit/map/progress.rs`, `cli/start.rs`; to a log of their own process: `host/hook/log.rs`, `worker/`, `web/http_api.rs`, `web/http_api/link.rs`, `web/http_api/metrics/export.rs`, `web/http_api/metrics/received.rs`, `serving/proxy.rs`, `serving/proxy/`, `ipc/fork.rs`; of hooks, which have no log but standard error: `hooks/otlp/` (once, that spans do not arrive), `hooks/sdk/src/panics.rs` and `hooks/sdk/src/host.rs` (without a host); `hooks/program/` (the log of its replica) |
 //! | change the environment of their own process | while it has one thread: `cli.rs` (removes empty variables of tracer, which count as not set, and what tracer set for the loading of libraries), `client/driver/session_environment.rs` (a driver takes over the session's: exporters of a hook read it by themselves, where no ABI reaches) |
 //! | open shared libraries | `host/hook/module.rs` |
-//! | write span files | `host/hook/logs.rs`, `host/hook/own.rs`, `head/recovery.rs`, `http_api/otlp.rs`, `hooks/local_tmp_tracing/`, `hooks/span_file/` |
-//! | run on tokio | `engine/nats.rs`, `engine/nats/`, `engine/process.rs`, `http_api.rs`, `http_api/`, `view/`, `serving/proxy.rs`, `serving/proxy/`, `hooks/otlp_grpc/`, `hooks/sdk/src/blocking.rs` (a task's own runtime), `hooks/sdk/src/serve/` (a replica's loop), `hooks/program/` |
-//! | use `unsafe` | `host/`, `ipc/`, `head/guard.rs`, `head/heap.rs`, `worker/command.rs`, `worker/command/`, `worker/usage.rs`, `worker/output_marks.rs`, `cli.rs`, `client/driver/session_environment.rs`, `hooks/abi/`, `hooks/sdk/` |
+//! | write span files | `host/hook/logs.rs`, `host/hook/own.rs`, `head/recovery.rs`, `web/http_api/otlp.rs`, `hooks/local_tmp_tracing/`, `hooks/span_file/` |
+//! | run on tokio | `engine/nats.rs`, `engine/nats/`, `engine/process.rs`, `web/`, `serving/proxy.rs`, `serving/proxy/`, `hooks/otlp_grpc/`, `hooks/sdk/src/blocking.rs` (a task's own runtime), `hooks/sdk/src/serve/` (a replica's loop), `hooks/program/` |
+//! | use `unsafe` | `host/`, `ipc/`, `head/guard.rs`, `process/allocator.rs`, `worker/command.rs`, `worker/command/`, `worker/usage.rs`, `worker/output_marks.rs`, `cli.rs`, `client/driver/session_environment.rs`, `hooks/abi/`, `hooks/sdk/` |
 //! | decide, from arguments alone | `reactor/`, `engine/record.rs`, `engine/agent.rs`, `engine/message.rs`, `engine/interface.rs`, `engine/survey.rs`, `engine/doctor.rs`, `engine/server_version.rs` |
 //!
 //! And beside the table:
@@ -132,52 +142,14 @@ pub use tracer_ipc::{VERSION, environment, lane, protocol, session, spool, store
 
 // The program.
 #[cfg(feature = "program")]
-mod children;
-#[cfg(feature = "program")]
 pub mod cli;
 #[cfg(feature = "program")]
-pub mod config;
-#[cfg(feature = "program")]
-mod control_group;
-#[cfg(feature = "program")]
 pub mod guide;
-#[cfg(feature = "program")]
-pub mod head;
-#[cfg(feature = "program")]
-pub mod http_api;
-#[cfg(feature = "program")]
-mod json;
-#[cfg(feature = "program")]
-mod known_file;
-#[cfg(feature = "program")]
-mod log_entries;
-#[cfg(feature = "program")]
-mod memory_limit;
-#[cfg(feature = "program")]
-mod merging;
-#[cfg(feature = "program")]
-mod parent;
-#[cfg(feature = "program")]
-pub mod serving;
-#[cfg(feature = "program")]
-mod standard_input;
-#[cfg(feature = "program")]
-mod task_logs;
-#[cfg(feature = "program")]
-mod task_summary;
-#[cfg(feature = "program")]
-pub mod trace;
-#[cfg(feature = "program")]
-pub mod view;
-#[cfg(feature = "program")]
-mod worker;
 
 #[cfg(feature = "program")]
-pub use tracer_reactor::scheduler;
-#[cfg(feature = "program")]
-use {
-    tracer_client::connection,
-    tracer_core::{causes, escape, grpc, pattern, request_names},
-    tracer_host::{attempt_span, module_store, recorded_arguments, runtime_spans, static_tls},
-    tracer_ipc::{channel, fault, fork, identity, spin},
+pub use {
+    tracer_head as head,
+    tracer_reactor::scheduler,
+    tracer_serving as serving, tracer_settings as config, tracer_trace as trace,
+    tracer_web::{http_api, view},
 };

@@ -3,14 +3,15 @@
 use std::fmt;
 use std::time::Duration;
 
+use tracer_client::driver::Driver;
+use tracer_core::duration::parse_duration;
+use tracer_core::exit;
+use tracer_core::task::TaskId;
+use tracer_ipc::protocol::{CancelReport, CancelWhich, Query, Reply};
+
 use super::connect::unexpected_reply;
 use super::named::NamedTask;
 use super::{CommandError, CommandResult, FormatArgs, PlaceArgs, report};
-use crate::config::parse_duration;
-use crate::driver::Driver;
-use crate::exit;
-use crate::protocol::{CancelReport, CancelWhich, Query, Reply};
-use crate::task::TaskId;
 
 /// End tasks that wait or run
 ///

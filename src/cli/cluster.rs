@@ -1,9 +1,10 @@
 //! The engine that the head has joined, with all nodes and queues: what `list nodes`, `status` and `explain` show of it.
 
-use super::report;
-use crate::count::{Count, Elapsed};
-use crate::protocol::{ClusterReport, NodeReport, QueueReport};
+use tracer_core::count::{Count, Elapsed};
 use tracer_core::queue::QueueBound;
+use tracer_ipc::protocol::{ClusterReport, NodeReport, QueueReport};
+
+use super::report;
 
 /// Renders all of it: the nodes, the queues, and the engine itself.
 pub(super) fn render(cluster: &ClusterReport) -> String {

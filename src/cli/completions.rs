@@ -10,9 +10,9 @@ use std::ffi::OsString;
 use clap::CommandFactory;
 use clap_complete::Shell;
 use clap_complete::engine::{CompletionCandidate, complete};
+use tracer_core::exit;
 
 use super::{Cli, CommandResult, report};
-use crate::exit;
 
 /// Print a script with which a shell completes commands, flags and values
 ///

@@ -1,8 +1,9 @@
 //! Reaching the head, for the subcommands that ask it something.
 
+use tracer_client::driver::{Driver, DriverError};
+use tracer_ipc::protocol::{Query, Reply};
+
 use super::{CommandError, PlaceArgs};
-use crate::driver::{Driver, DriverError};
-use crate::protocol::{Query, Reply};
 
 /// Connects, asks one thing, and returns the answer.
 pub(super) fn ask(place: &PlaceArgs, query: &Query) -> Result<Reply, CommandError> {
@@ -12,5 +13,5 @@ pub(super) fn ask(place: &PlaceArgs, query: &Query) -> Result<Reply, CommandErro
 
 /// Returns the error for a reply of another kind than was asked for.
 pub(super) fn unexpected_reply() -> CommandError {
-    DriverError::Protocol(crate::protocol::wire::WireError::UnknownValue("reply")).into()
+    DriverError::Protocol(tracer_ipc::protocol::wire::WireError::UnknownValue("reply")).into()
 }

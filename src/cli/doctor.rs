@@ -2,16 +2,16 @@
 
 use clap::ValueEnum;
 use serde_json::json;
+use tracer_core::count::Count;
+use tracer_core::exit;
 use tracer_engine::doctor::{Examination, Finding, Severity};
 use tracer_engine::process::{self, AgentError};
 use tracer_engine::roles::Role;
+use tracer_ipc::protocol::{EngineAccess, EngineReport, Query, Reply};
 
 use super::connect::{ask, unexpected_reply};
 use super::engine::AccessArgs;
 use super::{CommandError, CommandResult, FormatArgs, PlaceArgs, report};
-use crate::count::Count;
-use crate::exit;
-use crate::protocol::{EngineAccess, EngineReport, Query, Reply};
 
 /// Find out what is wrong with an engine, and what mends it
 ///

@@ -4,9 +4,9 @@ use std::collections::BTreeSet;
 
 use clap::error::ErrorKind;
 use clap::{ArgAction, Command, CommandFactory};
+use tracer_core::exit;
 
 use super::Cli;
-use crate::exit;
 
 const README: &str = include_str!("../../README.md");
 const COMMANDS: &str = include_str!("../guide/commands.md");
@@ -165,7 +165,7 @@ fn every_command_and_flag_in_the_text_of_the_pages_exists() {
         let (_, lines) = split_page(text, &[]);
         for code in code_in(&lines) {
             let words: Vec<String> = code.split_whitespace().map(str::to_owned).collect();
-            if code == crate::names::JOB_SPAN {
+            if code == tracer_core::names::JOB_SPAN {
                 continue;
             }
             if words.first().is_some_and(|word| word == "tracer") && words.len() > 1 {
@@ -283,8 +283,8 @@ fn the_configuration_file_in_the_guide_is_read_and_has_every_key() {
     let folder = tempfile::tempdir().expect("a folder can be made");
     let path = folder.path().join("tracer.toml");
     std::fs::write(&path, &text).expect("the folder is ours");
-    let overrides = crate::config::Overrides { config: Some(path), ..Default::default() };
-    let settings = crate::config::load(overrides).expect("the file is right");
+    let overrides = tracer_settings::Overrides { config: Some(path), ..Default::default() };
+    let settings = tracer_settings::load(overrides).expect("the file is right");
     assert_eq!((settings.num_workers, settings.max_processes), (4, 20));
     let (mut table, mut keys) = (String::new(), BTreeSet::new());
     for line in text.lines() {

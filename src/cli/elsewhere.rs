@@ -2,12 +2,13 @@
 
 use std::collections::BTreeMap;
 
+use tracer_client::driver::Driver;
+use tracer_core::count::Count;
+use tracer_core::names;
+use tracer_ipc::protocol::{TaskFilter, TaskPages, TaskReport};
+use tracer_trace::{Kind, Span, Trace};
+
 use super::{CommandError, report};
-use crate::count::Count;
-use crate::driver::Driver;
-use crate::names;
-use crate::protocol::{TaskFilter, TaskPages, TaskReport};
-use crate::trace::{Kind, Span, Trace};
 
 /// Place where a task of a queue runs that was submitted here.
 #[derive(Clone, Debug, PartialEq, Eq)]

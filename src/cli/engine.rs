@@ -9,19 +9,18 @@ use std::process::{Command, Stdio};
 
 use clap::Subcommand;
 use serde_json::json;
+use tracer_core::exit;
 use tracer_core::queue::{QueueBound, check_queue_name};
+use tracer_core::suggestion::shell_word;
+use tracer_core::task::{parse_resource, sort_resources};
 use tracer_engine::config::{Configuration, PORT, Servers, User};
 use tracer_engine::interface::Queues;
 use tracer_engine::process::{self, Made};
 use tracer_engine::roles::Role;
 use tracer_engine::server_version::ServerVersion;
+use tracer_ipc::protocol::EngineAccess;
 
 use super::{CommandError, CommandResult, Format, FormatArgs, report};
-use crate::config;
-use crate::exit;
-use crate::protocol::EngineAccess;
-use crate::suggestion::shell_word;
-use crate::task::{parse_resource, sort_resources};
 
 /// Set up an engine, over which machines share the tasks of queues
 #[derive(clap::Args)]
@@ -44,13 +43,13 @@ enum EngineCommand {
 #[derive(Debug, clap::Args)]
 pub(super) struct TrustArgs {
     /// Show the engine these credentials: a NATS creds file, or a file with the seed of an nkey; its mode has to be 0600
-    #[arg(long, value_name = "FILE", env = config::CREDENTIALS_VARIABLE, value_parser = super::path_parser())]
+    #[arg(long, value_name = "FILE", env = tracer_settings::CREDENTIALS_VARIABLE, value_parser = super::path_parser())]
     pub(super) credentials: Option<PathBuf>,
     /// Trust certificates of the engine that these authorities have signed, in PEM [default: the authorities that this machine trusts]
-    #[arg(long, value_name = "FILE", env = config::ENGINE_CA_VARIABLE, value_parser = super::path_parser())]
+    #[arg(long, value_name = "FILE", env = tracer_settings::ENGINE_CA_VARIABLE, value_parser = super::path_parser())]
     pub(super) engine_ca: Option<PathBuf>,
     /// Speak to an engine on another machine without TLS, so that everybody on the way can read and change what goes there [default: false]
-    #[arg(long, env = config::INSECURE_ENGINE_VARIABLE, value_name = "BOOL", hide_possible_values = true, value_parser = clap::builder::BoolishValueParser::new(), num_args = 0..=1, require_equals = true, default_missing_value = "true")]
+    #[arg(long, env = tracer_settings::INSECURE_ENGINE_VARIABLE, value_name = "BOOL", hide_possible_values = true, value_parser = clap::builder::BoolishValueParser::new(), num_args = 0..=1, require_equals = true, default_missing_value = "true")]
     pub(super) insecure_engine: Option<bool>,
 }
 
@@ -58,7 +57,7 @@ pub(super) struct TrustArgs {
 #[derive(clap::Args)]
 pub(super) struct AccessArgs {
     /// The address of the engine, such as nats://127.0.0.1:4222 or tls://HOST
-    #[arg(long, value_name = "URL", env = config::ADDRESS_VARIABLE)]
+    #[arg(long, value_name = "URL", env = tracer_settings::ADDRESS_VARIABLE)]
     address: Option<String>,
     #[command(flatten)]
     trust: TrustArgs,

@@ -4,19 +4,18 @@ mod actor;
 mod deployment;
 
 use serde_json::{Value, json};
+use tracer_client::driver::{Driver, DriverError};
+use tracer_core::clock::utc;
+use tracer_core::task::TaskId;
+use tracer_core::{ClusterTaskId, PlaceId, exit};
+use tracer_host::hook::builtin_names;
+use tracer_ipc::protocol::{
+    ActorState, ClusterReport, Explanation, NodeReport, Query, Reason, Reply, SharedReport, TaskState,
+};
 
 use super::connect::unexpected_reply;
 use super::named::{self, NamedTask};
 use super::{CommandError, CommandResult, FormatArgs, PlaceArgs, hints, report};
-use crate::clock::utc;
-use crate::driver::{Driver, DriverError};
-use crate::exit;
-use crate::hook::builtin_names;
-use crate::protocol::{
-    ActorState, ClusterReport, Explanation, NodeReport, Query, Reason, Reply, SharedReport, TaskState,
-};
-use crate::task::TaskId;
-use tracer_core::{ClusterTaskId, PlaceId};
 
 /// Say why a task waits, what it is doing, or why it ended as it did; of an actor or a deployment, why it is as it is
 ///
@@ -50,7 +49,7 @@ pub(super) fn run(args: &Args) -> CommandResult {
         }
         let reasons = creation.as_deref().map_or_else(Vec::new, texts);
         let explained = actor::Explained::new(actor, creation.map(|creation| creation.task), reasons);
-        report::value(args.format.format, &crate::json::with_times(&explained.json()), |_| {
+        report::value(args.format.format, &tracer_trace::json::with_times(&explained.json()), |_| {
             hints::with_place(&explained.text()).into_owned()
         });
         return Ok(exit::OK);
@@ -71,7 +70,7 @@ pub(super) fn run(args: &Args) -> CommandResult {
     let mut explanation = explanation(&mut driver, id)?.ok_or_else(|| named::no_task(id))?;
     let module = module_of(&explanation);
     ask_engine(&mut driver, id, module, &mut explanation.reasons)?;
-    report::value(args.format.format, &crate::json::with_times(&with_texts(&explanation)), |_| {
+    report::value(args.format.format, &tracer_trace::json::with_times(&with_texts(&explanation)), |_| {
         hints::with_place(&render(&explanation)).into_owned()
     });
     Ok(exit::OK)

@@ -3,20 +3,20 @@
 use std::path::Path;
 use std::time::Duration;
 
+use tracer_client::driver::Driver;
+use tracer_core::clock::utc;
+use tracer_core::count::Elapsed;
+use tracer_core::duration::parse_duration;
+use tracer_core::task::AttemptReport;
+use tracer_core::value::JsonText;
+use tracer_core::{ClusterTaskId, exit};
+use tracer_ipc::protocol::{Query, Reply, SharedReport, TaskReport};
+use tracer_ipc::stored::{self, Pending};
+
 use super::connect::unexpected_reply;
 use super::named::{self, NamedTask};
 use super::wait::{self, End};
 use super::{CommandError, CommandResult, Format, FormatArgs, PlaceArgs, report};
-use crate::clock::utc;
-use crate::config::parse_duration;
-use crate::count::Elapsed;
-use crate::driver::Driver;
-use crate::exit;
-use crate::protocol::{Query, Reply, SharedReport, TaskReport};
-use crate::stored::{self, Pending};
-use crate::task::AttemptReport;
-use crate::value::JsonText;
-use tracer_core::ClusterTaskId;
 
 /// Show one task with its result
 #[derive(clap::Args)]
@@ -74,7 +74,7 @@ pub(super) fn run(args: &Args) -> CommandResult {
     }
     match args.format.format {
         Format::Text => report::value(Format::Text, &task, render),
-        Format::Json => report::value(Format::Json, &crate::json::task(task), |_| String::new()),
+        Format::Json => report::value(Format::Json, &tracer_trace::json::task(task), |_| String::new()),
     }
     Ok(code)
 }
@@ -101,7 +101,7 @@ fn show_shared(driver: &mut Driver, id: ClusterTaskId, temp_dir: &Path, format: 
     }
     match format {
         Format::Text => report::value(Format::Text, &task, render_shared),
-        Format::Json => report::value(Format::Json, &crate::json::shared_task(task), |_| String::new()),
+        Format::Json => report::value(Format::Json, &tracer_trace::json::shared_task(task), |_| String::new()),
     }
     Ok(exit::OK)
 }

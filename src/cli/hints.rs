@@ -68,10 +68,11 @@ fn next_word(text: &str) -> &str {
 
 #[cfg(test)]
 mod tests {
+    use tracer_client::driver::DriverError;
+    use tracer_ipc::protocol::Reason;
+    use tracer_ipc::session::SessionError;
+
     use super::*;
-    use crate::driver::DriverError;
-    use crate::protocol::Reason;
-    use crate::session::SessionError;
 
     const FLAG: &str = " --temp-dir /place";
 
@@ -109,7 +110,7 @@ mod tests {
             DriverError::Session(no_head()).to_string(),
             SessionError::Occupied {
                 temp_dir: "/place".into(),
-                holder: Some(crate::session::HeadRecord {
+                holder: Some(tracer_ipc::session::HeadRecord {
                     pid: 7,
                     version: "1".into(),
                     session_dir: "/place/sessions/1".into(),

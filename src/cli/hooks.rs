@@ -5,13 +5,13 @@ pub(super) mod undelivered;
 use std::time::Duration;
 
 use clap::Subcommand;
+use tracer_core::duration::parse_duration;
+use tracer_core::exit;
+use tracer_host::hook::{HookCheck, HookContract, check_hook};
 
 use super::modules::{SearchArgs, SearchedAs, others_can_change_it};
 use super::start::{check_in_process, try_in_process};
 use super::{CommandError, CommandResult, Format, FormatArgs, report};
-use crate::config::parse_duration;
-use crate::exit;
-use crate::hook::{HookCheck, HookContract, check_hook};
 
 /// Try tracing hooks out, or show the spans that they have not delivered
 #[derive(clap::Args)]

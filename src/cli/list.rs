@@ -5,22 +5,20 @@ mod tasks;
 use clap::Subcommand;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use serde_json::json;
+use tracer_client::driver::Driver;
+use tracer_core::clock::{now_unix_nano, parse_rfc3339};
+use tracer_core::count::{Count, Elapsed};
+use tracer_core::duration::parse_duration;
+use tracer_core::exit;
+use tracer_core::task::Amounts;
+use tracer_host::hook::{HookContract, Module, ModuleDescription};
+use tracer_ipc::protocol::{ActorReport, Query, Reply, TaskFilter, TaskState, WorkerReport};
 
 use self::tasks::Chosen;
 use super::connect::{ask, unexpected_reply};
 use super::modules::{Found, SearchArgs, SearchedAs};
 use super::parse::check_query;
 use super::{CommandError, CommandResult, FormatArgs, PlaceArgs, cluster, report, serve};
-use crate::clock::parse_rfc3339;
-use crate::config::parse_duration;
-use crate::count::{Count, Elapsed};
-use crate::driver::Driver;
-use crate::exit;
-use crate::hook::{HookContract, Module, ModuleDescription};
-use crate::protocol::{ActorReport, Query, Reply, TaskFilter, TaskState, WorkerReport};
-use crate::task::Amounts;
-use crate::trace;
-use tracer_core::clock::now_unix_nano;
 
 /// List tasks, actors, workers, nodes, services, deployments, replicas, modules or hooks
 #[derive(clap::Args)]
@@ -182,12 +180,12 @@ pub(super) fn run(args: &Args) -> CommandResult {
     match &args.kind {
         ListedKind::Tasks { query, limit, summary, filter, place, format } => {
             check_query("tracer list tasks", query)?;
-            let question = trace::Query::parse_for_tasks(&query.join(" "), now_unix_nano())
+            let question = tracer_trace::Query::parse_for_tasks(&query.join(" "), now_unix_nano())
                 .map_err(|error| CommandError::new(exit::USAGE, error))?;
             let driver = Driver::connect(&place.temp_dir())?;
             if *summary {
                 let summary = tasks::summary(Chosen::new(driver, filter.filter(), question, None))?;
-                report::value(format.format, &crate::json::with_times(&summary), |_| {
+                report::value(format.format, &tracer_trace::json::with_times(&summary), |_| {
                     tasks::render_summary(&summary, now_unix_nano())
                 });
             } else {
@@ -196,12 +194,12 @@ pub(super) fn run(args: &Args) -> CommandResult {
         }
         ListedKind::Actors { place, format } => {
             let Reply::Actors(actors) = ask(place, &Query::Actors)? else { return Err(unexpected_reply()) };
-            let report = crate::json::with_times(&json!({ "actors": actors }));
+            let report = tracer_trace::json::with_times(&json!({ "actors": actors }));
             report::value(format.format, &report, |_| render_actors(&actors));
         }
         ListedKind::Workers { place, format } => {
             let Reply::Workers(workers) = ask(place, &Query::Workers)? else { return Err(unexpected_reply()) };
-            let report = crate::json::with_times(&json!({ "workers": workers }));
+            let report = tracer_trace::json::with_times(&json!({ "workers": workers }));
             report::value(format.format, &report, |_| render_workers(&workers));
         }
         ListedKind::Nodes { place, format } => {
@@ -211,7 +209,7 @@ pub(super) fn run(args: &Args) -> CommandResult {
         }
         ListedKind::Services { place, format } => {
             let services = serve::list(place)?;
-            let report = crate::json::with_times(&json!({ "services": services }));
+            let report = tracer_trace::json::with_times(&json!({ "services": services }));
             report::value(format.format, &report, |_| serve::services_table(&services));
         }
         ListedKind::Deployments { place, format } => {
@@ -220,7 +218,7 @@ pub(super) fn run(args: &Args) -> CommandResult {
         }
         ListedKind::Replicas { place, format } => {
             let rows: Vec<_> = serve::list(place)?.into_iter().flat_map(|service| service.replicas).collect();
-            let report = crate::json::with_times(&json!({ "replicas": rows }));
+            let report = tracer_trace::json::with_times(&json!({ "replicas": rows }));
             report::value(format.format, &report, |_| serve::replicas_table(&rows));
         }
         ListedKind::Modules { search, format } => {
@@ -294,7 +292,7 @@ fn render_workers(workers: &[WorkerReport]) -> String {
 fn modules(search: &SearchArgs) -> Vec<Found> {
     let (search, searched_as) = search.search_path();
     let mut names = search.libraries();
-    names.extend(crate::hook::builtin_names().map(String::from));
+    names.extend(tracer_host::hook::builtin_names().map(String::from));
     names.sort();
     names.dedup();
     let found = |module: Module| Found { module: module.describe(), searched_as: searched_as.clone() };

@@ -11,12 +11,13 @@ use std::sync::mpsc::{self, RecvTimeoutError, Sender};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use tracer_client::driver::Driver;
+use tracer_core::count::Elapsed;
+use tracer_core::task::TaskId;
+use tracer_ipc::protocol::{Explanation, Query, Reply};
+use tracer_trace::render;
+
 use super::report;
-use crate::count::Elapsed;
-use crate::driver::Driver;
-use crate::protocol::{Explanation, Query, Reply};
-use crate::task::TaskId;
-use crate::trace::render;
 
 /// A task that ends within this time has no line.
 const DELAY: Duration = Duration::from_secs(1);
@@ -173,5 +174,5 @@ fn text(id: TaskId, target: &str, elapsed: Duration, explanation: Option<&Explan
         Some((state, Some(reason))) => format!("task {id} ({target}) {state} {elapsed}: {reason}"),
         Some((state, None)) => format!("task {id} ({target}) {state} {elapsed}"),
     };
-    crate::escape::line(&text).into_owned()
+    tracer_core::escape::line(&text).into_owned()
 }

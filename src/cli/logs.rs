@@ -5,12 +5,12 @@ mod task;
 
 use std::time::Duration;
 
+use tracer_core::clock::now_unix_nano;
+use tracer_core::exit;
+use tracer_trace::log_entries::Origin;
+
 use super::trace::SourceArgs;
 use super::{CommandError, CommandResult, FormatArgs};
-use crate::clock::now_unix_nano;
-use crate::exit;
-use crate::log_entries::Origin;
-use crate::trace;
 
 /// Show what a task, the tasks of a trace, or a replica has written and logged
 ///
@@ -65,7 +65,7 @@ pub(super) struct Args {
 struct Time(u64);
 
 fn parse_time(text: &str) -> Result<Time, String> {
-    trace::parse_time(text, now_unix_nano()).map(Time).ok_or_else(|| {
+    tracer_trace::parse_time(text, now_unix_nano()).map(Time).ok_or_else(|| {
         "expected a duration before now, such as `10m`, or a time, such as `2026-11-20T19:00:00Z`".to_owned()
     })
 }

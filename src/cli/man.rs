@@ -5,10 +5,10 @@ use std::{fs, io};
 
 use clap::CommandFactory;
 use clap_mangen::Man;
+use tracer_core::count::Count;
+use tracer_core::exit;
 
 use super::{Cli, CommandError, CommandResult, report};
-use crate::count::Count;
-use crate::exit;
 
 /// Write the manual pages, one for each command
 ///
@@ -48,7 +48,7 @@ fn write(dir: &Path) -> io::Result<usize> {
 
 /// Returns the page of a command, with tracer's version at its foot.
 fn page_of(command: clap::Command) -> Man {
-    Man::new(command).source(format!("tracer {}", crate::VERSION)).manual("tracer")
+    Man::new(command).source(format!("tracer {}", tracer_ipc::VERSION)).manual("tracer")
 }
 
 /// Writes the page of a command and those of its visible subcommands.

@@ -5,12 +5,12 @@ use std::path::PathBuf;
 
 use clap::Subcommand;
 use serde::Serialize;
+use tracer_client::driver::Driver;
+use tracer_core::exit;
+use tracer_host::hook::{Module, ModuleDescription, ParameterDescription, SearchPath, TaskDescription, otel_advice};
+use tracer_ipc::protocol::Welcome;
 
 use super::{CommandError, CommandResult, FormatArgs, PlaceArgs, report};
-use crate::driver::Driver;
-use crate::exit;
-use crate::hook::{Module, ModuleDescription, ParameterDescription, SearchPath, TaskDescription, otel_advice};
-use crate::protocol::Welcome;
 
 /// Show the contents of modules
 #[derive(clap::Args)]
@@ -38,7 +38,7 @@ enum ModulesCommand {
 #[derive(Clone, Debug, clap::Args)]
 pub(super) struct SearchArgs {
     /// Folders to look in first, separated by colons; then beside tracer, in ../lib/tracer, and built in [default: those of the running head]
-    #[arg(long, value_name = "DIRS", env = crate::config::MODULE_PATH_VARIABLE)]
+    #[arg(long, value_name = "DIRS", env = tracer_settings::MODULE_PATH_VARIABLE)]
     module_path: Option<OsString>,
     /// Do not ask the running head for its folders of modules
     #[arg(long)]
@@ -150,7 +150,7 @@ fn render(Found { module, searched_as }: &Found) -> String {
         (
             "build",
             if is_built_in {
-                format!("tracer {}", crate::VERSION)
+                format!("tracer {}", tracer_ipc::VERSION)
             } else if module.build_id.is_empty() {
                 "without a build id".into()
             } else {

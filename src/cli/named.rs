@@ -3,13 +3,13 @@
 use std::num::ParseIntError;
 use std::str::FromStr;
 
+use tracer_client::driver::{Driver, DriverError};
+use tracer_core::task::TaskId;
+use tracer_core::{ClusterTaskId, PlaceId, exit};
+use tracer_ipc::protocol::{Query, Reply, TaskReport};
+
 use super::CommandError;
 use super::connect::unexpected_reply;
-use crate::driver::{Driver, DriverError};
-use crate::exit;
-use crate::protocol::{Query, Reply, TaskReport};
-use crate::task::TaskId;
-use tracer_core::{ClusterTaskId, PlaceId};
 
 /// A task on the command line: its id here or in the cluster, or the name of an actor, which stands for the task that creates the actor.
 #[derive(Clone, Debug, PartialEq, Eq)]

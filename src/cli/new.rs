@@ -3,8 +3,9 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use tracer_core::exit;
+
 use super::{CommandError, CommandResult, report};
-use crate::exit;
 
 /// Make a task module: a crate that builds, with a task and its test
 ///

@@ -7,11 +7,10 @@ use std::ffi::{OsStr, OsString};
 
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{Arg, Command, CommandFactory, FromArgMatches};
+use tracer_core::suggestion::shell_word;
+use tracer_core::{escape, exit};
 
 use super::{Cli, CommandError, Format, hints};
-use crate::escape;
-use crate::exit;
-use crate::suggestion::shell_word;
 
 /// Reason why a command line was not run: it is wrong, or asks for help or for the version.
 pub(super) enum NotParsed {
@@ -264,7 +263,8 @@ fn expected(source: &str, value_name: &str, value: &str, argument: Option<&Arg>)
             Some((last, rest)) if !rest.is_empty() => format!("{} or {last}", rest.join(", ")),
             _ => names.concat(),
         };
-        let nearest = crate::suggestion::nearest(value, possible.iter().map(clap::builder::PossibleValue::get_name));
+        let nearest =
+            tracer_core::suggestion::nearest(value, possible.iter().map(clap::builder::PossibleValue::get_name));
         return (
             format!("expected {names}"),
             nearest.map(|nearest| format!("did you mean `{nearest}`?")).into_iter().collect(),

@@ -7,21 +7,22 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
 use serde::Serialize;
+use tracer_client::driver::{Driver, DriverError};
+use tracer_core::clock::now_unix_nano;
+use tracer_core::count::{Count, Size};
+use tracer_core::duration::parse_duration;
+use tracer_core::exit;
+use tracer_core::size::parse_size;
+use tracer_head::restore::prune_without_head;
+use tracer_ipc::identity;
+use tracer_ipc::protocol::{PruneReport as Counted, PruneWhich, Query, Reply};
+use tracer_ipc::session::{self, SessionError};
+use tracer_ipc::spool::{Parcel, owners};
 
 use super::connect::unexpected_reply;
 use super::hooks::undelivered;
 use super::trace::SourceArgs;
 use super::{CommandError, CommandResult, FormatArgs, report};
-use crate::clock::now_unix_nano;
-use crate::config::{parse_duration, parse_size};
-use crate::count::{Count, Size};
-use crate::driver::{Driver, DriverError};
-use crate::exit;
-use crate::head::restore::prune_without_head;
-use crate::identity;
-use crate::protocol::{PruneReport as Counted, PruneWhich, Query, Reply};
-use crate::session::{self, SessionError};
-use crate::spool::{Parcel, owners};
 
 /// Remove old span files, undelivered spans, put-aside journals, folders of old sessions, and tasks that have ended
 ///
@@ -132,7 +133,7 @@ pub(super) fn run(args: &Args) -> CommandResult {
         Ok(tasks) => result.tasks = tasks,
         Err(error) => {
             failures += 1;
-            let why = crate::causes::with_causes(error.error.as_ref());
+            let why = tracer_core::causes::with_causes(error.error.as_ref());
             report::warning(&format!("the tasks of `{}` cannot be pruned: {why}", temp_dir.display()));
         }
     }

@@ -18,13 +18,14 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use serde::Serialize;
+use tracer_core::causes::with_causes;
+use tracer_core::count::Count;
+use tracer_core::escape;
+use tracer_ipc::protocol::TaskReport;
+use tracer_trace::json;
 use unicode_width::{UnicodeWidthChar, UnicodeWidthStr};
 
 use super::{CommandError, Format, hints, live_line};
-use crate::causes::with_causes;
-use crate::count::Count;
-use crate::protocol::TaskReport;
-use crate::{escape, json};
 
 /// True if this process goes on when an output is closed, because its exit code says how something has ended.
 static OUTLIVES_OUTPUTS: AtomicBool = AtomicBool::new(false);
@@ -66,7 +67,7 @@ fn with_data_output(write: impl FnOnce(&mut dyn Write) -> io::Result<()>) {
     }
     if let Err(reason) = written {
         error(&io::Error::other(format!("standard output cannot be written to: {reason}")));
-        std::process::exit(crate::exit::FAILED.into());
+        std::process::exit(tracer_core::exit::FAILED.into());
     }
 }
 
@@ -109,7 +110,7 @@ pub(super) fn json_line(value: &impl Serialize) -> String {
 pub(super) fn stream(write: impl FnOnce(&mut dyn Write) -> io::Result<()>) -> io::Result<()> {
     let mut out = JsonWriter(io::BufWriter::new(io::stdout().lock()));
     match write(&mut out).and_then(|()| out.flush()) {
-        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => std::process::exit(crate::exit::OK.into()),
+        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => std::process::exit(tracer_core::exit::OK.into()),
         written => written,
     }
 }
@@ -450,7 +451,7 @@ fn broken(line: &str, room: Option<usize>) -> Vec<String> {
 fn end_if_closed(written: &io::Result<()>) -> bool {
     let is_closed = written.as_ref().is_err_and(|error| error.kind() == io::ErrorKind::BrokenPipe);
     if is_closed && !OUTLIVES_OUTPUTS.load(Ordering::Relaxed) {
-        std::process::exit(crate::exit::OK.into());
+        std::process::exit(tracer_core::exit::OK.into());
     }
     is_closed
 }

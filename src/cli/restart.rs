@@ -1,27 +1,26 @@
 //! `tracer restart`, and heads of other versions.
 
 use std::ffi::OsString;
-use std::fs;
-use std::io;
 use std::os::unix::ffi::OsStringExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
+use std::{fs, io};
 
 use rustix::process::{Pid, Signal, kill_process};
+use tracer_client::connection::send_order;
+use tracer_client::driver::DriverError;
+use tracer_core::count::{Count, Elapsed};
+use tracer_core::duration::parse_duration;
+use tracer_core::exit;
+use tracer_core::task::RefusalCode;
+use tracer_head::settings::HeadSettings;
+use tracer_ipc::protocol::order::{HeadFacts, Order, OrderAnswer, StartLine};
+use tracer_ipc::protocol::{StopReport, spoken_version};
+use tracer_ipc::session::{HeadRecord, find_head};
 
 use super::start::SETTINGS_FLAG;
 use super::{CommandError, CommandResult, FormatArgs, PlaceArgs, report};
-use crate::config::parse_duration;
-use crate::count::{Count, Elapsed};
-use crate::driver::DriverError;
-use crate::exit;
-use crate::head::settings::HeadSettings;
-use crate::protocol::order::{HeadFacts, Order, OrderAnswer, StartLine};
-use crate::protocol::{StopReport, spoken_version};
-use crate::session::{HeadRecord, find_head};
-use crate::task::RefusalCode;
-use tracer_client::connection::send_order;
 
 /// Have this version of tracer, or changed settings, go on in the place of the head
 ///
@@ -143,7 +142,7 @@ fn too_old(head: &HeadRecord, order: &str) -> CommandError {
          (hint: `tracer stop` ends it, and `tracer start --head` then goes on with its tasks)",
         head.version,
         head.pid,
-        crate::VERSION
+        tracer_ipc::VERSION
     );
     CommandError::new(exit::FAILED, text)
 }
@@ -180,7 +179,7 @@ fn try_settings(facts: &HeadFacts, start: &StartLine) -> Result<HeadSettings, Co
 /// Says what is going to happen to what there is.
 fn plan(facts: &HeadFacts, keeps_services: bool, grace: Duration) -> String {
     let mut text =
-        format!("restarting the head (pid {}), tracer {} → {}", facts.head_pid, facts.version, crate::VERSION);
+        format!("restarting the head (pid {}), tracer {} → {}", facts.head_pid, facts.version, tracer_ipc::VERSION);
     if facts.running > 0 {
         let tasks = Count(facts.running, "running task");
         text.push_str(&format!(
@@ -275,7 +274,7 @@ pub(super) fn show_status_of_another(temp_dir: &Path, format: super::Format) -> 
             "the head is tracer {}, this is tracer {}: they speak different versions of the protocol\n\
              (hint: `tracer restart` has this version go on in its place)\n{}",
             facts.version,
-            crate::VERSION,
+            tracer_ipc::VERSION,
             report::fields(&fields).trim_end()
         )
     });
@@ -311,7 +310,7 @@ mod tests {
     #[test]
     fn a_plan_says_what_becomes_of_each_kind_of_thing_that_there_is() {
         let idle = HeadFacts { head_pid: 7, version: "0.1.0".into(), ..HeadFacts::default() };
-        let first = format!("restarting the head (pid 7), tracer 0.1.0 → {}", crate::VERSION);
+        let first = format!("restarting the head (pid 7), tracer 0.1.0 → {}", tracer_ipc::VERSION);
         assert_eq!(plan(&idle, true, Duration::from_secs(10)), first);
         let busy = HeadFacts { running: 2, waiting: 1, actors: 1, services: 1, service_processes: 3, ..idle };
         let text = plan(&busy, true, Duration::from_secs(10));

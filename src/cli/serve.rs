@@ -11,15 +11,16 @@ pub(super) mod tail;
 
 use std::fmt;
 
-pub(super) use look::{deployments_table, replicas_table, services_table};
-
 use clap::Subcommand;
+pub(super) use look::{deployments_table, replicas_table, services_table};
+use tracer_client::driver::Driver;
+use tracer_core::exit;
+use tracer_ipc::protocol::{
+    Query, Reply, ServiceQuery, ServiceRefusal, ServiceRefusalCode, ServiceReply, ServiceReport,
+};
 
 use super::connect::unexpected_reply;
 use super::{CommandError, CommandResult, FormatArgs, PlaceArgs};
-use crate::driver::Driver;
-use crate::exit;
-use crate::protocol::{Query, Reply, ServiceQuery, ServiceRefusal, ServiceRefusalCode, ServiceReply, ServiceReport};
 
 /// Put functions and types of libraries behind HTTP
 #[derive(clap::Args)]
@@ -159,7 +160,7 @@ pub(super) fn services(driver: &mut Driver, wanted: Option<&str>) -> Result<Vec<
     let names: Vec<_> = services.iter().map(|service| service.name.clone()).collect();
     services.retain(|service| service.name == wanted);
     if services.is_empty() {
-        let hint = crate::suggestion::hint(wanted, names.iter().map(String::as_str));
+        let hint = tracer_core::suggestion::hint(wanted, names.iter().map(String::as_str));
         return Err(refused(ServiceRefusalCode::UnknownService, format!("there is no service `{wanted}`{hint}")));
     }
     Ok(services)

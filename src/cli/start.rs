@@ -9,36 +9,39 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use tracer_core::address::{LoopbackAddress, OtlpAddress};
+use tracer_core::clock::now_unix_nano;
+use tracer_core::count::{Count, Size};
+use tracer_core::duration::parse_duration;
+use tracer_core::logs::{LogEvents, LogLevel};
+use tracer_core::propagation::Propagators;
+use tracer_core::queue::QueueBound;
+use tracer_core::sampling_ratio::SamplingRatio;
+use tracer_core::size::parse_size;
+use tracer_core::{LogSettings, exit};
+use tracer_engine::signed;
+use tracer_head::guard;
+use tracer_head::process::describe_exit;
+use tracer_head::server::{self, HeadEnd, Program};
+use tracer_head::settings::{Fresh, HeadSettings};
+use tracer_host::hook::{HookCheck, HookContract, HookError, ImportString, changeable_by_others};
+use tracer_host::static_tls;
+use tracer_ipc::http_place::HttpSettings;
+use tracer_ipc::place_file;
+use tracer_ipc::protocol::order::StartLine;
+use tracer_ipc::protocol::{FurtherHook, HookChoice, OnPartition, TracingSettings};
+use tracer_ipc::session::{Session, SessionError, find_head};
+use tracer_ipc::spin::is_readable;
+use tracer_ipc::start_report::{Report, Started};
+use tracer_settings::{OtelSettings, Overrides, Settings};
 use tracer_span_file::{MAX_BYTES_VARIABLE, Rotation};
+use tracer_web::http_api::metrics::export::ExportSettings;
 
 use super::engine::TrustArgs;
 use super::hooks::HookReport;
 use super::modules::{others_can_change_it, split_paths, warn_of_missing};
 use super::status::further_hook;
 use super::{CommandError, CommandResult, Format, FormatArgs, PlaceArgs, hints, report};
-use crate::config::{
-    self, LogEvents, LogLevel, OtelSettings, Overrides, SamplingRatio, Settings, parse_duration, parse_size,
-};
-use crate::count::{Count, Size};
-use crate::exit;
-use crate::head::guard;
-use crate::head::process::describe_exit;
-use crate::head::server::{self, HeadEnd, Program, Report, Started};
-use crate::head::settings::{Fresh, HeadSettings};
-use crate::hook::{HookCheck, HookContract, HookError, ImportString, changeable_by_others};
-use crate::http_api::metrics::export::ExportSettings;
-use crate::http_api::{HttpSettings, LoopbackAddress, OtlpAddress};
-use crate::propagation::Propagators;
-use crate::protocol::order::StartLine;
-use crate::protocol::{FurtherHook, HookChoice, OnPartition, TracingSettings};
-use crate::session::{Session, SessionError, find_head};
-use crate::spin::is_readable;
-use crate::static_tls;
-use tracer_core::LogSettings;
-use tracer_core::clock::now_unix_nano;
-use tracer_core::queue::QueueBound;
-use tracer_engine::signed;
-use tracer_ipc::place_file;
 
 /// Start a head with its workers
 ///
@@ -64,18 +67,18 @@ pub(super) struct Args {
     #[arg(long, env = "TRACER_BLOCK", value_name = "BOOL", hide_possible_values = true, value_parser = clap::builder::BoolishValueParser::new(), num_args = 0..=1, require_equals = true, default_missing_value = "true")]
     block: Option<bool>,
     /// Number of workers [default: the number of cpus]
-    #[arg(long, value_name = "N", env = config::NUM_WORKERS_VARIABLE)]
+    #[arg(long, value_name = "N", env = tracer_settings::NUM_WORKERS_VARIABLE)]
     num_workers: Option<u32>,
     /// Limit on worker processes, including those whose task waits for other tasks [default: 16 more than --num-workers]
     ///
     /// A task that waits for others gives its slot to another process. At the limit, the waiting process runs the tasks that it waits for itself.
-    #[arg(long, value_name = "N", env = config::MAX_PROCESSES_VARIABLE)]
+    #[arg(long, value_name = "N", env = tracer_settings::MAX_PROCESSES_VARIABLE)]
     max_processes: Option<u32>,
     /// Memory limit for queued and running tasks in the head, such as 2GiB; further submissions are refused [default: a quarter of what the machine, control groups and ulimit allow]
-    #[arg(long, value_name = "SIZE", value_parser = parse_size, env = config::QUEUE_MEMORY_VARIABLE)]
+    #[arg(long, value_name = "SIZE", value_parser = parse_size, env = tracer_settings::QUEUE_MEMORY_VARIABLE)]
     queue_memory: Option<u64>,
     /// Disk limit for the logs of the session, such as 100MiB; beyond it the oldest output of workers is dropped [default: 1GiB]
-    #[arg(long, value_name = "SIZE", value_parser = parse_size, env = config::MAX_LOG_SIZE_VARIABLE)]
+    #[arg(long, value_name = "SIZE", value_parser = parse_size, env = tracer_settings::MAX_LOG_SIZE_VARIABLE)]
     max_log_size: Option<u64>,
     /// Acknowledge tasks and report outcomes only once they are on the disk, so that they survive a loss of power too
     ///
@@ -87,63 +90,63 @@ pub(super) struct Args {
     /// A task that exceeds it fails with `oom`, and nothing else does. The kernel enforces the limit where the head may make control
     /// groups: as root, or in a group that was delegated to you. Elsewhere the head polls, and a task that takes memory fast may
     /// exceed it for some milliseconds.
-    #[arg(long, value_name = "SIZE", value_parser = parse_size, env = config::WORKER_MEMORY_VARIABLE)]
+    #[arg(long, value_name = "SIZE", value_parser = parse_size, env = tracer_settings::WORKER_MEMORY_VARIABLE)]
     worker_memory: Option<u64>,
     /// Named resources that tasks can ask for with --resource, and their amounts, separated by commas
     ///
     /// Resources are counters: with `gpu=2` two tasks that ask for `gpu=1` run at a time; which device each uses is up to the task.
-    #[arg(long, value_name = "NAME=AMOUNT,...", env = config::RESOURCES_VARIABLE)]
+    #[arg(long, value_name = "NAME=AMOUNT,...", env = tracer_settings::RESOURCES_VARIABLE)]
     resources: Option<String>,
     /// Join the engine at this address, over which machines share the tasks of queues, such as nats://127.0.0.1:4222
     ///
     /// The engine is a nats-server with JetStream, which you run yourself: `nats-server -a 127.0.0.1 -p 4222 -js -sd DIR`. One on another machine needs
     /// `tls://` and --credentials. With an address, --num-workers may be 0, for a node that only submits.
-    #[arg(long, value_name = "URL", env = config::ADDRESS_VARIABLE)]
+    #[arg(long, value_name = "URL", env = tracer_settings::ADDRESS_VARIABLE)]
     address: Option<String>,
     #[command(flatten)]
     trust: TrustArgs,
     /// Run tasks of this queue, up to SLOTS at a time [default: as many as there are workers]; may be repeated
     ///
     /// Whoever may submit to a queue runs functions of this node's modules, as you.
-    #[arg(long, value_name = "NAME[=SLOTS]", value_delimiter = ',', value_parser = config::parse_queue, env = config::QUEUE_VARIABLE)]
+    #[arg(long, value_name = "NAME[=SLOTS]", value_delimiter = ',', value_parser = tracer_settings::parse_queue, env = tracer_settings::QUEUE_VARIABLE)]
     queue: Vec<(String, u32)>,
     /// Time that a submission to a queue waits for an engine that cannot be reached, before it is refused [default: 5s]
-    #[arg(long, value_name = "DURATION", value_parser = parse_duration, env = config::ENGINE_WAIT_VARIABLE)]
+    #[arg(long, value_name = "DURATION", value_parser = parse_duration, env = tracer_settings::ENGINE_WAIT_VARIABLE)]
     engine_wait: Option<Duration>,
     /// The most that one argument or result of a task of a queue may take [default: 1GiB]
     ///
     /// Values of 256 KiB and more are copied through the engine's disk, and are removed there when the task has ended.
-    #[arg(long, value_name = "SIZE", value_parser = parse_size, env = config::MAX_SHARED_VALUE_VARIABLE)]
+    #[arg(long, value_name = "SIZE", value_parser = parse_size, env = tracer_settings::MAX_SHARED_VALUE_VARIABLE)]
     max_shared_value: Option<u64>,
     /// Run tasks of queues that this nkey has signed, and nothing else; may be repeated [default: everybody's tasks]
     ///
     /// KEY is the public key of a user of the engine, which begins with `U`. A head that is started with --credentials signs what it submits with the
     /// nkey that they have.
-    #[arg(long, value_name = "KEY", value_delimiter = ',', value_parser = tracer_engine::signed::check_key, env = config::TRUSTED_KEY_VARIABLE)]
+    #[arg(long, value_name = "KEY", value_delimiter = ',', value_parser = tracer_engine::signed::check_key, env = tracer_settings::TRUSTED_KEY_VARIABLE)]
     trusted_key: Vec<String>,
     /// Run commands from the node's queues too, not only functions [default: false]
     ///
     /// Whoever may submit to one of these queues can then run any program on this machine, as you.
-    #[arg(long, env = config::SHARED_COMMANDS_VARIABLE, value_name = "BOOL", hide_possible_values = true, value_parser = clap::builder::BoolishValueParser::new(), num_args = 0..=1, require_equals = true, default_missing_value = "true")]
+    #[arg(long, env = tracer_settings::SHARED_COMMANDS_VARIABLE, value_name = "BOOL", hide_possible_values = true, value_parser = clap::builder::BoolishValueParser::new(), num_args = 0..=1, require_equals = true, default_missing_value = "true")]
     shared_commands: Option<bool>,
     /// Fate of tasks of queues here when the engine has not heard this node for 10 s: continue or stop [default: continue]
     ///
     /// Another node takes them over ten seconds later at the earliest. With `continue` both run them, and one of the outcomes counts; with `stop` this
     /// node ends them as `tracer cancel` would. Tasks that are in no queue are not touched.
-    #[arg(long, value_name = "WHAT", env = config::ON_PARTITION_VARIABLE)]
+    #[arg(long, value_name = "WHAT", env = tracer_settings::ON_PARTITION_VARIABLE)]
     on_partition: Option<OnPartition>,
     /// Switch for all tracing; false overrides any hook [default: true]
-    #[arg(long, env = config::TRACING_ENABLED_VARIABLE, value_name = "BOOL", hide_possible_values = true, value_parser = clap::builder::BoolishValueParser::new(), num_args = 0..=1, require_equals = true, default_missing_value = "true")]
+    #[arg(long, env = tracer_settings::TRACING_ENABLED_VARIABLE, value_name = "BOOL", hide_possible_values = true, value_parser = clap::builder::BoolishValueParser::new(), num_args = 0..=1, require_equals = true, default_missing_value = "true")]
     tracing_enabled: Option<bool>,
     /// The hook that sets up tracing in every process, as `module:attribute`; repeat it to send the spans to additional hooks too
     ///
     /// The first decides on ids, sampling and the resource. Each additional one gets every finished span, also those of processes
     /// that died; when it is slow or fails, the others are not affected. A hook that returns a finished provider, or is written in
     /// C without a span sink, can only be the first. In the variable, names are separated by commas.
-    #[arg(long, value_name = "MODULE:ATTRIBUTE", value_delimiter = ',', env = config::TRACING_STARTUP_HOOK_VARIABLE)]
+    #[arg(long, value_name = "MODULE:ATTRIBUTE", value_delimiter = ',', env = tracer_settings::TRACING_STARTUP_HOOK_VARIABLE)]
     tracing_startup_hook: Vec<String>,
     /// The exporter that says where spans go, as `module:attribute`; instead of a startup hook, and repeated like it
-    #[arg(long, value_name = "MODULE:ATTRIBUTE", value_delimiter = ',', env = config::TRACING_EXPORTER_VARIABLE)]
+    #[arg(long, value_name = "MODULE:ATTRIBUTE", value_delimiter = ',', env = tracer_settings::TRACING_EXPORTER_VARIABLE)]
     tracing_exporter: Vec<String>,
     /// Do not run tasks in a worker whose hook fails
     #[arg(long, env = "TRACER_TRACING_REQUIRED", value_name = "BOOL", hide_possible_values = true, value_parser = clap::builder::BoolishValueParser::new(), num_args = 0..=1, require_equals = true, default_missing_value = "true")]
@@ -152,22 +155,22 @@ pub(super) struct Args {
     #[arg(long, value_name = "DURATION", value_parser = parse_duration, env = "TRACER_HOOK_TIMEOUT")]
     hook_timeout: Option<Duration>,
     /// Share of new traces that are sampled, 0 to 1; a hook's own sampler and OTEL_TRACES_SAMPLER come first [default: 1]
-    #[arg(long, value_name = "RATIO", env = config::SAMPLING_RATIO_VARIABLE)]
+    #[arg(long, value_name = "RATIO", env = tracer_settings::SAMPLING_RATIO_VARIABLE)]
     tracing_sampling_ratio: Option<SamplingRatio>,
     /// Context that submissions take from their environment and commands get in theirs: tracecontext, baggage or none, separated by commas [default: tracecontext,baggage]
-    #[arg(long, value_name = "NAMES", env = config::PROPAGATORS_VARIABLE)]
+    #[arg(long, value_name = "NAMES", env = tracer_settings::PROPAGATORS_VARIABLE)]
     tracing_propagators: Option<Propagators>,
     /// Trace the runtime's own work for every task too: its journal, its queue, the loading of modules, the results
-    #[arg(long, env = config::TRACE_RUNTIME_VARIABLE, value_name = "BOOL", hide_possible_values = true, value_parser = clap::builder::BoolishValueParser::new(), num_args = 0..=1, require_equals = true, default_missing_value = "true")]
+    #[arg(long, env = tracer_settings::TRACE_RUNTIME_VARIABLE, value_name = "BOOL", hide_possible_values = true, value_parser = clap::builder::BoolishValueParser::new(), num_args = 0..=1, require_equals = true, default_missing_value = "true")]
     trace_runtime: Option<bool>,
     /// Put the arguments of tasks on their spans, as `tracer.argument.NAME`; they may be private [default: false]
-    #[arg(long, env = config::RECORD_ARGUMENTS_VARIABLE, value_name = "BOOL", hide_possible_values = true, value_parser = clap::builder::BoolishValueParser::new(), num_args = 0..=1, require_equals = true, default_missing_value = "true")]
+    #[arg(long, env = tracer_settings::RECORD_ARGUMENTS_VARIABLE, value_name = "BOOL", hide_possible_values = true, value_parser = clap::builder::BoolishValueParser::new(), num_args = 0..=1, require_equals = true, default_missing_value = "true")]
     record_arguments: Option<bool>,
     /// Form that `tracing` events of modules take: log for log records, span for events of their span, or both [default: both]
-    #[arg(long, value_name = "FORM", env = config::LOG_EVENTS_VARIABLE)]
+    #[arg(long, value_name = "FORM", env = tracer_settings::LOG_EVENTS_VARIABLE)]
     log_events: Option<LogEvents>,
     /// Least level of the log records that are kept: trace, debug, info, warn, error or off [default: info]
-    #[arg(long, value_name = "LEVEL", env = config::LOG_LEVEL_VARIABLE)]
+    #[arg(long, value_name = "LEVEL", env = tracer_settings::LOG_LEVEL_VARIABLE)]
     log_level: Option<LogLevel>,
     /// Serve the HTTP API on this address of this machine, such as 127.0.0.1:8265; port 0 for one that is free [default: no HTTP API]
     ///
@@ -175,16 +178,16 @@ pub(super) struct Args {
     /// `curl -H "Authorization: Bearer $(cat TOKEN_FILE)" http://127.0.0.1:8265/` lists the routes, and
     /// `-H 'Content-Type: application/json' -d '{"function": "demo:my_function"}' 'http://127.0.0.1:8265/api/v1/tasks?wait_ms=10000'`
     /// runs a function. All of it is described at /api/v1/openapi.json.
-    #[arg(long, value_name = "ADDRESS", env = config::HTTP_VARIABLE)]
+    #[arg(long, value_name = "ADDRESS", env = tracer_settings::HTTP_VARIABLE)]
     http: Option<LoopbackAddress>,
     /// Take commands over HTTP too, and not only functions of modules that are found by name [default: false]
-    #[arg(long, env = config::HTTP_COMMANDS_VARIABLE, value_name = "BOOL", hide_possible_values = true, value_parser = clap::builder::BoolishValueParser::new(), num_args = 0..=1, require_equals = true, default_missing_value = "true")]
+    #[arg(long, env = tracer_settings::HTTP_COMMANDS_VARIABLE, value_name = "BOOL", hide_possible_values = true, value_parser = clap::builder::BoolishValueParser::new(), num_args = 0..=1, require_equals = true, default_missing_value = "true")]
     http_commands: Option<bool>,
     /// Answer `GET /metrics` for Prometheus on this address of this machine; without ADDRESS on 127.0.0.1:9464 [default: where the HTTP API is]
     ///
     /// OpenMetrics with exemplars, or the text format. Scrapers need the token in the file `metrics.token` of the temporary folder, which stays
     /// the same, so it can be a `credentials_file` of Prometheus.
-    #[arg(long, value_name = "ADDRESS", env = config::METRICS_VARIABLE, num_args = 0..=1, require_equals = true, default_missing_value = "127.0.0.1:9464")]
+    #[arg(long, value_name = "ADDRESS", env = tracer_settings::METRICS_VARIABLE, num_args = 0..=1, require_equals = true, default_missing_value = "127.0.0.1:9464")]
     metrics: Option<LoopbackAddress>,
     /// Receive OTLP over HTTP from the commands that it runs, and from other programs of this machine that show the token, on this address;
     /// without ADDRESS where the HTTP API or the metrics are, else on 127.0.0.1:4318
@@ -193,16 +196,16 @@ pub(super) struct Args {
     /// address and the token in their environment, so that `tracer submit command -- opentelemetry-instrument python3 app.py` needs no configuration.
     /// Others send the token of the file `otlp.token` of the temporary folder, which stays the same:
     /// `OTEL_EXPORTER_OTLP_HEADERS="authorization=Bearer%20$(cat TOKEN_FILE)"`.
-    #[arg(long, value_name = "ADDRESS", env = config::OTLP_VARIABLE, num_args = 0..=1, require_equals = true, default_missing_value = "auto")]
+    #[arg(long, value_name = "ADDRESS", env = tracer_settings::OTLP_VARIABLE, num_args = 0..=1, require_equals = true, default_missing_value = "auto")]
     otlp: Option<OtlpAddress>,
     /// The folder that span files are written to [default: /tmp/spans]
-    #[arg(long, value_name = "DIR", env = config::SPANS_DIR_VARIABLE, value_parser = super::path_parser())]
+    #[arg(long, value_name = "DIR", env = tracer_settings::SPANS_DIR_VARIABLE, value_parser = super::path_parser())]
     spans_dir: Option<PathBuf>,
     /// Folders to look for modules in first, separated by colons
-    #[arg(long, value_name = "DIRS", env = config::MODULE_PATH_VARIABLE)]
+    #[arg(long, value_name = "DIRS", env = tracer_settings::MODULE_PATH_VARIABLE)]
     module_path: Option<OsString>,
     /// A file with settings, such as tracer.toml
-    #[arg(long, value_name = "FILE", env = config::CONFIG_VARIABLE, value_parser = super::path_parser())]
+    #[arg(long, value_name = "FILE", env = tracer_settings::CONFIG_VARIABLE, value_parser = super::path_parser())]
     config: Option<PathBuf>,
     /// Forget the tasks of earlier heads in this place: their journal is put aside under another name, and ids go on
     ///
@@ -275,7 +278,7 @@ fn settings(args: Args) -> Result<Settings, CommandError> {
         return Err(CommandError::new(exit::HOOK_REFUSED, HookError::ImportString { given: String::new() }));
     }
     let is_path_given = split_paths(args.module_path.as_ref()).is_some();
-    let settings = config::load(Overrides {
+    let settings = tracer_settings::load(Overrides {
         config: args.config,
         block: args.block,
         num_workers: args.num_workers,
@@ -284,7 +287,7 @@ fn settings(args: Args) -> Result<Settings, CommandError> {
         max_log_size: args.max_log_size,
         journal_sync: args.journal_sync,
         worker_memory: args.worker_memory,
-        resources: config::parse_resources(args.resources.as_deref().unwrap_or_default())
+        resources: tracer_settings::parse_resources(args.resources.as_deref().unwrap_or_default())
             .map_err(|error| CommandError::new(exit::USAGE, error))?,
         address: args.address,
         credentials: args.trust.credentials,
@@ -351,9 +354,9 @@ fn warn_of_open_folder(spans_dir: &Path) {
 }
 
 /// Returns the error, with the variable of the environment in place of a flag that was not given.
-fn named_as_given(error: &config::Error) -> String {
+fn named_as_given(error: &tracer_settings::Error) -> String {
     let text = error.to_string();
-    let config::Error::Invalid { flag, .. } = error else { return text };
+    let tracer_settings::Error::Invalid { flag, .. } = error else { return text };
     let variable = format!("TRACER_{}", flag.trim_start_matches('-').replace('-', "_").to_ascii_uppercase());
     let is_given =
         |given: std::ffi::OsString| given.to_str().is_some_and(|given| given.split('=').next() == Some(flag));
@@ -483,7 +486,7 @@ fn check_span_file_size() -> Result<(), CommandError> {
 
 /// Tries an engine out in a process of its own, so that this one, which may become the head, has no runtime. Warns of what is not as it should be, which may be
 /// that the engine is away, and returns it. `has` is all that there is for tasks.
-fn try_engine(engine: &config::Engine, place: &Path, has: &QueueBound) -> Result<Vec<String>, CommandError> {
+fn try_engine(engine: &tracer_settings::Engine, place: &Path, has: &QueueBound) -> Result<Vec<String>, CommandError> {
     let queues = engine.queues.iter().map(|(queue, _)| queue.as_str());
     let access = serde_json::to_string(&engine.access).map_err(io::Error::other)?;
     let mut command = Command::new(std::env::current_exe()?);
@@ -521,7 +524,7 @@ fn try_hook(import_string: &str, hook: &HookChoice, settings: &HeadSettings) -> 
     parsed.map_err(|error| CommandError::new(exit::HOOK_REFUSED, error))?;
     let mut check = check_in_process()?;
     check.args(["--no-head", "--as", hook.contract.flag().trim_start_matches("--tracing-")]);
-    check.env(config::MODULE_PATH_VARIABLE, std::env::join_paths(&settings.module_path).unwrap_or_default());
+    check.env(tracer_settings::MODULE_PATH_VARIABLE, std::env::join_paths(&settings.module_path).unwrap_or_default());
     check.envs(settings.tracing.variables());
     try_in_process(check, import_string, Duration::from_millis(hook.timeout_ms))
 }
@@ -742,7 +745,7 @@ fn note_failure(place: &Path, failure: &CommandError) {
     let log = find_head(place).ok().map(|head| head.session_dir.join("logs/head.log"));
     let log = log.and_then(|path| std::fs::OpenOptions::new().append(true).open(path).ok());
     if let Some(mut log) = log {
-        let _ = writeln!(log, "{} {}", crate::trace::rfc3339(now_unix_nano()), failure.error);
+        let _ = writeln!(log, "{} {}", tracer_trace::rfc3339(now_unix_nano()), failure.error);
     }
 }
 
@@ -789,7 +792,7 @@ const UNGUARDED_LIMIT: Duration = Duration::from_secs(10);
 /// Finishes what the dead head of a program has left in its place, for the program, which is about to end. A head whose guard was killed may still be at its
 /// end; it removes the place itself.
 pub(super) fn run_finish(temp_dir: &Path, spans_dir: Option<PathBuf>) -> CommandResult {
-    let record = crate::session::find_dead_head(temp_dir);
+    let record = tracer_ipc::session::find_dead_head(temp_dir);
     let spans_dir = record.map(|record| record.spans_dir).or(spans_dir).unwrap_or_else(|| temp_dir.into());
     let settings = HeadSettings::of_dead_head(temp_dir.into(), spans_dir);
     let deadline = Instant::now() + UNGUARDED_LIMIT;
@@ -821,7 +824,7 @@ impl OwnHead {
     pub(super) fn start(place: &Path) -> Result<OwnHead, CommandError> {
         let mut command = Command::new(std::env::current_exe()?);
         command.args(["start", "--head", "--embedded", "--keep-place", "--temp-dir"]).arg(place);
-        if std::env::var_os(config::NUM_WORKERS_VARIABLE).is_none() {
+        if std::env::var_os(tracer_settings::NUM_WORKERS_VARIABLE).is_none() {
             command.args(["--num-workers", "1"]);
         }
         let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::inherit()).spawn()?;
@@ -900,7 +903,7 @@ fn announce(started: &Started, settings: &HeadSettings, format: Format, is_foreg
 fn banner(started: &Started, settings: &HeadSettings, is_foreground: bool) -> String {
     let mut text = format!(
         "tracer {} is running: head (pid {}) and {}\n\n",
-        crate::VERSION,
+        tracer_ipc::VERSION,
         started.head_pid,
         Count(started.workers_ready, "worker")
     );
@@ -909,7 +912,7 @@ fn banner(started: &Started, settings: &HeadSettings, is_foreground: bool) -> St
         Some(hook) => {
             let place =
                 hook.library.as_ref().map_or_else(|| "built in".to_owned(), |path| format!("from {}", path.display()));
-            let sampling = crate::config::otel::sampling_line(settings.tracing.sampling_ratio);
+            let sampling = tracer_settings::otel::sampling_line(settings.tracing.sampling_ratio);
             let further: String = hook.further.iter().map(further_hook).collect();
             let text = format!("{}, {place}\n{}\n{sampling}{further}", hook.import_string, settings.hook_description);
             fields.push(("  tracing", text));

@@ -1,16 +1,16 @@
 //! `tracer status`.
 
-use super::connect::unexpected_reply;
-use super::restart;
-use super::{CommandResult, FormatArgs, PlaceArgs, cluster, hints, report};
-use crate::count::{Count, Elapsed, Size};
-use crate::driver::Driver;
-use crate::exit;
-use crate::http_api::otlp_counts;
-use crate::protocol::{
+use tracer_client::driver::Driver;
+use tracer_core::count::{Count, Elapsed, Size};
+use tracer_core::exit;
+use tracer_ipc::protocol::{
     EngineReport, FurtherHook, Metrics, OtlpCounts, Query, Reply, ServiceState, ServiceSummary, StatusReport,
     WorkerCounts,
 };
+use tracer_web::http_api::otlp_counts;
+
+use super::connect::unexpected_reply;
+use super::{CommandResult, FormatArgs, PlaceArgs, cluster, hints, report, restart};
 
 /// Show the state of the head, its workers, its tasks and its tracing
 #[derive(clap::Args)]

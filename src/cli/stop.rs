@@ -4,17 +4,16 @@ use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
+use tracer_client::driver::{Driver, DriverError};
+use tracer_core::count::Count;
+use tracer_core::duration::parse_duration;
+use tracer_core::exit;
+use tracer_ipc::protocol::order::Order;
+use tracer_ipc::protocol::{Query, Reply, StopMode, StopReport};
+use tracer_ipc::session::find_head;
 
 use super::connect::unexpected_reply;
-use super::restart;
-use super::{CommandError, CommandResult, FormatArgs, PlaceArgs, report};
-use crate::config::parse_duration;
-use crate::count::Count;
-use crate::driver::{Driver, DriverError};
-use crate::exit;
-use crate::protocol::order::Order;
-use crate::protocol::{Query, Reply, StopMode, StopReport};
-use crate::session::find_head;
+use super::{CommandError, CommandResult, FormatArgs, PlaceArgs, report, restart};
 
 /// End the head and its workers
 ///

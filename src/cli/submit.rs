@@ -15,30 +15,26 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use clap::Subcommand;
+use tracer_client::driver::{Driver, DriverError, SubmitRequest, TaskOutput, Ticket, split_target};
+use tracer_client::search_path;
+use tracer_core::count::Count;
+use tracer_core::hex::hex;
+use tracer_core::lock::lock;
+use tracer_core::propagation::{self, Carrier};
+use tracer_core::suggestion::shell_word;
+use tracer_core::task::{
+    ActorRole, AttemptReport, CommandSpec, Failure, FunctionSpec, Outcome, PastAttempts, TaskId, TaskOptions, TaskSpec,
+    sort_resources,
+};
+use tracer_core::value::{self, JsonText};
+use tracer_core::{ClusterTaskId, escape, exit, names};
+use tracer_host::hook::{ActiveSpan, Attribute};
+use tracer_ipc::protocol::{CancelWhich, CommandUsage, Finished, Query, Stream};
+use tracer_process::standard_input::Offer;
 
 use self::options::{Flags, OfCommand, OfFunction, Submits};
 use super::live_line::LiveLine;
 use super::{CommandError, CommandResult, Format, FormatArgs, PlaceArgs, live_line, report};
-use crate::config;
-use crate::driver::{Driver, DriverError, SubmitRequest, TaskOutput, Ticket, split_target};
-use crate::escape;
-use crate::exit;
-use crate::hook::{ActiveSpan, Attribute};
-use crate::names;
-use crate::propagation::{self, Carrier};
-use crate::protocol::{CancelWhich, CommandUsage, Finished, Query, Stream};
-use crate::standard_input::Offer;
-use crate::suggestion::shell_word;
-use crate::task::{
-    ActorRole, AttemptReport, CommandSpec, Failure, FunctionSpec, Outcome, PastAttempts, TaskId, TaskOptions, TaskSpec,
-    sort_resources,
-};
-use crate::value::{self, JsonText};
-use tracer_client::search_path;
-use tracer_core::ClusterTaskId;
-use tracer_core::count::Count;
-use tracer_core::hex::hex;
-use tracer_core::lock::lock;
 
 /// Run a function or a program, create or call an actor, and wait for the result
 #[derive(clap::Args)]
@@ -166,7 +162,7 @@ impl<Of: Submits> CommonArgs<Of> {
             let text = "`--retry-on` says which failures are tried again, but `--retries` says how often, and is 0\n(hint: add `--retries 3`)";
             return Err(usage(text.into()));
         }
-        if let Some(problem) = options.memory.and_then(|bytes| config::check_memory(bytes).err()) {
+        if let Some(problem) = options.memory.and_then(|bytes| tracer_settings::check_memory(bytes).err()) {
             return Err(usage(format!("`--memory`: {problem}")));
         }
         options.resource =
@@ -218,7 +214,7 @@ pub(super) fn run(args: Args) -> CommandResult {
             let mut environment = environment(&env, inherit_env)?;
             // One of a queue runs on any machine.
             if !inherit_env && common.options.queue.is_empty() {
-                let head = crate::session::find_head(&common.place.temp_dir());
+                let head = tracer_ipc::session::find_head(&common.place.temp_dir());
                 for (name, value) in head.map(|head| search_path::differing(head.pid)).unwrap_or_default() {
                     environment.entry(name.into()).or_insert(value);
                 }
@@ -264,7 +260,7 @@ pub(super) fn run(args: Args) -> CommandResult {
 
 /// Returns a module as the worker is to find it: a path is relative to this folder, not to the worker's.
 fn absolute(module: &str) -> String {
-    if !crate::hook::is_path(module) {
+    if !tracer_host::hook::is_path(module) {
         return module.to_owned();
     }
     let path = Path::new(module);
@@ -612,7 +608,7 @@ impl FinishedTask {
             if self.is_command {
                 report["usage"] = serde_json::json!(self.usage);
             }
-            report::value(format, &crate::json::with_times(&report), |_| String::new());
+            report::value(format, &tracer_trace::json::with_times(&report), |_| String::new());
         } else if !is_own_code || !self.past.is_empty() {
             let place = PlaceArgs::flag(&common.place.temp_dir());
             let hint = match &self.trace_id {
@@ -675,7 +671,7 @@ fn program_meant(target: &str, arguments: &[String]) -> Option<CommandError> {
 /// and `message` names the folders that they have looked in, or the library that they have found there.
 fn library_of_this_shell(target: &str, message: &str) -> Option<String> {
     let (module, _) = target.split_once('.')?;
-    let path = std::env::var_os(crate::config::MODULE_PATH_VARIABLE)?;
+    let path = std::env::var_os(tracer_settings::MODULE_PATH_VARIABLE)?;
     let library = std::env::split_paths(&path).map(|folder| folder.join(format!("lib{module}.so")));
     let library = library.into_iter().find(|library| library.is_file())?;
     let folder = std::path::absolute(library.parent()?).ok()?;

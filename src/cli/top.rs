@@ -8,19 +8,21 @@ mod tests;
 
 use std::io::{self, IsTerminal};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::atomic::AtomicBool;
+use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
+
+use tracer_client::driver::Driver;
+use tracer_core::clock::now_unix_nano;
+use tracer_core::duration::parse_duration;
+use tracer_core::exit;
+use tracer_ipc::protocol::{Query, Reply, TaskFilter, TaskState};
+use tracer_trace::Live;
 
 use self::input::{Key, Screen};
 use self::model::{Model, Sample};
 use super::connect::unexpected_reply;
 use super::{CommandError, CommandResult, PlaceArgs, report};
-use crate::config::parse_duration;
-use crate::driver::Driver;
-use crate::exit;
-use crate::protocol::{Query, Reply, TaskFilter, TaskState};
-use crate::trace::Live;
-use tracer_core::clock::now_unix_nano;
 
 /// Tasks of the queue that are looked at; the others are counted.
 const TASKS: usize = 2000;

@@ -13,23 +13,21 @@ use std::sync::Once;
 use std::time::Duration;
 
 use clap::{Subcommand, ValueEnum};
+use tracer_client::driver::{Driver, DriverError};
+use tracer_core::clock::now_unix_nano;
+use tracer_core::count::Count;
+use tracer_core::exit;
+use tracer_head::recovery::finish_leavings;
+use tracer_ipc::session::{HeadRecord, SessionError, all_sessions, find_head};
+use tracer_trace::log_entries::{self, Entry, OfTrace};
+use tracer_trace::render::Details;
+use tracer_trace::{
+    self, Filter, FindError, GatheredList, GatheredStats, INDEX_BYTES, Index, Live, LoadError, Loaded, LogRecord, Open,
+    Query, Trace, TraceId, export, json, render,
+};
 
 use super::elsewhere::Submitted;
 use super::{CommandError, CommandResult, Format, FormatArgs, PlaceArgs, report};
-use crate::config;
-use crate::count::Count;
-use crate::driver::{Driver, DriverError};
-use crate::exit;
-use crate::head::recovery::finish_leavings;
-use crate::json;
-use crate::log_entries::{self, Entry, OfTrace};
-use crate::session::{HeadRecord, SessionError, all_sessions, find_head};
-use crate::trace::render::Details;
-use crate::trace::{
-    self, Filter, FindError, GatheredList, GatheredStats, INDEX_BYTES, Index, Live, LoadError, Loaded, LogRecord, Open,
-    Query, Trace, TraceId, export, render,
-};
-use tracer_core::clock::now_unix_nano;
 
 /// Read traces back from the span files
 ///
@@ -70,7 +68,7 @@ enum TraceCommand {
         #[arg(long, value_name = "TEXT")]
         name: Option<String>,
         /// Only traces that took at least this long, for example 500ms
-        #[arg(long, value_name = "DURATION", value_parser = config::parse_duration)]
+        #[arg(long, value_name = "DURATION", value_parser = tracer_settings::parse_duration)]
         min_duration: Option<Duration>,
         /// Maximum number of traces to show
         #[arg(long, default_value_t = 50)]
@@ -208,7 +206,7 @@ fn log_records(source: &SourceArgs, trace: &Trace, parts: Vec<TraceId>) -> Resul
             .map_err(|error| CommandError::new(exit::FAILED, format!("what was written cannot be read: {error}")))?;
     notices.iter().for_each(|notice| report::warning(notice));
     if left_out > 0 {
-        let shown = crate::count::Count(entries.len() as u64, "entry");
+        let shown = tracer_core::count::Count(entries.len() as u64, "entry");
         report::warning(&format!(
             "the first {shown} are shown, and {left_out} more are not\n(hint: `tracer logs --trace {}` shows all)",
             trace.id
@@ -229,7 +227,7 @@ fn log_records(source: &SourceArgs, trace: &Trace, parts: Vec<TraceId>) -> Resul
 #[derive(clap::Args)]
 pub(super) struct SourceArgs {
     /// The folder of the span files; repeat it for those of several nodes
-    #[arg(long, value_name = "DIR", env = config::SPANS_DIR_VARIABLE, value_parser = super::path_parser())]
+    #[arg(long, value_name = "DIR", env = tracer_settings::SPANS_DIR_VARIABLE, value_parser = super::path_parser())]
     spans_dir: Vec<PathBuf>,
     #[command(flatten)]
     pub(super) place: PlaceArgs,
@@ -247,7 +245,7 @@ impl SourceArgs {
         let temp_dir = self.place.temp_dir();
         let leavings = finish_leavings(&temp_dir);
         for (spool, error) in &leavings.failures {
-            let why = crate::causes::with_causes(error);
+            let why = tracer_core::causes::with_causes(error);
             let spool = spool.display();
             report::warning(&format!(
                 "spans of a process that died are still in `{spool}`, for the next head to complete: {why}"
@@ -264,7 +262,7 @@ impl SourceArgs {
     /// Adds the spans of the further folders that were named.
     fn add_further(&self, loaded: &mut Loaded) -> Result<(), CommandError> {
         for folder in self.spans_dirs().skip(1) {
-            let further = trace::load(folder).map_err(|error| CommandError::new(exit::FAILED, error))?;
+            let further = tracer_trace::load(folder).map_err(|error| CommandError::new(exit::FAILED, error))?;
             warn_of(&further);
             loaded.add(further.traces.into_iter().flat_map(|trace| trace.spans));
         }
@@ -284,7 +282,7 @@ impl SourceArgs {
             }
             (said, of_head) => said.or(of_head),
         };
-        let folder = folder.unwrap_or_else(|| config::DEFAULT_SPANS_DIR.into());
+        let folder = folder.unwrap_or_else(|| tracer_settings::DEFAULT_SPANS_DIR.into());
         let is_same = |other: &Path| other == folder || other.canonicalize().ok() == folder.canonicalize().ok();
         let head = head.filter(|head| is_same(&head.spans_dir));
         (folder, head)
@@ -308,7 +306,7 @@ impl SourceArgs {
     /// Loads the span files.
     fn load(&self) -> Result<Loaded, CommandError> {
         let (folder, _) = self.folder_and_head();
-        let mut loaded = trace::load(&folder).map_err(|error| self.unreadable(&error))?;
+        let mut loaded = tracer_trace::load(&folder).map_err(|error| self.unreadable(&error))?;
         warn_of(&loaded);
         self.add_further(&mut loaded)?;
         Ok(loaded)
@@ -359,7 +357,7 @@ impl SourceArgs {
     /// Of a large folder only an index is in memory.
     fn traces(&self, with_running: bool) -> Result<Traces, CommandError> {
         let (folder, head) = self.folder_and_head();
-        let files = trace::span_files(&folder).unwrap_or_default();
+        let files = tracer_trace::span_files(&folder).unwrap_or_default();
         let bytes: u64 = files.iter().map(|(_, metadata)| metadata.len()).sum();
         if self.spans_dirs().count() > 1 || bytes <= READ_AT_ONCE {
             let loaded = if with_running { self.load_with_running()? } else { self.load()? };
@@ -368,7 +366,7 @@ impl SourceArgs {
         let mut index = Index::new(&folder, READ_AT_ONCE as usize);
         let session = head.filter(|_| with_running).map(|head| head.session_dir);
         let (_, notices) = index.look(session.as_deref(), now_unix_nano()).map_err(|error| self.unreadable(&error))?;
-        let notices = trace::other_files(&folder).into_iter().chain(notices);
+        let notices = tracer_trace::other_files(&folder).into_iter().chain(notices);
         notices.for_each(|notice| report::warning(&notice.to_string()));
         Ok(Traces::Indexed(Box::new(index)))
     }
@@ -379,7 +377,7 @@ impl SourceArgs {
         let Some(head) = head else { return self.load() };
         // The spools first: what is written in between is then in both, and not in neither.
         let look = Live::new(&head.session_dir).look(now_unix_nano(), |_| true);
-        let mut loaded = match trace::load(&folder) {
+        let mut loaded = match tracer_trace::load(&folder) {
             Err(LoadError::Missing { .. }) if !look.spans.is_empty() => Loaded::empty(&folder),
             loaded => loaded.map_err(|error| self.unreadable(&error))?,
         };
@@ -409,7 +407,7 @@ impl Traces {
 /// Returns whether a folder was named by the variable, and not on the command line.
 fn is_by_variable(folder: &Path) -> bool {
     let typed = |argument: OsString| argument.to_str().is_some_and(|text| text.starts_with("--spans-dir"));
-    std::env::var_os(config::SPANS_DIR_VARIABLE).is_some_and(|said| Path::new(&said) == folder)
+    std::env::var_os(tracer_settings::SPANS_DIR_VARIABLE).is_some_and(|said| Path::new(&said) == folder)
         && !std::env::args_os().any(typed)
 }
 
@@ -417,7 +415,7 @@ fn is_by_variable(folder: &Path) -> bool {
 fn warn_of_folder(said: &Path, of_head: &Path) {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {
-        let variable = config::SPANS_DIR_VARIABLE;
+        let variable = tracer_settings::SPANS_DIR_VARIABLE;
         report::warning(&format!(
             "there is no spans folder `{}`, which `{variable}` names: `{}` is read, where the head here writes its spans",
             said.display(),
@@ -504,12 +502,12 @@ fn look_for_open(source: &SourceArgs) -> Result<Open, CommandError> {
         report::warning(&format!("process {pid} had more open spans than its spool holds: {spans} cannot be seen"));
     }
     let folder = source.spans_dirs().next().cloned().unwrap_or(head.spans_dir);
-    Ok(Open::new(look.spans, now, || trace::load(&folder).ok()))
+    Ok(Open::new(look.spans, now, || tracer_trace::load(&folder).ok()))
 }
 
 pub(super) fn run(args: &Args) -> CommandResult {
     // Of a large folder there is much that is needed for a moment.
-    crate::head::heap::release_at_once();
+    tracer_process::allocator::release_at_once();
     match &args.command {
         TraceCommand::Diff(args) => return diff::run(args),
         TraceCommand::Check(args) => return check::run(args),

@@ -4,15 +4,15 @@ use std::io::{self, BufRead};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 
+use tracer_client::driver::Driver;
+use tracer_core::address::LoopbackAddress;
+use tracer_core::exit;
+use tracer_ipc::protocol::{PageCode, Query, Reply};
+use tracer_trace::json;
+use tracer_web::view::{LinkMaker, Viewer, link};
+
 use super::trace::SourceArgs;
 use super::{CommandError, CommandResult, Format, FormatArgs, report};
-use crate::driver::Driver;
-use crate::exit;
-use crate::http_api::LoopbackAddress;
-use crate::json;
-use crate::protocol::{PageCode, Query, Reply};
-use crate::trace;
-use crate::view::{LinkMaker, Viewer, link};
 
 /// Show traces in a browser while they run
 ///
@@ -50,7 +50,7 @@ struct Page {
 
 pub(super) fn run(args: &Args) -> CommandResult {
     // A large trace or log is read for one answer.
-    crate::head::heap::release_at_once();
+    tracer_process::allocator::release_at_once();
     let failed = |error: io::Error| CommandError::new(exit::FAILED, format!("cannot serve the page: {error}"));
     let folder = args.what.as_deref().map(Path::new).filter(|what| what.is_dir());
     let view = match &args.what {
@@ -111,7 +111,7 @@ fn page_code(temp_dir: &Path, may_cancel: bool) -> Option<PageCode> {
 }
 
 /// Returns the whole id of the trace that is meant.
-fn find(args: &Args, what: &str) -> Result<trace::TraceId, CommandError> {
+fn find(args: &Args, what: &str) -> Result<tracer_trace::TraceId, CommandError> {
     Ok(args.source.find(what, true)?.0.id)
 }
 

@@ -4,25 +4,26 @@ use std::io::Read;
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
+use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::{AtomicBool, AtomicUsize};
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::flag;
 use signal_hook::low_level::pipe;
+use tracer_client::driver::{Driver, DriverError};
+use tracer_core::count::{Count, Elapsed};
+use tracer_core::duration::parse_duration;
+use tracer_core::exit;
+use tracer_core::task::{Failure, Outcome, TaskId};
+use tracer_ipc::protocol::{Query, Reply, TaskState};
 
 use super::connect::unexpected_reply;
 use super::live_line::{self, LiveLine};
 use super::named::{self, NamedTask};
 use super::submit::exit_code;
 use super::{CommandError, CommandResult, Format, FormatArgs, PlaceArgs, report};
-use crate::config::parse_duration;
-use crate::count::{Count, Elapsed};
-use crate::driver::{Driver, DriverError};
-use crate::exit;
-use crate::protocol::{Query, Reply, TaskState};
-use crate::task::{Failure, Outcome, TaskId};
 
 /// Wait until tasks have ended
 ///

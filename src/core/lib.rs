@@ -18,6 +18,9 @@
 //! | [`clock`], [`duration`], [`size`], [`count`] | time and quantities, as numbers and as text |
 //! | [`pattern`], [`suggestion`] | names as people type them |
 //! | [`exit`] | the exit codes of the program |
+//! | [`hosts`], [`routes`] | the application of a request: by its host, and by the longest prefix of its path |
+//! | [`address`] | the address of a server that only this machine reaches |
+//! | `problem`, `parameters` | what is wrong with a request over HTTP, and its parameters (feature `http`) |
 //! | [`hex`], [`http_field`] | bytes as hexadecimal digits; names and values of HTTP |
 //! | [`paged_map`] | a map by ids that come in runs |
 //! | [`lock`] | locks of data that stays whole when a thread panics |
@@ -26,6 +29,7 @@
 
 #![forbid(unsafe_code)]
 
+pub mod address;
 pub mod causes;
 pub mod clock;
 pub mod codec;
@@ -36,6 +40,7 @@ pub mod exit;
 pub mod grpc;
 pub mod hex;
 pub mod hook_contract;
+pub mod hosts;
 pub mod http_field;
 pub mod lock;
 pub mod logs;
@@ -43,11 +48,16 @@ pub mod metric_names;
 pub mod module_name;
 pub mod names;
 pub mod paged_map;
+#[cfg(feature = "http")]
+pub mod parameters;
 pub mod pattern;
 mod place_id;
+#[cfg(feature = "http")]
+pub mod problem;
 pub mod propagation;
 pub mod queue;
 pub mod request_names;
+pub mod routes;
 pub mod sampling_ratio;
 pub mod size;
 mod stored;

@@ -49,7 +49,7 @@ impl Paged for ClusterTaskId {
 }
 
 struct Page<V> {
-    entries: Box<[Option<V>]>,
+    pub entries: Box<[Option<V>]>,
     count: u32,
 }
 

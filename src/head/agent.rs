@@ -9,22 +9,22 @@ use std::time::{Duration, Instant};
 
 use tracer_core::clock::now_unix_nano;
 use tracer_core::count::{Count, Elapsed};
+use tracer_core::task::{Failure, ModuleVersion, Outcome};
+use tracer_core::value::JsonText;
 use tracer_core::{ClusterTaskId, PlaceId};
 use tracer_engine::digest;
-
-use super::io::{HeadIo, Source};
-use super::process::{AgentCommand, FrontProcess, describe_exit};
-use super::reactor::Effects;
-use crate::config::Engine;
-use crate::hook::builtin_names;
-use crate::module_store::ModuleStore;
-use crate::protocol::frame::put_frame;
-use crate::protocol::{
+use tracer_host::hook::builtin_names;
+use tracer_host::module_store::ModuleStore;
+use tracer_ipc::protocol::frame::put_frame;
+use tracer_ipc::protocol::{
     AgentNode, CancelAnswer, CancelReport, ClaimedBy, ClusterReport, Digest, EngineReport, Found, Reply, SharedEnd,
     SharedReport, Stop, TaskState, ToAgent, kind, put_reply,
 };
-use crate::task::{Failure, ModuleVersion, Outcome};
-use crate::value::JsonText;
+use tracer_reactor::Effects;
+use tracer_settings::Engine;
+
+use super::io::{HeadIo, Source};
+use super::process::{AgentCommand, FrontProcess, describe_exit};
 
 /// Pause before a process that has ended is started again.
 const START_AGAIN: Duration = Duration::from_millis(200);

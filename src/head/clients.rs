@@ -1,12 +1,12 @@
 //! The connections of drivers, workers and tasks, and what is on its way to them.
 
 use rustc_hash::FxHashMap;
+use tracer_core::task::{JobId, WorkerId};
+use tracer_ipc::protocol::frame::{FRAME_TARGET, put_frame};
+use tracer_ipc::protocol::wire::Put;
+use tracer_ipc::protocol::{Stream, kind};
 
 use super::connection::Connection;
-use crate::protocol::frame::{FRAME_TARGET, put_frame};
-use crate::protocol::wire::Put;
-use crate::protocol::{Stream, kind};
-use crate::task::{JobId, WorkerId};
 
 /// The connections, and what a turn has brought about for those who hold them.
 pub(super) struct Clients {
@@ -133,8 +133,9 @@ impl Bodies {
 
 #[cfg(test)]
 mod tests {
+    use tracer_ipc::protocol::frame::{FRAME_LIMIT, FrameBuffer, PAYLOAD_LIMIT};
+
     use super::*;
-    use crate::protocol::frame::{FRAME_LIMIT, FrameBuffer, PAYLOAD_LIMIT};
 
     #[test]
     fn large_messages_of_one_turn_do_not_make_a_frame_that_nobody_takes() {

@@ -6,10 +6,11 @@ use std::ops::Range;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::UnixStream;
 
+use tracer_core::task::{JobId, WorkerId};
+use tracer_ipc::channel::{Receiver, Sender};
+use tracer_ipc::protocol::frame::{FRAME_LIMIT, FrameBuffer, HELLO_LIMIT};
+
 use super::watch::Seen;
-use crate::channel::{Receiver, Sender};
-use crate::protocol::frame::{FRAME_LIMIT, FrameBuffer, HELLO_LIMIT};
-use crate::task::{JobId, WorkerId};
 
 /// Bytes kept for a client that does not read. Beyond it the connection is closed: a client that has died inside must not
 /// fill the head's memory. The longest frame is far from being too much.

@@ -1,24 +1,17 @@
 //! Metrics that the head counts and that outlive it: run time, time in the queue and ends of tasks, in the file `metrics` of its place.
 //!
-//! The head's loop is the only writer. Whoever serves metrics reads the file (`crate::http_api`), so a scrape costs the head nothing.
+//! The head's loop is the only writer. Whoever serves metrics reads the file (`tracer_web::http_api`), so a scrape costs the head nothing.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use tracer_core::metric_names::{ERROR_TYPE, FUNCTION, OVERFLOW, QUEUE_DURATION, STATE, TASK_DURATION, TASKS_ENDED};
+use tracer_core::task::{Envelope, Outcome, SpanLink};
 use tracer_ipc::metrics::{Exemplar, SERVING_FOLDER, SeriesFile, SeriesIndex, read_overflowed};
-
-use super::reactor::EndedAttempt;
-use crate::http_api::place;
-use crate::session;
-use crate::task::{Envelope, Outcome, SpanLink};
+use tracer_ipc::{http_place, session};
+use tracer_reactor::EndedAttempt;
 
 /// Bit of the trace flags: the trace is sampled.
 const SAMPLED: u8 = 1;
-
-/// Returns the file of the metrics in a place.
-pub(crate) fn path(temp_dir: &Path) -> PathBuf {
-    temp_dir.join("metrics")
-}
 
 /// The metrics of a head. Without a file nothing is counted.
 #[derive(Debug)]
@@ -64,7 +57,8 @@ impl Figures {
     fn all_overflowed(&self, session_dir: &Path) -> u64 {
         let place = session::place_of(session_dir);
         let serving = place.join(SERVING_FOLDER).read_dir().into_iter().flatten().flatten().map(|entry| entry.path());
-        let files = serving.chain([path(place), place::request_metrics_path(session_dir)]);
+        let files =
+            serving.chain([http_place::head_metrics_path(place), http_place::request_metrics_path(session_dir)]);
         let in_files: u64 = files.filter_map(|path| read_overflowed(&path).ok()).fold(0, u64::wrapping_add);
         in_files.wrapping_add(self.file.as_ref().map_or(0, SeriesFile::unwritten))
     }
@@ -148,10 +142,10 @@ fn span_of(attempt: &EndedAttempt<'_>) -> Option<SpanLink> {
 
 #[cfg(test)]
 mod tests {
+    use tracer_core::task::Failure;
     use tracer_ipc::metrics::read;
 
     use super::*;
-    use crate::task::Failure;
 
     #[test]
     fn attempts_are_counted_by_function_and_error_and_the_next_head_goes_on() {
@@ -169,7 +163,7 @@ mod tests {
             ended_unix_nano: 5_000_000_000,
         };
         for _ in 0..2 {
-            let mut figures = Figures::open(&path(folder.path()));
+            let mut figures = Figures::open(&http_place::head_metrics_path(folder.path()));
             figures.count_attempt(&attempt);
             figures.count_attempt(&EndedAttempt {
                 failure: Some(&panic),
@@ -181,7 +175,7 @@ mod tests {
             figures.count_end(&Outcome::Failed(panic.clone()));
             figures.count_end(&Outcome::Failed(Failure::Cancelled));
         }
-        let all = read(&path(folder.path())).unwrap();
+        let all = read(&http_place::head_metrics_path(folder.path())).unwrap();
         let count = |metric, attributes: &[(&str, &str)]| {
             let is_meant = |key: &[(String, String)]| {
                 key.iter().map(|(key, value)| (key.as_str(), value.as_str())).eq(attributes.iter().copied())

@@ -1,22 +1,24 @@
 //! The HTTP API on the head's side: its port, its token, and the process that serves it.
 //!
-//! The head listens and never accepts. It hands the port to a process of its own ([`crate::http_api`]), which is a driver like any
+//! The head listens and never accepts. It hands the port to a process of its own ([`tracer_web::http_api`]), which is a driver like any
 //! other: what HTTP clients do to that process reaches no memory and no file of the head's. When it dies it is started
 //! again with the same port and token; who connects meanwhile waits.
 
-use std::fmt;
-use std::io;
 use std::net::TcpListener;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
+use std::{fmt, io};
+
+use tracer_core::address::LoopbackAddress;
+use tracer_ipc::http_codes::Codes;
+use tracer_ipc::http_place;
+use tracer_ipc::http_place::HttpSettings;
+use tracer_ipc::protocol::{HttpReport, PageCode};
+use tracer_reactor::Effects;
 
 use super::io::{HeadIo, Source};
 use super::process::{FrontCommand, FrontProcess, describe_exit};
-use super::reactor::Effects;
-use crate::http_api::codes::Codes;
-use crate::http_api::{self, HttpSettings, LoopbackAddress};
-use crate::protocol::{HttpReport, PageCode};
 
 /// Pause before a process that has ended is started again.
 const START_AGAIN: Duration = Duration::from_millis(500);
@@ -99,7 +101,7 @@ impl Front {
         listener.set_nonblocking(true).map_err(listen_error)?;
         let bound = listener.local_addr().map_err(listen_error)?;
         let address = LoopbackAddress::try_from(bound).unwrap_or(settings.address);
-        http_api::place::write(session_dir, &HttpSettings { address, ..settings })
+        http_place::write(session_dir, &HttpSettings { address, ..settings })
             .map_err(|source| FrontError::Files { folder: session_dir.into(), source })?;
         Ok(Front {
             listener: Some(listener),
@@ -131,12 +133,12 @@ impl Front {
     pub(super) fn report(&self) -> HttpReport {
         HttpReport {
             url: self.address.url(),
-            token_path: http_api::place::token_path(&self.session_dir),
-            viewer_token_path: http_api::place::viewer_token_path(&self.session_dir),
+            token_path: http_place::token_path(&self.session_dir),
+            viewer_token_path: http_place::viewer_token_path(&self.session_dir),
             is_metrics_only: self.is_metrics_only,
-            metrics_token_path: http_api::place::metrics_token_path(&self.session_dir),
+            metrics_token_path: http_place::metrics_token_path(&self.session_dir),
             receives_otlp: self.receives_otlp,
-            otlp_token_path: http_api::place::otlp_token_path(&self.session_dir),
+            otlp_token_path: http_place::otlp_token_path(&self.session_dir),
             otlp: None,
             allows_commands: self.allows_commands,
             pid: self.pid(),
@@ -175,7 +177,7 @@ impl Front {
     /// Asks the process to end, and kills it when it takes too long. True when it has ended. Its tokens are gone then, unless another program goes on with them.
     pub(super) fn end(&mut self, is_forced: bool, keeps_tokens: bool) -> bool {
         if self.listener.take().is_some() && !keeps_tokens {
-            http_api::place::remove(&self.session_dir);
+            http_place::remove(&self.session_dir);
         }
         self.start_at = None;
         let Some(process) = &self.process else { return true };

@@ -8,7 +8,7 @@
 //! and worker are all killed before one of them could act.
 //!
 //! A service outlives its head. The guard starts the processes of services, for the head, so that they are its own children and not the head's, and
-//! keeps their files and what the head knows of them ([`keeper`](super::keeper)). When the head dies while there are any, another one begins as
+//! keeps their files and what the head knows of them (`keeper`). When the head dies while there are any, another one begins as
 //! a copy of the guard and goes on with them. So it is again and again, unless none has taken over within ten seconds, or heads end by
 //! themselves one after the other: then all of it ends. A head that no service has ends as it always did, and so does that of a program.
 //!
@@ -25,7 +25,8 @@ use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
 use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
 use std::process::{Command, ExitStatus, Stdio};
-use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
+use std::sync::atomic::AtomicU32;
+use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Mutex, OnceLock};
 use std::time::{Duration, Instant};
 
@@ -38,13 +39,13 @@ use rustix::process::{
 use serde::{Deserialize, Serialize};
 use tracer_core::lock::lock;
 use tracer_ipc::control;
+use tracer_ipc::session::Session;
+use tracer_ipc::spin::is_readable;
+use tracer_process::children;
+use tracer_process::parent::head_limit;
 
 use super::keeper::{AllKept, FromGuard, Keeper, Kept, Key, Replacement, StartOrder, ToGuard};
 use super::settings::HeadSettings;
-use crate::children;
-use crate::parent::head_limit;
-use crate::session::Session;
-use crate::spin::is_readable;
 
 static GUARD: AtomicU32 = AtomicU32::new(0);
 /// Time that all heads of a guard count from.
@@ -61,7 +62,7 @@ const PAUSE: Duration = Duration::from_millis(20);
 const PAUSE_LIMIT: Duration = Duration::from_millis(500);
 
 /// Returns the guard above this process, if it is a head that has one.
-pub(crate) fn pid() -> Option<u32> {
+pub fn pid() -> Option<u32> {
     Some(GUARD.load(Relaxed)).filter(|&pid| pid != 0)
 }
 
@@ -72,7 +73,7 @@ pub(crate) fn clock() -> Instant {
 
 /// Inheritance of a head from its guard.
 #[derive(Debug)]
-pub(crate) struct Inherited {
+pub struct Inherited {
     /// The way to the guard.
     pub(super) keeper: Keeper,
     /// Leavings of the heads before it; nothing for the first.
@@ -87,7 +88,7 @@ pub(crate) struct Inherited {
 
 impl Inherited {
     /// Goes on with the session of the head before this one. None for the first.
-    pub(crate) fn session(&self, settings: &HeadSettings) -> io::Result<Option<Session>> {
+    pub fn session(&self, settings: &HeadSettings) -> io::Result<Option<Session>> {
         let Some(head) = self.kept.get(&Key::Head) else { return Ok(None) };
         let (lock, folder) = (File::from(head.file(1)?), File::from(head.file(2)?));
         let folders = (settings.temp_dir.as_path(), settings.tracing.spans_dir.as_path());
@@ -96,12 +97,12 @@ impl Inherited {
 }
 
 /// Takes what this head has from its guard. None without a guard, and when it was taken.
-pub(crate) fn take_inherited() -> Option<Inherited> {
+pub fn take_inherited() -> Option<Inherited> {
     lock(&INHERITED).take()
 }
 
 /// Returns the settings that the head before this one had, if it has left processes of services.
-pub(crate) fn inherited_settings() -> Option<HeadSettings> {
+pub fn inherited_settings() -> Option<HeadSettings> {
     let inherited = lock(&INHERITED);
     let head = inherited.as_ref()?.kept.get(&Key::Head)?;
     head.file(0).and_then(tracer_ipc::control::receive_long).ok()
@@ -109,7 +110,7 @@ pub(crate) fn inherited_settings() -> Option<HeadSettings> {
 
 /// Attachment of the head to a terminal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) enum Attachment {
+pub enum Attachment {
     /// In a terminal, whose signals the guard passes on.
     Foreground,
     /// On its own; the guard lets go of standard input and output.
@@ -134,13 +135,13 @@ pub(crate) fn ending_signals() -> Vec<i32> {
 /// another one, which returns here too, with [what was kept](take_inherited).
 ///
 /// To be called while the process has one thread: a head begins as a copy of that thread.
-pub(crate) fn split(place: Attachment) -> io::Result<()> {
+pub fn split(place: Attachment) -> io::Result<()> {
     split_as(place, Heads::OneAfterAnother, || Box::new(|| ()))
 }
 
 /// The same of a head that no other comes after. When it has ended in another way than in order, the guard does what `prepare` has returned, once
 /// nothing is left below it. `prepare` runs in the guard as soon as there is a head.
-pub(crate) fn split_and(place: Attachment, prepare: impl FnOnce() -> Box<dyn FnOnce()>) -> io::Result<()> {
+pub fn split_and(place: Attachment, prepare: impl FnOnce() -> Box<dyn FnOnce()>) -> io::Result<()> {
     split_as(place, Heads::One, prepare)
 }
 
@@ -158,7 +159,7 @@ fn split_as(place: Attachment, heads: Heads, prepare: impl FnOnce() -> Box<dyn F
 
 /// Goes on as the guard that this process was when it ran another program, which has left its state in this file. Returns in the head, as [`split`] does, with
 /// how it is attached.
-pub(crate) fn resume(state: i32) -> io::Result<Attachment> {
+pub fn resume(state: i32) -> io::Result<Attachment> {
     set_child_subreaper(Some(getpid()))?;
     // They were never let through since the other program blocked them.
     let signals = Signals { before: no_signals(), ..Signals::block()? };
@@ -712,7 +713,7 @@ fn end_like(status: ExitStatus) -> ! {
         let _ = kill_process(getpid(), signal);
     }
     // The first process of a container does not die of its own signals.
-    let code = status.code().unwrap_or_else(|| crate::exit::from_signal(status.signal().unwrap_or(0)).into());
+    let code = status.code().unwrap_or_else(|| tracer_core::exit::from_signal(status.signal().unwrap_or(0)).into());
     // SAFETY: it ends the process at once. What is registered to run at exit belongs to the head.
     unsafe { libc::_exit(code) }
 }

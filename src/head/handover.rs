@@ -5,21 +5,19 @@
 //! worker's hook has delivered it, and goes to another worker if that one dies or fails.
 
 use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
-use std::fs;
-use std::io;
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
+use std::{fs, io};
 
 use rustix::fs::inotify;
 use tracer_abi as abi;
-
-use crate::count::Count;
-use crate::protocol::{SpansDone, SpansOffer};
-use crate::session::DISCARDED;
-use crate::spool::owners::{self, Owners};
-use crate::spool::{Parcel, Pause};
+use tracer_core::count::Count;
+use tracer_ipc::protocol::{SpansDone, SpansOffer};
+use tracer_ipc::session::DISCARDED;
+use tracer_ipc::spool::owners::{self, Owners};
+use tracer_ipc::spool::{Parcel, Pause};
 
 /// Parcels that a worker is offered at once. Its hook delivers them one after another.
 const OFFERS_LIMIT: usize = 4;
@@ -501,7 +499,7 @@ mod tests {
     }
 
     fn session_discarded(folder: &Path) {
-        crate::session::tell_of_discarded(folder).unwrap();
+        tracer_ipc::session::tell_of_discarded(folder).unwrap();
     }
 
     #[test]

@@ -10,6 +10,22 @@ use std::time::Instant;
 use rustc_hash::FxHashMap;
 use rustix::event::epoll;
 use rustix::process::{Pid, Resource, Rlimit, Signal, getrlimit, kill_process, prlimit, setrlimit};
+use tracer_core::clock::now_unix_nano;
+use tracer_core::task::{AttemptReport, ModuleVersion, Outcome, Refusal, SpanLink, StopReason, TaskId, WorkerId};
+use tracer_host::module_store::ModuleStore;
+use tracer_ipc::identity::open_pidfd;
+use tracer_ipc::protocol::frame::put_frame;
+use tracer_ipc::protocol::{
+    Accepted, CommandUsage, Finished, Lease, Output, OutputSize, Period, SpanCounts, Stream, ToAgent, kind,
+    put_task_refusal, put_value,
+};
+use tracer_ipc::spool::{ClaimState, Story};
+use tracer_ipc::task_output::{Extent, Nonce, Owner};
+use tracer_ipc::{fault, session};
+use tracer_process::children;
+use tracer_process::control_group::Group;
+use tracer_reactor::state::{Death, DriverId, Now, State, TaskEnd};
+use tracer_reactor::{Effects, EndedAttempt, Loss, StandIn, Submission, Watcher, Watchers, Why, watchers};
 
 use super::agent::AgentLink;
 use super::clients::{Bodies, Clients};
@@ -24,28 +40,11 @@ use super::logs::{HeadLog, Logs};
 use super::memory::Bound;
 use super::output::WorkerOutput;
 use super::process::{WorkerCommand, WorkerProcess, kill_command_left_behind};
-use super::reactor::{Effects, EndedAttempt, Loss, StandIn, Submission, Watcher, Watchers, Why, watchers};
 use super::recovery::{DeadOrigin, Finisher, Folders, finish_opened, finish_story, write_stand_in};
 use super::services::ServicesIo;
 use super::settings::HeadSettings;
 use super::shared_output::SharedOutputs;
-use super::state::{Death, DriverId, Now, State, TaskEnd};
 use super::watch::Seen;
-use crate::children;
-use crate::control_group::Group;
-use crate::fault;
-use crate::identity::open_pidfd;
-use crate::module_store::ModuleStore;
-use crate::protocol::frame::put_frame;
-use crate::protocol::{
-    Accepted, CommandUsage, Finished, Lease, Output, OutputSize, Period, SpanCounts, Stream, ToAgent, kind,
-    put_task_refusal, put_value,
-};
-use crate::session;
-use crate::spool::{ClaimState, Story};
-use crate::task::{AttemptReport, ModuleVersion, Outcome, Refusal, SpanLink, StopReason, TaskId, WorkerId};
-use crate::task_output::{Extent, Nonce, Owner};
-use tracer_core::clock::now_unix_nano;
 
 /// Bytes of output kept for a driver that reads slowly. From there on the output of its task stays in the pipe, and the task waits
 /// as it would for any reader.
@@ -1105,6 +1104,10 @@ impl Effects for HeadIo {
     }
 
     fn log(&mut self, line: String) {
-        self.log.write(&format!("{} {}\n", crate::clock::utc(now_unix_nano()), crate::escape::lines(&line)));
+        self.log.write(&format!(
+            "{} {}\n",
+            tracer_core::clock::utc(now_unix_nano()),
+            tracer_core::escape::lines(&line)
+        ));
     }
 }

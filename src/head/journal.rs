@@ -27,7 +27,8 @@ use std::os::fd::BorrowedFd;
 use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering::Release};
+use std::sync::atomic::AtomicU64;
+use std::sync::atomic::Ordering::Release;
 use std::time::Duration;
 
 use compaction::Compacted;
@@ -35,16 +36,15 @@ use log::Log;
 use rustix::event::{PollFd, PollFlags, poll};
 use scan::Scanned;
 use sync::{Events, Syncer};
+use tracer_core::count::Count;
+use tracer_core::task::{ActorRole, AttemptReport, Envelope, JobId, Outcome, SpanLink, TaskId, WorkerId};
+use tracer_core::value;
+use tracer_ipc::fault;
+use tracer_ipc::protocol::wire::{Put, Take, WireError};
 use tracer_ipc::serving::Service;
+use tracer_reactor::PastTask;
+use tracer_reactor::state::{Death, TaskEnd};
 use tracer_span_file::SpaceAhead;
-
-use super::reactor::PastTask;
-use super::state::{Death, TaskEnd};
-use crate::count::Count;
-use crate::fault;
-use crate::protocol::wire::{Put, Take, WireError};
-use crate::task::{ActorRole, AttemptReport, Envelope, JobId, Outcome, SpanLink, TaskId, WorkerId};
-use crate::value;
 
 const MAGIC: &[u8; 8] = b"TRACERJN";
 /// The version that is written. Older ones are read, newer ones refused.
@@ -810,7 +810,7 @@ fn write_whole(
 
 /// Returns a name beside the journal that nothing has.
 fn free_name(path: &Path, what: &str, now_unix_nano: u64) -> PathBuf {
-    let time: String = crate::clock::utc(now_unix_nano).to_string().replace(['-', ':'], "");
+    let time: String = tracer_core::clock::utc(now_unix_nano).to_string().replace(['-', ':'], "");
     let name = |number: u32| {
         let mut name = path.as_os_str().to_owned();
         name.push(format!(".{what}-{time}"));
@@ -1071,10 +1071,11 @@ fn read_record(bytes: &[u8]) -> Result<Record<'_>, WireError> {
 
 #[cfg(test)]
 mod tests {
+    use tracer_core::task::{ActorOptions, ActorRole};
+    use tracer_reactor::deployments::VERSION_LIMIT;
+    use tracer_reactor::state::{Settings, State};
+
     use super::*;
-    use crate::head::reactor::deployments::VERSION_LIMIT;
-    use crate::head::state::{Settings, State};
-    use crate::task::{ActorOptions, ActorRole};
 
     const NOW: u64 = 1_764_000_000_123_000_000;
 
@@ -1109,7 +1110,7 @@ mod tests {
         journal.submit([submitted(1), submitted(2)].into_iter()).unwrap();
         journal.ended(TaskId(1), 1, &ended(Outcome::Returned(vec![1])));
         journal.submit([submitted(3)].into_iter()).unwrap();
-        journal.ended(TaskId(3), 0, &ended(Outcome::Failed(crate::task::Failure::Cancelled)));
+        journal.ended(TaskId(3), 0, &ended(Outcome::Failed(tracer_core::task::Failure::Cancelled)));
         journal.write().unwrap();
         fs::read(path).unwrap()
     }
@@ -1263,7 +1264,7 @@ mod tests {
 
     #[test]
     fn a_record_of_any_kind_right_behind_damage_is_read() {
-        let service = crate::serving::service_file::parse(
+        let service = tracer_settings::service_file::parse(
             "name = \"orders\"\n[[applications]]\nimport_path = \"shop:app\"",
             Path::new("/"),
         )
@@ -1445,7 +1446,7 @@ mod tests {
             worker_pid: Some(77),
             started_unix_nano: Some(5),
             ended_unix_nano: 9,
-            failure: Some(crate::task::Failure::HeadLost),
+            failure: Some(tracer_core::task::Failure::HeadLost),
             message: Some("lost".into()),
         };
         let span = SpanLink { trace_id: [1; 16], span_id: [2; 8], trace_flags: 1 };
@@ -1463,8 +1464,8 @@ mod tests {
 
     /// Envelopes in which everything is that there may be.
     fn envelopes_of_each_kind() -> [Envelope<'static>; 7] {
-        use crate::stored::Stored;
-        use crate::task::{CommandSpec, Demand, FunctionSpec, Input, InputSource, Policy, TaskSpec, TraceLink};
+        use tracer_core::task::{CommandSpec, Demand, FunctionSpec, Input, InputSource, Policy, TaskSpec, TraceLink};
+        use tracer_ipc::stored::Stored;
         let long = "x".repeat(300).leak();
         let function =
             |actor| TaskSpec::Function(FunctionSpec { actor, ..FunctionSpec::of_task("demo", "function", &[0x91, 7]) });
@@ -1534,7 +1535,7 @@ mod tests {
         let (creation, call) = (0xcfb0_c7c8_3ca0_0a3e, 0xd956_1776_313b_564a);
         assert_eq!(fingerprints, [function, function, function, command, creation, call, function]);
         // It goes on, and is compacted.
-        submit(&mut opened.journal, 8, &envelope(crate::task::Policy::default(), None));
+        submit(&mut opened.journal, 8, &envelope(tracer_core::task::Policy::default(), None));
         compact(&mut opened.journal);
         let again = fs::read(&path).unwrap();
         let envelopes = read_records(&again).filter_map(|record| match record {
@@ -1585,7 +1586,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("tasks.journal");
         let mut journal = open(&path).journal;
-        let plain = envelope(crate::task::Policy::default(), None);
+        let plain = envelope(tracer_core::task::Policy::default(), None);
         (1..=6).for_each(|task| submit(&mut journal, task, &plain));
         journal.bundle(TaskId(1), 2).unwrap();
         journal.bundle(TaskId(3), 3).unwrap();
@@ -1607,7 +1608,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("tasks.journal");
         let mut journal = open(&path).journal;
-        let key = |key| crate::task::Policy { idempotency_key: key, ..crate::task::Policy::default() };
+        let key = |key| tracer_core::task::Policy { idempotency_key: key, ..tracer_core::task::Policy::default() };
         for (task, name) in (1..=4).zip(["a", "b", "c", "d"]) {
             submit(&mut journal, task, &envelope(key(name), None));
             journal.ended(TaskId(task), 1, &ended(Outcome::Returned(vec![task as u8])));
@@ -1643,7 +1644,7 @@ mod tests {
     fn versions_of_services_that_are_served_are_kept_and_those_that_were_shut_down_are_not() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("tasks.journal");
-        let parse = |text: &str| crate::serving::service_file::parse(text, Path::new("/")).unwrap();
+        let parse = |text: &str| tracer_settings::service_file::parse(text, Path::new("/")).unwrap();
         let shop = parse("name = \"shop\"\n[[applications]]\nimport_path = \"shop:app\"");
         let old = parse("name = \"o\"\n[[applications]]\nimport_path = \"shop:app\"");
         let mut journal = open(&path).journal;
@@ -1669,7 +1670,7 @@ mod tests {
 
     #[test]
     fn records_of_services_have_the_bytes_that_later_heads_read() {
-        let parse = |text: &str| crate::serving::service_file::parse(text, Path::new("/")).unwrap();
+        let parse = |text: &str| tracer_settings::service_file::parse(text, Path::new("/")).unwrap();
         let service = parse("name = \"s\"\n[[applications]]\nimport_path = \"m:a\"");
         let mut bytes = Vec::new();
         put_service_deployed(&mut bytes, 2, 3, &service);
@@ -1715,8 +1716,8 @@ mod tests {
         assert!(!wants(8 * least, 2 * least, 0) && !wants(8 * least, 0, 2 * least), "a quarter of it is kept");
     }
 
-    fn envelope(policy: crate::task::Policy<'_>, input: Option<u64>) -> Vec<u8> {
-        use crate::task::{FunctionSpec, Input, InputSource, TaskSpec};
+    fn envelope(policy: tracer_core::task::Policy<'_>, input: Option<u64>) -> Vec<u8> {
+        use tracer_core::task::{FunctionSpec, Input, InputSource, TaskSpec};
         let spec = TaskSpec::Function(FunctionSpec::of_task("demo", "f", &[0x90; 64]));
         let of_task = |task| Input { argument: 0, source: InputSource::Task(TaskId(task)) };
         let envelope =
@@ -1735,15 +1736,15 @@ mod tests {
     /// very many have ended long ago.
     fn long_story(path: &Path) -> Journal {
         let mut journal = open(path).journal;
-        let plain = envelope(crate::task::Policy::default(), None);
-        let keyed = crate::task::Policy { idempotency_key: "nightly", ..Default::default() };
+        let plain = envelope(tracer_core::task::Policy::default(), None);
+        let keyed = tracer_core::task::Policy { idempotency_key: "nightly", ..Default::default() };
         submit(&mut journal, 1, &envelope(keyed, None));
         submit(&mut journal, 2, &plain);
         submit(&mut journal, 3, &plain);
         journal.ended(TaskId(3), 1, &ended(Outcome::Returned(vec![3])));
-        submit(&mut journal, 4, &envelope(crate::task::Policy::default(), Some(3)));
+        submit(&mut journal, 4, &envelope(tracer_core::task::Policy::default(), Some(3)));
         journal.started(TaskId(4), 1).unwrap();
-        for task in 5..20 + super::super::reactor::HISTORY_LIMIT as u64 {
+        for task in 5..20 + tracer_reactor::HISTORY_LIMIT as u64 {
             submit(&mut journal, task, &plain);
             journal.ended(TaskId(task), 1, &ended(Outcome::Completed));
         }
@@ -1780,7 +1781,7 @@ mod tests {
         let path = folder.path().join("tasks.journal");
         let mut journal = long_story(&path);
         let before = journal.log.length();
-        let last = 19 + super::super::reactor::HISTORY_LIMIT as u64;
+        let last = 19 + tracer_reactor::HISTORY_LIMIT as u64;
         journal.begin_compaction().unwrap();
         // What comes meanwhile is kept too, at whichever step it comes.
         let mut task = last;
@@ -1793,7 +1794,7 @@ mod tests {
         let bytes = fs::read(&path).unwrap();
         let (first, ends) = gist(&bytes);
         assert_eq!(first, KEPT);
-        assert_eq!(ends, super::super::reactor::HISTORY_LIMIT + 1, "those that are remembered, and an argument");
+        assert_eq!(ends, tracer_reactor::HISTORY_LIMIT + 1, "those that are remembered, and an argument");
         let all = told(&bytes);
         assert!(all.contains(&format!("next {} 3", last + 1)) || all.contains(&format!("next {} 3", last + 2)));
         for task in last + 1..=task + 1 {
@@ -1807,9 +1808,9 @@ mod tests {
     }
 
     fn of_actor(actor: ActorRole<'_>) -> Vec<u8> {
-        use crate::task::{FunctionSpec, TaskSpec};
+        use tracer_core::task::{FunctionSpec, TaskSpec};
         let spec = FunctionSpec { actor, ..FunctionSpec::of_task("demo", "A.new", &[0x90]) };
-        let (plain, mut bytes) = (envelope(crate::task::Policy::default(), None), Vec::new());
+        let (plain, mut bytes) = (envelope(tracer_core::task::Policy::default(), None), Vec::new());
         Envelope { spec: TaskSpec::Function(spec), ..Envelope::decode(&plain).unwrap() }.encode(&mut bytes);
         bytes
     }
@@ -1829,7 +1830,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("tasks.journal");
         let mut journal = open(&path).journal;
-        let plain = envelope(crate::task::Policy::default(), None);
+        let plain = envelope(tracer_core::task::Policy::default(), None);
         for task in 1..=2 {
             submit(&mut journal, task, &creation());
             journal.ended(TaskId(task), 1, &ended(Outcome::Completed));
@@ -1837,7 +1838,7 @@ mod tests {
         }
         let death = Death { cause: "it was killed".into(), error_type: "signal:9".into() };
         journal.actor(TaskId(2), 2, 1, Some(&death));
-        for task in 3..10 + crate::head::reactor::HISTORY_LIMIT as u64 {
+        for task in 3..10 + tracer_reactor::HISTORY_LIMIT as u64 {
             submit(&mut journal, task, &plain);
             journal.ended(TaskId(task), 1, &ended(Outcome::Completed));
         }
@@ -1852,7 +1853,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("tasks.journal");
         let mut journal = open(&path).journal;
-        let plain = envelope(crate::task::Policy::default(), None);
+        let plain = envelope(tracer_core::task::Policy::default(), None);
         for task in 1..=6 {
             submit(&mut journal, task, &plain);
         }
@@ -1952,7 +1953,7 @@ mod tests {
             permits.recv().unwrap_or(Ok(()))
         };
         journal.syncer = Some(Syncer::start(sync, journal.events.teller()).unwrap());
-        let plain = envelope(crate::task::Policy::default(), None);
+        let plain = envelope(tracer_core::task::Policy::default(), None);
         submit(&mut journal, 1, &plain);
         journal.sync();
         let first = journal.written();

@@ -1,4 +1,4 @@
-//! The logs of a session: the head's own, and one for each worker, with its index ([`crate::task_output`]). That of the HTTP API's process is
+//! The logs of a session: the head's own, and one for each worker, with its index ([`tracer_ipc::task_output`]). That of the HTTP API's process is
 //! kept short by that process.
 //!
 //! All together they stay within a bound. A log is written in parts; when the bound is reached, the oldest part goes that nobody writes to any
@@ -10,9 +10,9 @@ use std::io::{self, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
-use crate::count::Size;
-use crate::task::WorkerId;
-use crate::task_output::{Extent, HEADER, index_path};
+use tracer_core::count::Size;
+use tracer_core::task::WorkerId;
+use tracer_ipc::task_output::{Extent, HEADER, index_path};
 
 /// The parts that fit into the bound: so much of it goes at a time.
 const PARTS: u64 = 8;
@@ -295,11 +295,11 @@ impl HeadLog {
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
+    use tracer_core::task::TaskId;
+    use tracer_ipc::protocol::Stream;
+    use tracer_ipc::task_output::{Owner, read_extents};
 
     use super::*;
-    use crate::protocol::Stream;
-    use crate::task::TaskId;
-    use crate::task_output::{Owner, read_extents};
 
     fn on_disk(folder: &Path) -> u64 {
         folder.read_dir().unwrap().map(|entry| entry.unwrap().metadata().unwrap().len()).sum()

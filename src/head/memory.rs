@@ -7,12 +7,13 @@
 
 use std::time::Duration;
 
+use tracer_core::task::{MemoryExceeded, WorkerId};
+use tracer_process::children;
+use tracer_process::control_group::Group;
+use tracer_reactor::state::State;
+use tracer_reactor::{Effects, WorkerExit};
+
 use super::io::HeadIo;
-use super::reactor::{Effects, WorkerExit};
-use super::state::State;
-use crate::children;
-use crate::control_group::Group;
-use crate::task::{MemoryExceeded, WorkerId};
 
 /// Rate at which a process may take memory, in bytes a second: about what a core can fill.
 const GROWTH: u64 = 4 << 30;
@@ -61,7 +62,7 @@ impl Bound {
         let memory = MemoryExceeded { limit_bytes, peak_bytes: peak };
         WorkerExit {
             cause: format!("was killed, because it {memory}"),
-            error_type: crate::task::OUT_OF_MEMORY.into(),
+            error_type: tracer_core::task::OUT_OF_MEMORY.into(),
             memory: Some(memory),
         }
     }

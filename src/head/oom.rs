@@ -7,8 +7,8 @@ use std::collections::HashMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use super::reactor::WorkerExit;
-use crate::task::OUT_OF_MEMORY;
+use tracer_core::task::OUT_OF_MEMORY;
+use tracer_reactor::WorkerExit;
 
 /// File of the kernel's counts for the machine.
 const MACHINE: &str = "/proc/vmstat";

@@ -3,10 +3,9 @@
 use std::time::{Duration, Instant};
 
 use rustc_hash::FxHashMap;
-
-use crate::protocol::Stream;
-use crate::task::TaskId;
-use crate::task_output::{Extent, Mark, MarkReader, Marking, Nonce, Owner, Read};
+use tracer_core::task::TaskId;
+use tracer_ipc::protocol::Stream;
+use tracer_ipc::task_output::{Extent, Mark, MarkReader, Marking, Nonce, Owner, Read};
 
 /// Marked attempts of a function that wrote nothing, after which it is not marked any more.
 const SILENT_ATTEMPTS: u32 = 16;

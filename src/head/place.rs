@@ -1,14 +1,12 @@
 //! Hearing of changes to the place while the head runs: somebody, or something that cleans up, may remove its files.
 
-use std::fs;
-use std::io;
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
+use std::{fs, io};
 
 use rustix::fs::inotify;
-
-use crate::session::{Session, socket_path};
+use tracer_ipc::session::{Session, socket_path};
 
 /// Interval at which the times of files are set, for those who remove what is old.
 const TOUCH_NS: u64 = 6 * 3600 * 1_000_000_000;

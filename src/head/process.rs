@@ -15,15 +15,15 @@ use std::path::Path;
 use std::process::{Child, ChildStderr, ChildStdout, Command, ExitStatus, Stdio};
 
 use rustix::process::{Pid, PidfdFlags, Signal, kill_process, kill_process_group, pidfd_open};
+use tracer_core::task::WorkerId;
+use tracer_host::static_tls;
+use tracer_ipc::background::as_usual;
+use tracer_ipc::environment::SERVICE_VARIABLE;
+use tracer_ipc::protocol::TracingSettings;
+use tracer_ipc::spool::{ClaimRing, SLOT_COUNT, Story};
+use tracer_reactor::WorkerExit;
 
 use super::keeper::{Keeper, Key, StartedProcess};
-use super::reactor::WorkerExit;
-use crate::environment::SERVICE_VARIABLE;
-use crate::protocol::TracingSettings;
-use crate::spool::{ClaimRing, SLOT_COUNT, Story};
-use crate::static_tls;
-use crate::task::WorkerId;
-use tracer_ipc::background::as_usual;
 
 /// Arguments of a worker's start.
 pub(super) struct WorkerCommand<'a> {
@@ -81,7 +81,7 @@ fn named(program: &Command, error: &io::Error) -> io::Error {
 impl WorkerProcess {
     /// Starts a worker: makes its spool, its log and its process.
     pub(super) fn spawn(command: &WorkerCommand<'_>) -> io::Result<WorkerProcess> {
-        let spool = crate::session::worker_spool(command.session_dir, command.worker);
+        let spool = tracer_ipc::session::worker_spool(command.session_dir, command.worker);
         let claims = ClaimRing::create(&spool, SLOT_COUNT).map_err(io::Error::other)?;
         let spawned = WorkerProcess::spawn_with(command, claims);
         if spawned.is_err() {
@@ -326,11 +326,11 @@ fn give_environment(command: &mut Command, temp_dir: &Path, tracing: &TracingSet
     command
         .envs(tracing.variables())
         // So that a task that calls tracer reaches its own head.
-        .env(crate::config::TEMP_DIR_VARIABLE, temp_dir)
+        .env(tracer_ipc::environment::TEMP_DIR_VARIABLE, temp_dir)
         // What the head was started in is not the context of the tasks.
-        .env_remove(crate::propagation::TRACEPARENT)
-        .env_remove(crate::propagation::TRACESTATE)
-        .env_remove(crate::propagation::BAGGAGE);
+        .env_remove(tracer_core::propagation::TRACEPARENT)
+        .env_remove(tracer_core::propagation::TRACESTATE)
+        .env_remove(tracer_core::propagation::BAGGAGE);
 }
 
 /// Kills the process group of the command that a worker was running when it ended, if its leader is the very process that was started: a spool
@@ -344,7 +344,7 @@ pub(super) fn kill_command_left_behind(story: &Story) {
 }
 
 /// Describes how a worker ended, in words and for `error.type`.
-pub(crate) fn describe_exit(status: ExitStatus) -> WorkerExit {
+pub fn describe_exit(status: ExitStatus) -> WorkerExit {
     let (cause, error_type) = tracer_core::task::describe_exit(status);
     WorkerExit { cause, error_type, memory: None }
 }

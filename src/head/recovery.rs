@@ -14,21 +14,21 @@ use std::io::{self, Read, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
 
 use tracer_abi as abi;
-use tracer_span_file::{Rotation, SpanFile};
-
-use super::reactor::{Loss, LostAttempt, StandIn, Why};
-use crate::attempt_span::{self, AttemptSpan};
-use crate::hook::LOGS_EXTENSION;
-use crate::module_store::ModuleStore;
-use crate::propagation::FLAG_SAMPLED;
-use crate::protocol::SpanCounts;
-use crate::session::{self, HeadRecord};
-use crate::spool::otlp::export_request;
-use crate::spool::record::{EventRecord, LinkRecord, OwnedValue, SpanRecord, resource_json};
-use crate::spool::{PARCEL_SPANS, Parcel, SpanStory, SpoolError, Story, hooks, logs};
-use crate::task::{Envelope, SpanLink, TaskId, TraceLink, WorkerId};
-use crate::{identity, names};
 use tracer_core::clock::now_unix_nano;
+use tracer_core::names;
+use tracer_core::propagation::FLAG_SAMPLED;
+use tracer_core::task::{Envelope, SpanLink, TaskId, TraceLink, WorkerId};
+use tracer_host::attempt_span::{self, AttemptSpan};
+use tracer_host::hook::LOGS_EXTENSION;
+use tracer_host::module_store::ModuleStore;
+use tracer_ipc::identity;
+use tracer_ipc::protocol::SpanCounts;
+use tracer_ipc::session::{self, HeadRecord};
+use tracer_ipc::spool::otlp::export_request;
+use tracer_ipc::spool::record::{EventRecord, LinkRecord, OwnedValue, SpanRecord, resource_json};
+use tracer_ipc::spool::{PARCEL_SPANS, Parcel, SpanStory, SpoolError, Story, hooks, logs};
+use tracer_reactor::{Loss, LostAttempt, StandIn, Why};
+use tracer_span_file::{Rotation, SpanFile};
 
 /// Bytes at the end of the span file that are searched for spans that it has already. A process writes its buffer at 64 KiB, so
 /// its last write is well within.
@@ -85,17 +85,17 @@ pub(super) fn left_by_a_dead_head(attempts: Vec<LostAttempt>) -> Loss {
 
 /// Result of [`finish_leavings`].
 #[derive(Debug, Default)]
-pub(crate) struct Leavings {
+pub struct Leavings {
     /// The head that was killed, if one was.
-    pub(crate) dead_head: Option<HeadRecord>,
+    pub dead_head: Option<HeadRecord>,
     /// Spools whose spans are not all where they belong, and why.
-    pub(crate) failures: Vec<(PathBuf, io::Error)>,
+    pub failures: Vec<(PathBuf, io::Error)>,
 }
 
 /// Brings on the spans that dead processes left in a place whose head was killed, while no other head has come. Those of a process that
 /// lives on without its head stay where they are. What concerns tasks is left to the next head: also the spans of attempts that
 /// had not begun theirs.
-pub(crate) fn finish_leavings(temp_dir: &Path) -> Leavings {
+pub fn finish_leavings(temp_dir: &Path) -> Leavings {
     let mut leavings = Leavings::default();
     if session::find_dead_head(temp_dir).is_none() {
         return leavings;
@@ -536,10 +536,10 @@ fn attempt_span(
 fn record_of(trace: &TraceLink<'_>, target: &str, (start_unix_nano, end_unix_nano): (u64, u64)) -> SpanRecord {
     SpanRecord {
         name: format!("{target} {}", names::REMOTE_WORKER_SUFFIX),
-        scope: crate::hook::SCOPE.into(),
-        scope_version: crate::VERSION.into(),
+        scope: tracer_host::hook::SCOPE.into(),
+        scope_version: tracer_ipc::VERSION.into(),
         trace_id: trace.trace_id,
-        span_id: crate::hook::random(),
+        span_id: tracer_host::hook::random(),
         parent_span_id: Some(trace.span_id),
         is_parent_remote: true,
         trace_flags: trace.trace_flags,

@@ -1,18 +1,17 @@
 //! Reading the journal back: into the state of a head that begins, and, where no head runs, for pruning it.
 
 use std::collections::HashMap;
-use std::fs;
-use std::io;
 use std::path::Path;
+use std::{fs, io};
+
+use tracer_core::task::TaskId;
+use tracer_ipc::protocol::{PruneReport, PruneWhich};
+use tracer_ipc::session::{self, SessionError};
+use tracer_ipc::stored;
+use tracer_reactor::deployments::Version;
+use tracer_reactor::state::{Now, Settings, State};
 
 use super::journal::{DeployedRecord, Journal, Record, Submitted};
-use super::reactor;
-use super::reactor::deployments::Version;
-use super::state::{Now, Settings, State};
-use crate::protocol::{PruneReport, PruneWhich};
-use crate::session::{self, SessionError};
-use crate::stored;
-use crate::task::TaskId;
 
 /// Facts in a journal beside the state.
 #[derive(Debug, Default)]
@@ -34,32 +33,32 @@ pub(super) fn read_back(journal: &Journal, state: &mut State) -> io::Result<Read
     journal.read(|record| match record {
         Record::Submitted(Submitted { task, job, submitted_unix_nano, envelope }) => {
             *next_job = (*next_job).max(job.0 + 1);
-            let restored = reactor::on_restored_submission(state, task, job, submitted_unix_nano, envelope);
+            let restored = tracer_reactor::on_restored_submission(state, task, job, submitted_unix_nano, envelope);
             if let Err(error) = restored {
                 back.unread.push(format!("task {task} in the journal cannot be read: {error}"));
             }
         }
         Record::Remembered(task, remembered) => {
             *next_job = (*next_job).max(remembered.job.0 + 1);
-            reactor::on_restored_memory(state, task, remembered);
+            tracer_reactor::on_restored_memory(state, task, remembered);
         }
         Record::Ended(record) => {
-            reactor::on_restored_end(state, record.task, record.attempt, record.ended);
+            tracer_reactor::on_restored_end(state, record.task, record.attempt, record.ended);
         }
         Record::Attempt { task, attempt, span } => {
-            reactor::on_restored_attempt(state, task, *attempt, span);
+            tracer_reactor::on_restored_attempt(state, task, *attempt, span);
         }
         Record::Started { task, attempt } => {
             back.started.insert(task, attempt);
         }
-        Record::Bundle { first, count } => reactor::on_restored_bundle(state, first, count),
+        Record::Bundle { first, count } => tracer_reactor::on_restored_bundle(state, first, count),
         Record::Key { task, fingerprint, key } => {
-            reactor::on_restored_key(state, task, key, fingerprint);
+            tracer_reactor::on_restored_key(state, task, key, fingerprint);
         }
         Record::Actor { task, attempt, restarts, death } => {
-            reactor::on_restored_actor(state, task, attempt, restarts, death);
+            tracer_reactor::on_restored_actor(state, task, attempt, restarts, death);
         }
-        Record::Pruned(tasks) => reactor::on_restored_prune(state, &tasks),
+        Record::Pruned(tasks) => tracer_reactor::on_restored_prune(state, &tasks),
         Record::ServiceDeployed(record) => {
             let DeployedRecord { name, version, deployed_unix_nano, service } = *record;
             match service {
@@ -89,11 +88,7 @@ pub(crate) type Pruned = (PruneReport, Vec<String>);
 /// # Errors
 ///
 /// The place is a head's, or the journal cannot be read or written.
-pub(crate) fn prune_without_head(
-    temp_dir: &Path,
-    which: &PruneWhich,
-    now_unix_nano: u64,
-) -> io::Result<Option<Pruned>> {
+pub fn prune_without_head(temp_dir: &Path, which: &PruneWhich, now_unix_nano: u64) -> io::Result<Option<Pruned>> {
     let path = temp_dir.join("tasks.journal");
     if fs::symlink_metadata(&path).is_err_and(|error| error.kind() == io::ErrorKind::NotFound) {
         return Ok(None);
@@ -108,11 +103,11 @@ pub(crate) fn prune_without_head(
     let mut state = State::new(Settings::of_workers(0));
     said.append(&mut read_back(&journal, &mut state)?.unread);
     let now = Now { monotonic_ns: 0, unix_nano: now_unix_nano };
-    let choice = reactor::choose_pruned(&state, which, now);
+    let choice = tracer_reactor::choose_pruned(&state, which, now);
     if !which.dry_run && !choice.tasks.is_empty() {
         journal.pruned(&choice.tasks);
         journal.write()?;
-        reactor::on_restored_prune(&mut state, &choice.tasks);
+        tracer_reactor::on_restored_prune(&mut state, &choice.tasks);
         let values = stored::folder_of_place(temp_dir);
         for name in state.take_unused_values().iter().filter(|name| !name.is_empty()) {
             // One that is gone already is as good.

@@ -12,44 +12,43 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use rustix::event::{Timespec, epoll};
+use tracer_core::clock::now_unix_nano;
+use tracer_core::count::Count;
+use tracer_core::task::{JobId, TaskId, WorkerId};
+use tracer_host::module_store::ModuleStore;
+use tracer_ipc::identity::wait_for_end;
+use tracer_ipc::place_file;
+use tracer_ipc::protocol::order::{HeadFacts, Order, OrderAnswer};
+use tracer_ipc::protocol::{
+    CancelWhich, HookChoice, Reply, SpanCounts, StopReport, Stream, ToAgent, put_reply, spoken_version,
+};
+use tracer_ipc::session::{self, Session};
+use tracer_ipc::spin::{Spin, is_readable};
+use tracer_ipc::spool::Story;
+use tracer_ipc::start_report::{PutAside, Started};
+use tracer_ipc::stored::{self, SpareValues};
+use tracer_reactor::deployments::{Left, Services, Version};
+use tracer_reactor::state::{self, Now, State, Unfinished, Worker};
+use tracer_reactor::{Effects, WorkerExit};
 
 use super::agent::AgentLink;
 use super::clients::Clients;
-use super::figures::{self, Figures};
+use super::figures::Figures;
 use super::front::{self, Front};
 use super::guard::Inherited;
 use super::handover::Handover;
-use super::heap::{self, Heap};
+use super::heap::Heap;
+use super::io::{HeadIo, Kept, Source, Stories, WorkerProcesses};
 use super::journal::{self, Journal, Opened};
 use super::keeper::{AllKept, Key};
 use super::logs::{HeadLog, Logs};
 use super::oom::{self, OomKills};
 use super::place::PlaceWatch;
 use super::process::describe_exit;
-use super::reactor::deployments::{Left, Services, Version};
-use super::reactor::{self, Effects, WorkerExit};
 use super::services::ServicesIo;
 use super::settings::{Fresh, HeadSettings, settings_of};
 use super::shared_output::SharedOutputs;
-use super::state::{self, Now, State, Unfinished, Worker};
-pub(crate) use tracer_ipc::start_report::{PutAside, Report, Started};
-
-use super::io::{HeadIo, Kept, Source, Stories, WorkerProcesses};
 use super::{guard, watch};
-use crate::count::Count;
-use crate::identity::wait_for_end;
-use crate::module_store::ModuleStore;
-use crate::protocol::order::{HeadFacts, Order, OrderAnswer};
-use crate::protocol::{
-    CancelWhich, HookChoice, Reply, SpanCounts, StopReport, Stream, ToAgent, put_reply, spoken_version,
-};
-use crate::session::{self, Session};
-use crate::spin::{Spin, is_readable};
-use crate::spool::Story;
-use crate::stored::{self, SpareValues};
-use crate::task::{JobId, TaskId, WorkerId};
-use tracer_core::clock::now_unix_nano;
-use tracer_ipc::place_file;
 
 mod frames;
 mod listen;
@@ -57,7 +56,7 @@ mod start;
 
 /// The end of a head.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum HeadEnd {
+pub enum HeadEnd {
     /// It was asked to, by a query or a signal, and nothing is left running.
     Stopped(StopReport),
     /// No worker could be started. Nothing is left running.
@@ -92,16 +91,16 @@ const RINGED: usize = 16;
 const LOOKS_INTO_RINGS: u32 = 4;
 
 /// The program that a head is embedded in.
-pub(crate) struct Program {
+pub struct Program {
     /// Readable once the program has ended, or has let go of its head.
-    pub(crate) alive: OwnedFd,
+    pub alive: OwnedFd,
     /// True if others use the place too; else the head removes it at its end, unless spans wait there for an exporter.
-    pub(crate) keeps_place: bool,
+    pub keeps_place: bool,
 }
 
 /// Runs a head in this process until it is stopped. `on_started` is called once, when every worker has become ready or
 /// it is clear that none will. `program` is there for a head that is embedded in one.
-pub(crate) fn run(
+pub fn run(
     settings: HeadSettings,
     session: Session,
     inherited: Option<Inherited>,
@@ -128,7 +127,7 @@ pub(crate) fn run(
     let end = server.run(on_started);
     // Elsewhere it may be another head's by now.
     if server.session.is_in_place() {
-        let needed = reactor::value_files(&server.state);
+        let needed = tracer_reactor::value_files(&server.state);
         stored::remove_others(&stored::folder(server.session.dir()), |name| needed.contains(name));
         server.spare_values.remove_all();
     }
@@ -154,7 +153,7 @@ fn put_aside(session: &Session, Fresh { discards_unfinished }: Fresh) -> io::Res
 /// Brings to its end what a dead head has left in a place in which no other head will start, as the next head would: completes the spans of its
 /// processes, and writes down how its tasks ended. `has_program_ended` says whether the program whose head it was is gone, or going; then that
 /// program's spans are completed too. The place is removed, unless spans wait there for an exporter or the program still uses it.
-pub(crate) fn finish_place(settings: HeadSettings, has_program_ended: bool) -> io::Result<()> {
+pub fn finish_place(settings: HeadSettings, has_program_ended: bool) -> io::Result<()> {
     let place = settings.temp_dir.clone();
     let session =
         Session::open(&place, &settings.tracing.spans_dir, guard::pid(), now_unix_nano()).map_err(io::Error::other)?;
@@ -349,7 +348,7 @@ impl Server {
                 (Some(AgentLink::new(engine.clone(), place, life)), node_id)
             }
         };
-        let own_hooks = settings.tracing.hook.as_ref().map(crate::hook::owners).unwrap_or_default();
+        let own_hooks = settings.tracing.hook.as_ref().map(tracer_host::hook::owners).unwrap_or_default();
         let mut io = HeadIo {
             session_dir: session.dir().into(),
             node_id,
@@ -365,7 +364,7 @@ impl Server {
             services: ServicesIo::default(),
             keeper,
             restarts,
-            figures: Figures::open(&figures::path(session.temp_dir())),
+            figures: Figures::open(&tracer_ipc::http_place::head_metrics_path(session.temp_dir())),
             logs,
             log,
             settings,
@@ -439,10 +438,10 @@ impl Server {
             tracer_ipc::background::batch_wakeups();
             let job = JobId(self.io.clients.next_job);
             self.io.clients.next_job += 1;
-            reactor::on_driver(&mut self.state, job);
-            reactor::on_joined(&mut self.state, place, job);
+            tracer_reactor::on_driver(&mut self.state, job);
+            tracer_reactor::on_joined(&mut self.state, place, job);
         }
-        reactor::start_missing_workers(&mut self.state, &mut self.io, now);
+        tracer_reactor::start_missing_workers(&mut self.state, &mut self.io, now);
         self.start_workers(now);
         self.io.start_front();
         self.io.start_agent();
@@ -573,7 +572,7 @@ impl Server {
             Source::Connection(id) => drop(self.read_connection(id, now)),
             Source::WorkerOutput(worker, stream) => {
                 self.io.read_output(&self.state, worker, stream, buffer);
-                reactor::on_output(&mut self.state, worker, now);
+                tracer_reactor::on_output(&mut self.state, worker, now);
             }
             Source::WorkerExit(worker) => self.on_worker_exit(worker, buffer, now),
             Source::OwnerExit(pid) => self.io.on_owner_exit(pid),
@@ -599,10 +598,10 @@ impl Server {
             && !stop.is_forced
         {
             stop.is_forced = true;
-            reactor::on_stop_overdue(&mut self.state, &mut self.io);
+            tracer_reactor::on_stop_overdue(&mut self.state, &mut self.io);
         }
         if self.stop.is_some() {
-            reactor::end_stuck(&self.state, &mut self.io);
+            tracer_reactor::end_stuck(&self.state, &mut self.io);
         }
         if self.place.is_due(now.monotonic_ns) {
             self.session.touch();
@@ -617,7 +616,7 @@ impl Server {
             self.due.orphans = self.io.end_orphans().then(|| Instant::now() + ORPHANS_PAUSE);
         }
         if let Some(grace) = self.drain.as_ref().map(|drain| drain.grace)
-            && !reactor::has_own_tasks(&self.state)
+            && !tracer_reactor::has_own_tasks(&self.state)
         {
             self.begin_stop(None, grace, Unfinished::Kept, false, now);
         }
@@ -629,21 +628,21 @@ impl Server {
             self.end_services_of(connection, now);
         }
         for job in std::mem::take(&mut self.io.clients.gone_jobs) {
-            reactor::on_driver_gone(&mut self.state, job);
+            tracer_reactor::on_driver_gone(&mut self.state, job);
         }
-        reactor::start_missing_workers(&mut self.state, &mut self.io, now);
+        tracer_reactor::start_missing_workers(&mut self.state, &mut self.io, now);
         self.start_workers(now);
-        reactor::fail_if_no_worker(&mut self.state, &mut self.io, now);
-        reactor::schedule(&mut self.state, &mut self.io, now);
+        tracer_reactor::fail_if_no_worker(&mut self.state, &mut self.io, now);
+        tracer_reactor::schedule(&mut self.state, &mut self.io, now);
         if self.io.agent.is_some() {
             self.tell_free_slots();
         }
         for (_, worker, _) in &self.io.clients.held {
             // Its command would write if it were read.
-            reactor::on_output(&mut self.state, *worker, now);
+            tracer_reactor::on_output(&mut self.state, *worker, now);
         }
         let start_limit = self.start_limit_ns();
-        self.due.tick = reactor::on_tick(&mut self.state, &mut self.io, start_limit, now);
+        self.due.tick = tracer_reactor::on_tick(&mut self.state, &mut self.io, start_limit, now);
         if self.due.memory.is_none_or(|again| again <= now.monotonic_ns) && self.io.has_to_watch() {
             self.due.memory = self.io.watch_memory(&self.state, now.monotonic_ns);
         }
@@ -655,7 +654,7 @@ impl Server {
             self.due.look = is_again.then(|| now.monotonic_ns + watch::pause().as_nanos() as u64);
         }
         if self.heap.is_due(self.state.open_bytes(), now.monotonic_ns) {
-            heap::give_back();
+            tracer_process::allocator::give_back();
         }
         self.turn_services(now);
         self.io.offer_spans(now.monotonic_ns, false);
@@ -671,7 +670,7 @@ impl Server {
 
     /// Tells the agent how many slots are free for tasks of queues, if that has changed.
     fn tell_free_slots(&mut self) {
-        let free = reactor::free_for_imports(&self.state);
+        let free = tracer_reactor::free_for_imports(&self.state);
         let Some(agent) = self.io.agent.as_mut().filter(|agent| agent.connection.is_some()) else { return };
         if agent.told_free.as_ref() != Some(&free) {
             agent.tell(&free);
@@ -690,7 +689,7 @@ impl Server {
         if let Some(pid) = pid.filter(|_| self.io.agent.as_ref().is_some_and(|agent| agent.pid().is_none())) {
             // Values that it was about to bring, and whose names nobody knows.
             let its_own = format!("{pid}-");
-            let known = reactor::value_files(&self.state);
+            let known = tracer_reactor::value_files(&self.state);
             let folder = stored::folder(&self.io.session_dir);
             stored::remove_others(&folder, |name| !name.starts_with(&its_own) || known.contains(name));
         }
@@ -701,7 +700,7 @@ impl Server {
         if !self.state.take_new_versions() {
             return;
         }
-        if let Some(needed) = reactor::needed_versions(&self.state) {
+        if let Some(needed) = tracer_reactor::needed_versions(&self.state) {
             let of_services = self.services.module_versions();
             ModuleStore::of_session(&self.io.session_dir)
                 .prune(|version| needed.contains(&version) || of_services.contains(&version.number()));
@@ -728,7 +727,7 @@ impl Server {
     fn start_workers(&mut self, now: Now) {
         while let Some(worker) = self.next_to_start() {
             match self.io.spawn(worker) {
-                Ok(pid) => reactor::on_worker_started(&mut self.state, worker, pid, now),
+                Ok(pid) => tracer_reactor::on_worker_started(&mut self.state, worker, pid, now),
                 Err(error) => {
                     let mut reason = format!("could not be started: {error}");
                     let mut cause = std::error::Error::source(&error);
@@ -736,10 +735,10 @@ impl Server {
                         reason.push_str(&format!(": {error}"));
                         cause = error.source();
                     }
-                    reactor::on_worker_start_failed(&mut self.state, &mut self.io, &reason, now);
+                    tracer_reactor::on_worker_start_failed(&mut self.state, &mut self.io, &reason, now);
                     if !self.state.has_begun() {
                         // Nothing else wakes the loop, in which it is tried again until the head gives up.
-                        reactor::start_missing_workers(&mut self.state, &mut self.io, now);
+                        tracer_reactor::start_missing_workers(&mut self.state, &mut self.io, now);
                     }
                 }
             }
@@ -769,7 +768,7 @@ impl Server {
             let _ = epoll::delete(&self.io.epoll, &program);
             self.io.log("the program that this head is embedded in has ended".into());
             self.program_ended = Some(Instant::now() + PROGRAM_LIMIT);
-            reactor::on_cancel_many(&mut self.state, &mut self.io, &CancelWhich::All, None, now);
+            tracer_reactor::on_cancel_many(&mut self.state, &mut self.io, &CancelWhich::All, None, now);
             self.begin_stop(None, PROGRAM_GRACE, Unfinished::Discarded, false, now);
         }
     }
@@ -779,7 +778,7 @@ impl Server {
         let drain = self.drain.get_or_insert_with(|| Drain { asked_by: Vec::new(), grace });
         drain.asked_by.push(asked_by);
         drain.grace = drain.grace.min(grace);
-        reactor::on_drain(&mut self.state);
+        tracer_reactor::on_drain(&mut self.state);
         self.io.to_agent(&ToAgent::Stopping);
     }
 
@@ -844,7 +843,7 @@ impl Server {
                 Ok(()) => return None,
                 Err(reason) => reason,
             },
-            other => format!("the head (tracer {}) knows no order `{other}`", crate::VERSION),
+            other => format!("the head (tracer {}) knows no order `{other}`", tracer_ipc::VERSION),
         };
         Some(OrderAnswer { refused: Some(refused), head: self.facts(), stopped: None })
     }
@@ -853,7 +852,7 @@ impl Server {
     fn facts(&self) -> HeadFacts {
         let counts = self.state.counts();
         HeadFacts {
-            version: crate::VERSION.into(),
+            version: tracer_ipc::VERSION.into(),
             protocol_version: spoken_version(),
             head_pid: std::process::id(),
             guard_pid: guard::pid(),
@@ -886,7 +885,7 @@ impl Server {
         self.io.end_handover(now.monotonic_ns);
         // Before it hears what is given back: that is for other nodes alone.
         self.io.to_agent(&ToAgent::Stopping);
-        reactor::on_stop(&mut self.state, &mut self.io, lot, force, now);
+        tracer_reactor::on_stop(&mut self.state, &mut self.io, lot, force, now);
     }
 
     fn on_worker_exit(&mut self, worker: WorkerId, buffer: &mut [u8], now: Now) {
@@ -898,7 +897,7 @@ impl Server {
             let Some(again) = self.io.workers.processes.remove(&worker) else { return };
             process = again;
         }
-        let watchers = reactor::watchers(&self.state, worker, |lease| process.worker.claims.state(lease));
+        let watchers = tracer_reactor::watchers(&self.state, worker, |lease| process.worker.claims.state(lease));
         for stream in [Stream::Stdout, Stream::Stderr] {
             self.io.read_process_output(&watchers, worker, &mut process, stream, buffer);
         }
@@ -939,7 +938,7 @@ impl Server {
         }
         // The reactor asks for claims, which are in the process's ring.
         self.io.workers.processes.insert(worker, process);
-        let loss = reactor::on_worker_exited(&mut self.state, &mut self.io, worker, &exit, now);
+        let loss = tracer_reactor::on_worker_exited(&mut self.state, &mut self.io, worker, &exit, now);
         self.io.workers.processes.remove(&worker);
         self.io.workers.to_watch.remove(&worker);
         self.io.logs.close(worker);
@@ -949,7 +948,7 @@ impl Server {
             // What was charged is in the journal before the claims are gone that would tell the next head.
             self.io.write_journal();
             self.io.finish_story(&spool, left, &loss, Some(worker));
-            reactor::on_attempt_spans(&mut self.state, std::mem::take(&mut self.io.stories.attempt_spans));
+            tracer_reactor::on_attempt_spans(&mut self.state, std::mem::take(&mut self.io.stories.attempt_spans));
         }
     }
 
@@ -959,7 +958,7 @@ impl Server {
             !self.io.workers.processes.is_empty() || !(do_services_go_on || self.services.are_at_rest());
         let stop = self.stop.as_mut().filter(|_| self.state.workers().is_empty() && !has_processes)?;
         if !std::mem::replace(&mut stop.has_told_kept, true) {
-            stop.report.kept = reactor::on_workers_gone(&mut self.state, &mut self.io, now);
+            stop.report.kept = tracer_reactor::on_workers_gone(&mut self.state, &mut self.io, now);
             // Attempts that were cut short are in the journal before anyone is told.
             self.io.write_journal();
         }
@@ -973,7 +972,7 @@ impl Server {
         if !self.io.front.as_mut().is_none_or(|front| front.end(is_forced, self.restart.is_some())) {
             return None;
         }
-        let is_settled = !reactor::has_unsettled(&self.state);
+        let is_settled = !tracer_reactor::has_unsettled(&self.state);
         if !self.io.agent.as_mut().is_none_or(|agent| agent.end(is_settled, is_forced)) {
             return None;
         }
@@ -1027,6 +1026,6 @@ fn wait(epoll: &OwnedFd, events: &mut Vec<epoll::Event>, timeout: Option<&Timesp
 }
 
 /// Returns the name of this machine.
-pub(crate) fn host_name() -> String {
+pub fn host_name() -> String {
     rustix::system::uname().nodename().to_string_lossy().into_owned()
 }

@@ -14,8 +14,14 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::path::PathBuf;
 
 use rustix::event::epoll;
+use tracer_core::task::WorkerId;
+use tracer_ipc::protocol::{Reply, ServiceQuery, ServiceReply, Stream, WorkerReport, WorkerState, put_reply};
 use tracer_ipc::replica_table::ReplicaTable;
 use tracer_ipc::serving::{ProxyOrder, ProxyReport, ReplicaReport};
+use tracer_ipc::spool::SpoolCounts;
+use tracer_reactor::deployments::{self, Version};
+use tracer_reactor::state::{DriverId, Now};
+use tracer_reactor::{Effects, Loss, Why, WorkerExit};
 
 use self::callers::Callers;
 use self::control::{Control, Order};
@@ -27,13 +33,7 @@ use super::keeper::Key;
 use super::memory::Bound;
 use super::oom::{self, OomKills};
 use super::process::{WorkerProcess, describe_exit};
-use super::reactor::deployments::{self, Version};
-use super::reactor::{Effects, Loss, Why, WorkerExit};
 use super::server::Server;
-use super::state::{DriverId, Now};
-use crate::protocol::{Reply, ServiceQuery, ServiceReply, Stream, WorkerReport, WorkerState, put_reply};
-use crate::spool::SpoolCounts;
-use crate::task::WorkerId;
 
 /// Bytes and lines of output that are told of a process that has died.
 const LAST_OUTPUT: usize = 2 << 10;
@@ -309,7 +309,7 @@ impl Server {
         Some(Reply::Service(reply.unwrap_or_else(ServiceReply::Refused)))
     }
 
-    pub(super) fn service_rows(&mut self, now: Now) -> Vec<crate::protocol::ServiceReport> {
+    pub(super) fn service_rows(&mut self, now: Now) -> Vec<tracer_ipc::protocol::ServiceReport> {
         let (services, acting) = self.acting();
         let mut rows = deployments::list_services(services, &acting, now);
         for replica in rows.iter_mut().flat_map(|row| &mut row.replicas) {
@@ -322,7 +322,7 @@ impl Server {
     pub(super) fn replica_rows(&mut self, now: Now) -> Vec<WorkerReport> {
         let rows = self.service_rows(now);
         let replicas = rows.into_iter().flat_map(|row| row.replicas);
-        let row = |replica: crate::protocol::ReplicaReportRow| WorkerReport {
+        let row = |replica: tracer_ipc::protocol::ReplicaReportRow| WorkerReport {
             id: replica.worker_id,
             pid: replica.pid.unwrap_or(0),
             state: match (replica.state.as_str(), replica.ongoing) {
@@ -457,6 +457,9 @@ fn said_last(output: &[u8]) -> String {
 }
 
 /// Returns the events of a service since a follower heard of it last; none while there are none.
-fn events_for(services: &deployments::Services, follower: &Follower) -> Option<Vec<crate::protocol::ServiceEvent>> {
+fn events_for(
+    services: &deployments::Services,
+    follower: &Follower,
+) -> Option<Vec<tracer_ipc::protocol::ServiceEvent>> {
     Some(services.events_after(&follower.service, follower.after)).filter(|events| !events.is_empty())
 }

@@ -2,74 +2,73 @@
 
 use std::path::PathBuf;
 
-use super::state::{self, Settings};
-use crate::config;
-use crate::http_api::HttpSettings;
-use crate::protocol::TracingSettings;
-use crate::protocol::order::StartLine;
+use tracer_ipc::http_place::HttpSettings;
+use tracer_ipc::protocol::TracingSettings;
+use tracer_ipc::protocol::order::StartLine;
+use tracer_reactor::state::{self, Settings};
 
 /// Settings of a head.
 #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
-pub(crate) struct HeadSettings {
+pub struct HeadSettings {
     /// Number of workers to keep running; at least 1.
-    pub(crate) num_workers: usize,
+    pub num_workers: usize,
     /// The most worker processes there may be; at least `num_workers`.
-    pub(crate) max_processes: usize,
+    pub max_processes: usize,
     /// The most memory of a worker with what it starts, in bytes; none for no bound.
-    pub(crate) worker_memory: Option<u64>,
+    pub worker_memory: Option<u64>,
     /// The most memory of tasks that have not ended, in bytes.
-    pub(crate) queue_memory: u64,
+    pub queue_memory: u64,
     /// Origin of `queue_memory`.
     #[serde(default)]
-    pub(crate) queue_memory_source: String,
+    pub queue_memory_source: String,
     /// The most that the logs of the session may take, in bytes.
-    pub(crate) max_log_size: u64,
+    pub max_log_size: u64,
     /// True if nothing is acknowledged before it is on the disk.
-    pub(crate) journal_sync: bool,
+    pub journal_sync: bool,
     /// Named resources that tasks may ask for, with their amounts, in the order of the names.
-    pub(crate) resources: Vec<(String, u64)>,
+    pub resources: Vec<(String, u64)>,
     /// The engine that the head joins; none for one that is alone.
     #[serde(default)]
-    pub(crate) engine: Option<config::Engine>,
+    pub engine: Option<tracer_settings::Engine>,
     /// The place of the head: its lock, and the folder of each session. Absolute, as are all paths here.
-    pub(crate) temp_dir: PathBuf,
+    pub temp_dir: PathBuf,
     /// Folders in which modules are looked for first, in order.
-    pub(crate) module_path: Vec<PathBuf>,
+    pub module_path: Vec<PathBuf>,
     /// Reason why nothing is traced, if it is not for want of a hook.
-    pub(crate) tracing_off: Option<String>,
+    pub tracing_off: Option<String>,
     /// Warnings about the settings, for people.
-    pub(crate) warnings: Vec<String>,
+    pub warnings: Vec<String>,
     /// Tracing settings of the session's processes. The hook was tried out already.
-    pub(crate) tracing: TracingSettings,
+    pub tracing: TracingSettings,
     /// The HTTP API; none for a head without.
-    pub(crate) http: Option<HttpSettings>,
+    pub http: Option<HttpSettings>,
     /// The hook's description of what it does with spans, from when it was tried out.
-    pub(crate) hook_description: String,
+    pub hook_description: String,
     /// True if the tasks of earlier heads are forgotten.
     #[serde(default)]
-    pub(crate) fresh: Option<Fresh>,
+    pub fresh: Option<Fresh>,
     /// Command line of the start; none for the head of a program.
     #[serde(default)]
-    pub(crate) start: Option<StartLine>,
+    pub start: Option<StartLine>,
 }
 
 /// Manner in which the tasks of earlier heads are forgotten.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
-pub(crate) struct Fresh {
+pub struct Fresh {
     /// True if those that have not ended are given up.
-    pub(crate) discards_unfinished: bool,
+    pub discards_unfinished: bool,
 }
 
 impl HeadSettings {
-    /// Returns the settings for [`finish_place`] where nobody knows the dead head's own.
-    pub(crate) fn of_dead_head(temp_dir: PathBuf, spans_dir: PathBuf) -> HeadSettings {
+    /// Returns the settings for [`finish_place`](crate::server::finish_place) where nobody knows the dead head's own.
+    pub fn of_dead_head(temp_dir: PathBuf, spans_dir: PathBuf) -> HeadSettings {
         HeadSettings {
             num_workers: 1,
             max_processes: 1,
             worker_memory: None,
             queue_memory: u64::MAX,
             queue_memory_source: String::new(),
-            max_log_size: config::LOG_SIZE_LEAST,
+            max_log_size: tracer_settings::LOG_SIZE_LEAST,
             journal_sync: false,
             resources: Vec::new(),
             engine: None,

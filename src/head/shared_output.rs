@@ -4,13 +4,12 @@
 //! it, and the end says how much there was in all, so a driver is told what is missing. The worker's log has the whole.
 
 use rustc_hash::FxHashMap;
+use tracer_core::task::TaskId;
 use tracer_core::{ClusterTaskId, PlaceId};
+use tracer_ipc::protocol::{Output, OutputSize, SharedEnd, SharedOutput, Stream, ToAgent, Written};
+use tracer_reactor::state::{DriverId, State};
 
 use super::io::{HeadIo, OUTPUT_BACKLOG_LIMIT};
-use super::reactor;
-use super::state::{DriverId, State};
-use crate::protocol::{Output, OutputSize, SharedEnd, SharedOutput, Stream, ToAgent, Written};
-use crate::task::TaskId;
 
 /// The most bytes of a piece.
 const PIECE: usize = 64 << 10;
@@ -115,7 +114,7 @@ impl HeadIo {
         (place, node_id): (PlaceId, &str),
         output: &SharedOutput,
     ) {
-        let Some(follower) = reactor::follower_in_queue(state, task) else { return };
+        let Some(follower) = tracer_reactor::follower_in_queue(state, task) else { return };
         let arrived = self.shared_outputs.arrived.entry(task).or_insert_with(Arrived::nothing);
         let Some(DriverId(driver)) = follower else {
             if arrived.told.replace(place) != Some(place)
@@ -139,7 +138,7 @@ impl HeadIo {
     /// Tells the driver that follows a task in a queue what has not arrived of its output, before it hears of the end.
     pub(super) fn end_shared_output(&mut self, state: &State, task: TaskId, end: &[u8]) {
         let arrived = self.shared_outputs.arrived.remove(&task).unwrap_or_else(Arrived::nothing);
-        let Some(Some(DriverId(driver))) = reactor::follower_in_queue(state, task) else { return };
+        let Some(Some(DriverId(driver))) = tracer_reactor::follower_in_queue(state, task) else { return };
         let Ok(SharedEnd { written: Some(written), node_id, worker, .. }) = SharedEnd::decode(end) else { return };
         if let Some(lost) = arrived.missing(written)
             && let Some(connection) = self.clients.connections.get_mut(&driver)

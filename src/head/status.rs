@@ -1,18 +1,19 @@
 //! The state of the head for people and programs: its figures, failed hooks, warnings.
 
-use super::agent::AgentLink;
-use super::front::Front;
-use super::reactor::{self, Free};
-use super::server::Server;
-use super::state::{self, Now, WorkerPhase};
-use crate::config::otel;
-use crate::count::{Count, Size};
-use crate::module_store::ModuleStore;
-use crate::protocol::{
+use tracer_core::count::{Count, Size};
+use tracer_host::module_store::ModuleStore;
+use tracer_ipc::protocol::{
     ActorReport, ActorState, HookFailure, HookReport, JournalCounts, METRICS_VERSION, MemoryReport, Metrics,
     QueueMemoryReport, ResourceReport, ServiceReport, ServiceSummary, SpanCounts, StatusReport, TaskCounts,
     WorkerCounts,
 };
+use tracer_reactor::Free;
+use tracer_reactor::state::{self, Now, WorkerPhase};
+use tracer_settings::otel;
+
+use super::agent::AgentLink;
+use super::front::Front;
+use super::server::Server;
 
 impl Server {
     /// Reads every figure of the head. Only here is anything counted for a report.
@@ -115,7 +116,7 @@ impl Server {
     /// Lists the actors, with the names that spans give to the versions of their modules.
     pub(super) fn actors(&self) -> Vec<ActorReport> {
         let store = ModuleStore::of_session(&self.io.session_dir);
-        let mut actors = reactor::list_actors(&self.state);
+        let mut actors = tracer_reactor::list_actors(&self.state);
         for actor in &mut actors {
             let version = actor.module_version.as_deref().and_then(|version| version.parse().ok());
             if let Some(version) = version {
@@ -136,7 +137,7 @@ impl Server {
     ) -> Vec<String> {
         let mut warnings = Vec::new();
         if let Some(reason) = self.state.no_worker() {
-            let again = reactor::when_again(&self.state, now);
+            let again = tracer_reactor::when_again(&self.state, now);
             warnings.push(format!("no worker is started now: {reason}{again}"));
         }
         if let Some(again) = self.state.start_again() {
@@ -204,7 +205,7 @@ impl Server {
         let settings = &self.io.settings;
         let warnings = self.warnings(&metrics, &hook_failures, &services, now);
         StatusReport {
-            version: crate::VERSION.into(),
+            version: tracer_ipc::VERSION.into(),
             head_pid: std::process::id(),
             head_restarts: self.io.restarts,
             node_id: self.io.node_id.clone(),
@@ -223,7 +224,7 @@ impl Server {
             }),
             metrics,
             http: self.io.front.as_ref().map(Front::report),
-            engine: self.io.agent.as_ref().map(|agent| agent.report(reactor::shared_counts(&self.state))),
+            engine: self.io.agent.as_ref().map(|agent| agent.report(tracer_reactor::shared_counts(&self.state))),
             worker_memory: self
                 .io
                 .settings

@@ -5,14 +5,15 @@
 
 use std::time::Duration;
 
+use tracer_core::task::WorkerId;
+use tracer_ipc::fault;
+use tracer_ipc::protocol::INLINE_LEASE;
+use tracer_ipc::spool::ClaimState;
+use tracer_reactor::Effects;
+use tracer_reactor::state::{State, WorkerPhase};
+
 use super::connection::Peer;
 use super::io::HeadIo;
-use super::reactor::Effects;
-use super::state::{State, WorkerPhase};
-use crate::fault;
-use crate::protocol::INLINE_LEASE;
-use crate::spool::ClaimState;
-use crate::task::WorkerId;
 
 /// Looks for which a connection may say nothing of who it is.
 const HELLO_LOOKS: u32 = 10;

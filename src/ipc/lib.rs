@@ -25,6 +25,7 @@
 //! | [`environment`], [`start_report`] | the variables and folders of a session; what a head that has started says |
 //! | [`identity`] | which process a number means: birth times against reused pids |
 //! | [`place_file`] | the id of a place |
+//! | [`http_place`], [`http_codes`] | the files of the HTTP API: settings and tokens; codes of links to the page |
 //! | [`private_file`] | small files of a session |
 //! | [`page`] | the size of a page |
 //! | [`fork`] | a word of memory that a forked child finds wiped |
@@ -38,6 +39,8 @@ pub mod control;
 pub mod environment;
 pub mod fault;
 pub mod fork;
+pub mod http_codes;
+pub mod http_place;
 pub mod identity;
 pub mod lane;
 pub mod metrics;

@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use tokio_rustls::rustls;
 use tracer_core::clock::parse_rfc3339;
+use tracer_core::hosts::{HostPattern, Hosts};
 use tracer_ipc::serving::Tls;
 
 use self::rustls::crypto::{CryptoProvider, ring};
@@ -15,8 +16,6 @@ use self::rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
 use self::rustls::server::{ClientHello, ParsedCertificate, ResolvesServerCert};
 use self::rustls::sign::CertifiedKey;
 use self::rustls::{Error, InconsistentKeys};
-
-use super::hosts::{HostPattern, Hosts};
 
 /// Longest file that is read: a chain has a few kilobytes.
 const FILE_BYTES: u64 = 1 << 20;
@@ -264,8 +263,9 @@ impl<'a> Der<'a> {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
     use tracer_core::clock::utc;
+
+    use super::*;
 
     fn der(tag: u8, contents: &[u8]) -> Vec<u8> {
         let mut value = vec![tag];

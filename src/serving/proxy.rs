@@ -62,32 +62,32 @@ use std::io::{self, ErrorKind};
 use std::net::TcpListener;
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::atomic::AtomicBool;
+use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use limits::Room;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use rustix::process::{Resource, getrlimit};
-use tokio::sync::mpsc::{UnboundedSender, unbounded_channel};
-use tracer_ipc::control;
-use tracer_ipc::replica_table::{CallerIndex, ReplicaIndex, ReplicaTable};
-use tracer_ipc::serving::{ProxyBegin, ProxyOrder, ProxyReport, ProxySettings};
-
-use crate::hook::{OwnSettings, Recorder, random, run_hook};
-use crate::parent;
-use crate::spool::{Spool, SpoolError};
-use limits::Room;
 use settings::Settings;
 use thread::{Begin, Countdown, Order, Telling};
 use tls::Certified;
+use tokio::sync::mpsc::{UnboundedSender, unbounded_channel};
+use tracer_host::hook::{OwnSettings, Recorder, random, run_hook};
+use tracer_ipc::control;
+use tracer_ipc::replica_table::{CallerIndex, ReplicaIndex, ReplicaTable};
+use tracer_ipc::serving::{ProxyBegin, ProxyOrder, ProxyReport, ProxySettings};
+use tracer_ipc::spool::{Spool, SpoolError};
+use tracer_process::parent;
 
 /// Limit of time for a hook to deliver what it has queued when the process ends.
 const SHUTDOWN_LIMIT: Duration = Duration::from_secs(2);
 
 /// Error that ends the proxy. The head sees it end and starts another one.
 #[derive(Debug)]
-pub(crate) enum ProxyError {
+pub enum ProxyError {
     /// The process that started it is gone.
     Orphaned,
     /// Something with the operating system.
@@ -206,7 +206,7 @@ impl Started {
 }
 
 /// Serves until the head says that it is enough, or is gone. Standard input is the control socket.
-pub(crate) fn run(session_dir: &Path, head_pid: u32) -> Result<(), ProxyError> {
+pub fn run(session_dir: &Path, head_pid: u32) -> Result<(), ProxyError> {
     if !parent::die_with(head_pid).map_err(io_error("be ended with the head"))? {
         return Err(ProxyError::Orphaned);
     }
@@ -363,7 +363,7 @@ impl Proxy {
     /// Sets up tracing, and starts the threads.
     fn begin(&mut self, begin: ProxyBegin, mut files: VecDeque<OwnedFd>) -> Result<(), ProxyError> {
         let spool: &'static Spool = Box::leak(Box::new(Spool::attach(&begin.spool).map_err(ProxyError::Spool)?));
-        crate::hook::note_in(&self.session_dir);
+        tracer_host::hook::note_in(&self.session_dir);
         let (recorder, hook_failure) = set_up_tracing(&begin, spool);
         if let Some(recorder) = recorder {
             let commits = Arc::clone(&self.commits);

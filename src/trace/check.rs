@@ -4,11 +4,11 @@ use std::fmt;
 use std::str::FromStr;
 
 use serde::Serialize;
+use tracer_core::duration::parse_duration;
+use tracer_core::pattern;
 
 use super::stats::{GatheredStats, Stats};
 use super::{Row, Span, SpanId, Status, Trace, TraceId};
-use crate::config::parse_duration;
-use crate::pattern;
 
 /// Bounds of each trace and of all together.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -238,7 +238,7 @@ fn fits(wanted: &str, name: &str) -> bool {
 }
 
 fn elapsed(nanos: u64) -> String {
-    crate::count::Elapsed::from_nanos(nanos).to_string()
+    tracer_core::count::Elapsed::from_nanos(nanos).to_string()
 }
 
 #[cfg(test)]

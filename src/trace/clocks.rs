@@ -12,10 +12,10 @@ use std::collections::HashMap;
 
 use serde::Serialize;
 use serde_json::Value;
+use tracer_core::names;
 
 use super::span::Replaced;
 use super::{ById, Item, Span, SpanId, Trace, Tree};
-use crate::names;
 
 /// Spans that are shown at other times than they are stored with, because their clock was another one: that of an attempt, and those below it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]

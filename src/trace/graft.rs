@@ -1,7 +1,7 @@
 //! Traces that begin in a command, as parts of the trace of the attempt that the command is.
 //!
 //! Automatic instrumentation begins a trace of its own where no request brings a context; few of its kind read `TRACEPARENT`. The resource of what a
-//! command sends where the head receives OTLP names the context of its attempt, in [`names::TRACEPARENT`](crate::names::TRACEPARENT). A trace becomes part of the attempt's if all of its
+//! command sends where the head receives OTLP names the context of its attempt, in [`names::TRACEPARENT`](tracer_core::names::TRACEPARENT). A trace becomes part of the attempt's if all of its
 //! topmost spans say the same: those without a parent become children of the attempt's span, and those whose parent has not arrived yet keep it, as
 //! long as they say that it is of their own process. A trace that came from elsewhere with a request stays a trace.
 //!

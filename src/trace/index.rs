@@ -10,6 +10,9 @@ use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use tracer_core::names;
+use tracer_core::task::TaskId;
+
 use super::owners::attempt_of;
 use super::query::matching::Outline;
 use super::read::{CHUNK, Scanner, is_of_spans, pid_of, read_pieces, span_files};
@@ -19,8 +22,6 @@ use super::{
     Differences, FindError, Gathering, Kind, Live, LiveSpan, LoadError, Loaded, Notice, Point, Problem, Query, Region,
     Row, Span, SpanId, Status, Trace, TraceId,
 };
-use crate::names;
-use crate::task::TaskId;
 
 mod older;
 
@@ -1020,7 +1021,7 @@ impl Sample {
 }
 
 /// Finds, among the traces in a folder of span files with attempts of these tasks, the one in which such an attempt began last.
-pub(crate) fn last_trace_of(folder: &Path, tasks: &BTreeSet<TaskId>) -> Result<Option<TraceId>, LoadError> {
+pub fn last_trace_of(folder: &Path, tasks: &BTreeSet<TaskId>) -> Result<Option<TraceId>, LoadError> {
     let mut last = None;
     for (path, metadata) in span_files(folder)? {
         let Ok(file) = File::open(&path) else { continue };

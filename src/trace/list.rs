@@ -3,9 +3,9 @@
 use std::collections::BTreeMap;
 
 use serde::{Serialize, Serializer};
+use tracer_core::names;
 
 use super::{Loaded, Query, Region, Span, Trace, TraceId, time};
-use crate::names;
 
 /// One row for each trace, the newest first. It serialises as an object, which says what it left out.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]

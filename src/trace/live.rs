@@ -5,16 +5,16 @@
 
 use std::collections::hash_map::Entry;
 use std::collections::{HashMap, HashSet};
-use std::fs;
-use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::{fs, io};
+
+use tracer_core::names;
+use tracer_ipc::spool::record::{OwnedValue, resource_json};
+use tracer_ipc::spool::{SpanStory, SpoolError, Story};
 
 use super::span::{Bytes, Found, Kind, Maker, Origin, Part, SpanFile};
 use super::{Span, SpanId, Status, TraceId};
-use crate::names;
-use crate::spool::record::{OwnedValue, resource_json};
-use crate::spool::{SpanStory, SpoolError, Story};
 
 /// The spools of a session. They stay mapped, so that looking again is cheap.
 pub struct Live {
@@ -181,12 +181,12 @@ fn forget_end(bytes: &mut Vec<u8>, start: usize) {
 #[cfg(test)]
 mod tests {
     use tracer_abi as abi;
+    use tracer_core::propagation::FLAG_SAMPLED;
+    use tracer_ipc::spool::{Prefix, SLOT_COUNT, SpanOpening, Spool};
 
     use super::*;
-    use crate::propagation::FLAG_SAMPLED;
-    use crate::spool::{Prefix, SLOT_COUNT, SpanOpening, Spool};
-    use crate::trace::Loaded;
-    use crate::trace::fixture::EPOCH;
+    use crate::Loaded;
+    use crate::fixture::EPOCH;
 
     fn opening(span_id: u8, name: &'static str) -> SpanOpening<'static> {
         SpanOpening {

@@ -10,14 +10,14 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize, Serializer};
 use serde_json::Value;
+use tracer_core::names;
+use tracer_core::propagation::TraceParent;
+use tracer_core::task::TaskId;
 
 use super::read::otlp::{KeyValue, any_value, pairs};
 use super::{Attributes, Notice, Problem, SpanId, TraceId, time};
 use crate::known_file::{Identity, KnownFile};
 use crate::merging::{Key, Merged};
-use crate::names;
-use crate::propagation::TraceParent;
-use crate::task::TaskId;
 
 /// End of the names of the files.
 pub(super) const EXTENSION: &str = ".logs.jsonl";
@@ -54,7 +54,7 @@ impl Serialize for LogRecord {
 
 /// A log record with what its file says about where it comes from.
 #[derive(Clone, Debug)]
-pub(crate) struct FoundRecord {
+pub struct FoundRecord {
     pub(crate) record: LogRecord,
     /// Number of the severity in OpenTelemetry, from 1; 0 if it is not known.
     pub(crate) severity: u8,
@@ -153,7 +153,7 @@ struct Record {
 const SEVERITIES: [&str; 6] = ["TRACE", "DEBUG", "INFO", "WARN", "ERROR", "FATAL"];
 
 /// Returns the number of a severity that is known by its name alone.
-pub(crate) fn severity_named(name: &str) -> Option<u8> {
+pub fn severity_named(name: &str) -> Option<u8> {
     let name = if name.eq_ignore_ascii_case("warning") { "WARN" } else { name };
     let at = SEVERITIES.iter().position(|known| known.eq_ignore_ascii_case(name))?;
     u8::try_from(at * 4 + 1).ok()
@@ -214,7 +214,7 @@ const RECORD_BYTES: usize = 512;
 /// Records are taken by their times. Those of a file that came later than some others of it are put before them, unless these take more than a bound:
 /// then they stand where they came.
 #[derive(Debug)]
-pub(crate) struct RecordTail {
+pub struct RecordTail {
     folder: PathBuf,
     /// Offset behind the last line that was read: a file that is rotated gets another name.
     positions: HashMap<Identity, u64>,

@@ -2,13 +2,14 @@
 
 use std::collections::HashMap;
 
+use tracer_core::names;
+use tracer_core::task::TaskId;
+
 use super::{Kind, Span, SpanId, Trace};
-use crate::names;
-use crate::task::TaskId;
 
 /// The attempts of a trace and what was made in them.
 #[derive(Debug, Default)]
-pub(crate) struct Owners {
+pub struct Owners {
     /// Task and number of the attempt in which a span was made, for spans that were made in one.
     attempts: HashMap<SpanId, (TaskId, u32)>,
     spans: HashMap<(TaskId, u32), SpanId>,

@@ -184,7 +184,7 @@ impl PathFigures {
 }
 
 /// Finds the critical path, and hands over its stretches from the last to the first. Returns, for each span, whether the path passes through it.
-pub(crate) fn walk_critical_path(trace: &Trace, tree: &Tree, mut take: impl FnMut(Stretch)) -> Vec<bool> {
+pub fn walk_critical_path(trace: &Trace, tree: &Tree, mut take: impl FnMut(Stretch)) -> Vec<bool> {
     let family = Family::new(trace, tree);
     let mut is_on = vec![false; trace.spans.len()];
     // A stack and no recursion: a chain may be as long as the file.

@@ -23,9 +23,9 @@
 
 use std::fmt;
 
-use crate::config::parse_duration;
-use crate::protocol::TaskState;
-use crate::suggestion;
+use tracer_core::duration::parse_duration;
+use tracer_core::suggestion;
+use tracer_ipc::protocol::TaskState;
 
 pub(super) mod matching;
 
@@ -156,7 +156,8 @@ impl fmt::Display for QueryError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (start, length) = self.mark;
         let found: String = self.query.chars().skip(start).take(length).collect();
-        let found = if found.is_empty() { "nothing".into() } else { format!("`{}`", crate::escape::line(&found)) };
+        let found =
+            if found.is_empty() { "nothing".into() } else { format!("`{}`", tracer_core::escape::line(&found)) };
         let line: String = self.query.chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
         write!(f, "expected {}, found {found}\n  {line}\n", self.expected)?;
         write!(f, "  {}{}", " ".repeat(start), "^".repeat(length.max(1)))?;
@@ -351,7 +352,7 @@ impl Parser<'_> {
             "task" => {
                 let id: u64 = self.number(field, comparison, "the id of a task, such as `7`")?;
                 let value = AttributeValue { text: id.to_string(), number: Some(id as f64) };
-                Ok(Test::Attribute { key: crate::names::TASK_ID.into(), comparison: Comparison::Equal, value })
+                Ok(Test::Attribute { key: tracer_core::names::TASK_ID.into(), comparison: Comparison::Equal, value })
             }
             "trace" => {
                 self.only(field, comparison, &[Comparison::Contains, Comparison::Equal])?;
@@ -496,9 +497,9 @@ fn order(comparison: Comparison) -> Comparison {
 }
 
 /// Parses a time, or a duration before now, into nanoseconds since the Unix epoch.
-pub(crate) fn parse_time(text: &str, now_unix_nano: u64) -> Option<u64> {
+pub fn parse_time(text: &str, now_unix_nano: u64) -> Option<u64> {
     let before = || Some(now_unix_nano.saturating_sub(duration(text)?));
-    crate::clock::parse_rfc3339(text).or_else(before)
+    tracer_core::clock::parse_rfc3339(text).or_else(before)
 }
 
 /// Nanoseconds of a duration as people write it; seconds if it has no unit.

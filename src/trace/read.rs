@@ -10,22 +10,20 @@ pub(super) mod python;
 
 use std::borrow::Cow;
 use std::collections::{HashMap, HashSet};
-use std::fmt;
-use std::fs;
 use std::hash::{BuildHasher as _, RandomState};
-use std::io;
 use std::ops::Range;
 use std::os::unix::fs::{FileExt as _, MetadataExt as _};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::{fmt, fs, io};
 
 use serde::Deserialize;
 use serde::de::IgnoredAny;
 use serde_json::error::Category;
+use tracer_core::count::Count;
 
 use super::span::{Found, Kind, Maker, Origin, Part, Span, SpanFile, Status, TraceId};
 use super::{Gathering, Loaded, time};
-use crate::count::Count;
 
 /// Reason why a folder could not be read at all.
 #[derive(Debug)]
@@ -153,7 +151,7 @@ fn other_form(path: &Path) -> Option<Problem> {
 }
 
 /// Lists the files of a folder that may have spans, by name.
-pub(crate) fn span_files(folder: &Path) -> Result<Vec<(PathBuf, fs::Metadata)>, LoadError> {
+pub fn span_files(folder: &Path) -> Result<Vec<(PathBuf, fs::Metadata)>, LoadError> {
     let error = |source: io::Error| match source.kind() {
         io::ErrorKind::NotFound => LoadError::Missing { folder: folder.into() },
         _ => LoadError::Unreadable { folder: folder.into(), source },
@@ -186,7 +184,7 @@ const NEEDLES: usize = 16;
 
 /// Reads, of a folder as [`load`] does, the traces whose ids begin with one of these digits in lower case, and what commands have made in attempts
 /// of theirs. Objects in which no such id is found are not parsed.
-pub(crate) fn load_traces(folder: &Path, beginnings: &[String]) -> Result<Loaded, LoadError> {
+pub fn load_traces(folder: &Path, beginnings: &[String]) -> Result<Loaded, LoadError> {
     let is_wanted = |id: TraceId| {
         let id = id.to_string();
         beginnings.iter().any(|beginning| id.starts_with(beginning.as_str()))
@@ -319,7 +317,7 @@ impl Tail {
 }
 
 /// Returns notices of the files of a folder that are passed over though they may have spans.
-pub(crate) fn other_files(folder: &Path) -> Vec<Notice> {
+pub fn other_files(folder: &Path) -> Vec<Notice> {
     let paths = fs::read_dir(folder).into_iter().flatten().flatten().map(|entry| entry.path());
     let mut found: Vec<_> = paths
         .filter_map(|path| Some(Notice { problem: other_form(&path).filter(|_| path.is_file())?, path }))

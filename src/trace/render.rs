@@ -11,13 +11,12 @@ mod show;
 mod siblings;
 mod table;
 
-use unicode_width::{UnicodeWidthChar, UnicodeWidthStr};
-
 pub use check::{check, diff, junit};
 pub use details::Details;
 pub use open::open;
 pub use show::{ended, show};
 pub use table::{list, stats};
+use unicode_width::{UnicodeWidthChar, UnicodeWidthStr};
 
 /// Columns before a line of a tree.
 const INDENT: usize = 2;
@@ -43,11 +42,11 @@ impl Style {
 
 /// Returns one line without anything that steers a terminal.
 pub(super) fn clean(text: &str) -> String {
-    crate::escape::line(text).into_owned()
+    tracer_core::escape::line(text).into_owned()
 }
 
 /// Makes any text a line of at most `width` columns that does not steer a terminal.
-pub(crate) fn one_line(text: &str, width: usize) -> String {
+pub fn one_line(text: &str, width: usize) -> String {
     fit(&clean(text), width)
 }
 

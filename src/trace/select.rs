@@ -5,13 +5,14 @@ use std::collections::{HashMap, HashSet};
 use std::fmt;
 use std::path::PathBuf;
 
+use tracer_core::count::Count;
+use tracer_core::{names, request_names, suggestion};
+
 use super::span::Process;
 use super::{Kind, Loaded, Row, Span, Trace, TraceId};
-use crate::count::Count;
-use crate::{names, request_names, suggestion};
 
 /// The word for the trace of the last submission or request of a service.
-pub(crate) const LAST: &str = "last";
+pub const LAST: &str = "last";
 /// Limit on the candidates that an error names.
 const CANDIDATES_SHOWN: usize = 10;
 

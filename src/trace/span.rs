@@ -13,10 +13,10 @@ use serde::de::{Deserializer, MapAccess, Visitor};
 use serde::{Deserialize, Serialize, Serializer};
 use serde_json::Value;
 use serde_json::value::RawValue;
+use tracer_core::names;
 
 use super::read::{otlp, python};
 use super::time;
-use crate::names;
 
 /// The id of a trace. It prints as 32 hexadecimal digits, and is read with or without `0x`.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -166,7 +166,7 @@ pub(super) enum Bytes {
 
 /// A part of a file.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Part {
+pub(crate) struct Part {
     pub(super) offset: u64,
     pub(super) len: u32,
 }
@@ -245,7 +245,7 @@ impl Maker {
 
 /// Part that many spans of a trace have in common, and parts that few have at all.
 #[derive(Clone, Debug)]
-pub(super) struct Origin {
+pub(crate) struct Origin {
     pub(super) maker: Arc<Maker>,
     pub(super) trace_id: TraceId,
     pub(super) name: Arc<str>,

@@ -1,15 +1,15 @@
 //! Spans that stand in for those of attempts that were lost with their node.
 //!
 //! Nobody but the lost node knows the id of its attempt's span, so the node that goes on writes one of its own, with
-//! [`names::STAND_IN`](crate::names::STAND_IN). When the lost node comes back, its next head completes the real one. Where both are there, or two nodes have
+//! [`names::STAND_IN`](tracer_core::names::STAND_IN). When the lost node comes back, its next head completes the real one. Where both are there, or two nodes have
 //! stood in for one that was lost before them, one of them is shown: the real one if it is there. The files are left as they are.
 
 use std::collections::HashSet;
 
 use serde_json::Value;
+use tracer_core::names;
 
 use super::{Kind, Span, SpanId, Status, Trace};
-use crate::names;
 
 /// Removes the spans of a trace that stand in for what is there.
 pub(super) fn remove_needless(trace: &mut Trace) {

@@ -115,7 +115,7 @@ impl GatheredStats {
 }
 
 /// Returns the nearest-rank percentile of sorted values, one that there is; none of no values.
-pub(crate) fn nearest_rank(sorted: &[u64], percent: usize) -> Option<u64> {
+pub fn nearest_rank(sorted: &[u64], percent: usize) -> Option<u64> {
     sorted.get((sorted.len() * percent).div_ceil(100).saturating_sub(1)).copied()
 }
 

@@ -40,7 +40,7 @@ pub(super) fn parse(text: &str) -> Option<u64> {
 }
 
 /// Writes a time with six decimals, or with nine when it has nanoseconds.
-pub(crate) fn format(unix_nano: u64) -> String {
+pub fn format(unix_nano: u64) -> String {
     let (seconds, nanos) = (unix_nano / NANOS_PER_SECOND, unix_nano % NANOS_PER_SECOND);
     let (year, month, day) = date(seconds / SECONDS_PER_DAY);
     let (hour, minute, second) = (seconds / 3600 % 24, seconds / 60 % 60, seconds % 60);

@@ -12,13 +12,14 @@ use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
+use tracer_core::lock::lock;
+use tracer_core::task::TaskId;
+use tracer_host::hook::{ActorState, LoadedActor};
+use tracer_ipc::protocol::Lease;
+use tracer_ipc::protocol::wire::Take;
+
 use super::attempt::{Attempts, Began, Function, Version};
 use super::results::Results;
-use crate::hook::{ActorState, LoadedActor};
-use crate::protocol::Lease;
-use crate::protocol::wire::Take;
-use crate::task::TaskId;
-use tracer_core::lock::lock;
 
 /// An actor that was made in this process.
 pub(super) struct Living {

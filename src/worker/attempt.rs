@@ -10,36 +10,36 @@ use std::time::{Duration, Instant};
 
 use rustc_hash::FxHashMap;
 use tracer_abi as abi;
+use tracer_core::clock::now_unix_nano;
+use tracer_core::lock::lock;
+use tracer_core::names;
+use tracer_core::propagation::{Carrier, Propagators, TraceContext, TraceParent};
+use tracer_core::task::{
+    ActorRole, Envelope, Failure, FunctionSpec, JobId, ModuleVersion, Outcome, SpanLink, SpanNameTable, SpanNames,
+    StopReason, TaskSpec, TimeLimit, WorkerId,
+};
+use tracer_core::value::{self, ValueError};
+use tracer_host::attempt_span::{AttemptSpan, actor_of, code_attributes};
+use tracer_host::hook::{
+    ActiveSpan, ActorState, Attribute, AttributePrefix, CallArguments, LoadedActor, LoadedTask, Located, Module,
+    Recorder, RunningTask, SearchPath, SpanRequest, TaskContext,
+};
+use tracer_host::module_store::{CopyError, ModuleStore, Taken};
+use tracer_host::recorded_arguments;
+use tracer_host::runtime_spans::{Phases, RuntimeParent};
+use tracer_ipc::protocol::frame::PAYLOAD_LIMIT;
+use tracer_ipc::protocol::wire::{Take, WireError};
+use tracer_ipc::protocol::{ActorMethods, AttemptResult, CommandUsage, LEASED_FILE, LEASED_VALUE, Lease, Period};
+use tracer_ipc::spool::{INLINE_LIMIT, Spool};
+use tracer_ipc::stored::{self, Stored, Value, ValueWriter, WriteError, Written};
+use tracer_ipc::task_output::Owner;
+use tracer_ipc::{fault, fork};
 
 use super::actor::Living;
 use super::command::{self, CommandAttempt, CommandRun, Inherited, Receiver, Surroundings};
 use super::nested::{Nested, Submitter, thread_number};
 use super::output_marks::{FunctionMarks, OutputMarks};
 use super::usage::SharedMeter;
-use crate::attempt_span::{AttemptSpan, actor_of, code_attributes};
-use crate::hook::{
-    ActiveSpan, ActorState, Attribute, AttributePrefix, CallArguments, LoadedActor, LoadedTask, Located, Module,
-    Recorder, RunningTask, SearchPath, SpanRequest, TaskContext,
-};
-use crate::module_store::{CopyError, ModuleStore, Taken};
-use crate::names;
-use crate::propagation::{Carrier, Propagators, TraceContext, TraceParent};
-use crate::protocol::frame::PAYLOAD_LIMIT;
-use crate::protocol::wire::{Take, WireError};
-use crate::protocol::{ActorMethods, AttemptResult, CommandUsage, LEASED_FILE, LEASED_VALUE, Lease, Period};
-use crate::recorded_arguments;
-use crate::runtime_spans::{Phases, RuntimeParent};
-use crate::spool::{INLINE_LIMIT, Spool};
-use crate::stored::{self, Stored, Value, ValueWriter, WriteError, Written};
-use crate::task::{
-    ActorRole, Envelope, Failure, FunctionSpec, JobId, ModuleVersion, Outcome, SpanLink, SpanNameTable, SpanNames,
-    StopReason, TaskSpec, TimeLimit, WorkerId,
-};
-use crate::task_output::Owner;
-use crate::value::{self, ValueError};
-use crate::{fault, fork};
-use tracer_core::clock::now_unix_nano;
-use tracer_core::lock::lock;
 
 mod of_queue;
 

@@ -6,9 +6,8 @@ use std::sync::{Arc, Mutex, OnceLock};
 
 use tracer_client::calls::Calls;
 use tracer_core::lock::lock;
-
-use crate::fork;
-use crate::hook::{CallHost, CallRequest, CallSink, Recorder};
+use tracer_host::hook::{CallHost, CallRequest, CallSink, Recorder};
+use tracer_ipc::fork;
 
 /// The calling side of a process, which connects with the first call. It does not outlive its head.
 pub(super) struct ProcessCalls {

@@ -7,9 +7,6 @@
 mod exporting;
 mod spawn;
 
-pub(super) use exporting::{CommandAttempt, Receiver};
-pub(super) use spawn::Inherited;
-
 use std::collections::BTreeSet;
 use std::ffi::OsStr;
 use std::io;
@@ -20,17 +17,18 @@ use std::process::ExitStatus;
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
+pub(super) use exporting::{CommandAttempt, Receiver};
 use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process, kill_process_group, waitid};
+pub(super) use spawn::Inherited;
+use tracer_core::count::Count;
+use tracer_core::propagation::Carrier;
+use tracer_core::task::{CommandSpec, Failure, Outcome, StopReason};
+use tracer_ipc::identity::{self, BirthWindow};
+use tracer_ipc::spool::Spool;
+use tracer_process::control_group::Group;
+use tracer_process::{children, standard_input};
 
 use super::usage::Usage;
-use crate::children;
-use crate::control_group::Group;
-use crate::count::Count;
-use crate::identity::{self, BirthWindow};
-use crate::propagation::Carrier;
-use crate::spool::Spool;
-use crate::standard_input;
-use crate::task::{CommandSpec, Failure, Outcome, StopReason};
 
 /// Result of a command.
 pub(super) struct CommandRun {

@@ -5,22 +5,24 @@
 use std::cell::Cell;
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::AtomicU64;
+use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::{Duration, Instant};
+
+use tracer_client::connection::by_tag::ByTag;
+use tracer_client::connection::{Connection, Exchange, SubmittingTask};
+use tracer_core::lock::lock;
+use tracer_core::propagation::Carrier;
+use tracer_core::task::{Failure, JobId, ModuleVersion, Outcome, TaskId, WorkerId};
+use tracer_host::hook::{Recorder, TaskHost, TaskSubmission, Waited, is_to_stop, was_told_to_stop};
+use tracer_ipc::protocol::wire::Take;
+use tracer_ipc::protocol::{ActorReport, AttemptResult, Lease, Role, Wait};
+use tracer_ipc::stored;
 
 use super::attempt::Attempts;
 use super::results::Results;
 use super::submitting::{Submitting, end_actor, find_actor};
-use crate::connection::by_tag::ByTag;
-use crate::connection::{Connection, Exchange, SubmittingTask};
-use crate::hook::{Recorder, TaskHost, TaskSubmission, Waited, is_to_stop, was_told_to_stop};
-use crate::propagation::Carrier;
-use crate::protocol::wire::Take;
-use crate::protocol::{ActorReport, AttemptResult, Lease, Role, Wait};
-use crate::stored;
-use crate::task::{Failure, JobId, ModuleVersion, Outcome, TaskId, WorkerId};
-use tracer_core::lock::lock;
 
 /// The submitting side of a worker. Lives as long as the process.
 pub(super) struct Nested {

@@ -1,4 +1,4 @@
-//! Marks in the worker's output: which attempt writes from here on. See [`crate::task_output`].
+//! Marks in the worker's output: which attempt writes from here on. See [`tracer_ipc::task_output`].
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -7,9 +7,8 @@ use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::Relaxed;
 
 use rustix::io::Errno;
-
-use crate::task_output::{Mark, Marking, Nonce, Owner};
 use tracer_core::lock::lock;
+use tracer_ipc::task_output::{Mark, Marking, Nonce, Owner};
 
 /// The marks of this process.
 #[derive(Default)]

@@ -1,7 +1,7 @@
 //! A replica: one process that handles the requests of a deployment, as a module's own loop.
 //!
 //! The head starts it with a [control socket](tracer_ipc::control) as standard input. It makes the handler, says that it is ready, and gets a
-//! [lane](crate::lane) from each caller. From then on the module's loop waits for one descriptor, an epoll over all of that:
+//! [lane](tracer_ipc::lane) from each caller. From then on the module's loop waits for one descriptor, an epoll over all of that:
 //!
 //! ```text
 //!   lanes, control socket, timer ─▶ epoll ─▶ the module's loop: host_take_events ─▶ a turn: read, claim, open spans
@@ -34,30 +34,30 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, Rw
 use std::time::{Duration, Instant};
 use std::{fmt, io, mem};
 
-use rustc_hash::FxHashMap;
-use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, epoll, eventfd, poll};
-use rustix::time::{TimerfdClockId, TimerfdFlags, timerfd_create};
-use tracer_ipc::control;
-use tracer_ipc::serving::{ReplicaBegin, ReplicaOrder, ReplicaReport, attribute_of};
-
-use super::calling::ProcessCalls;
-use super::usage;
-use crate::hook::{
-    ActiveSpan, Answered, HookError, LoadedDeployment, Located, Module, ModuleHeaders, ModulePiece, ModuleResponse,
-    Recorder, RequestEvents, RequestHost, SearchPath, ServingSettings, offer_calls, offer_metrics, offer_tasks,
-};
-use crate::module_store::{CopyError, ModuleStore, Taken};
-use crate::spool::Spool;
-use crate::task::{Failure, ModuleVersion};
-use crate::value;
 use commits::Commits;
 use lane::Lane;
 use looking::Looking;
 use request::place;
+use rustc_hash::FxHashMap;
+use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, epoll, eventfd, poll};
+use rustix::time::{TimerfdClockId, TimerfdFlags, timerfd_create};
 use span::Names;
 use tasks::HandlerTasks;
 use tracer_core::lock::lock;
+use tracer_core::task::{Failure, ModuleVersion};
+use tracer_core::value;
+use tracer_host::hook::{
+    ActiveSpan, Answered, HookError, LoadedDeployment, Located, Module, ModuleHeaders, ModulePiece, ModuleResponse,
+    Recorder, RequestEvents, RequestHost, SearchPath, ServingSettings, offer_calls, offer_metrics, offer_tasks,
+};
+use tracer_host::module_store::{CopyError, ModuleStore, Taken};
+use tracer_ipc::control;
+use tracer_ipc::serving::{ReplicaBegin, ReplicaOrder, ReplicaReport, attribute_of};
+use tracer_ipc::spool::Spool;
 use turn::Turns;
+
+use super::calling::ProcessCalls;
+use super::usage;
 
 /// Limit of time for a hook to deliver what it has queued when the replica ends.
 const SHUTDOWN_LIMIT: Duration = Duration::from_secs(5);
@@ -76,10 +76,10 @@ const FIRST_CONFIGURE: u64 = u64::MAX;
 const FIRST_HEALTH: u64 = u64::MAX - 1;
 
 /// Runs a replica until the head tells it to end or is gone. Standard input is its control socket.
-pub(crate) fn run(session_dir: &Path, head_pid: u32) -> Result<(), ReplicaError> {
+pub fn run(session_dir: &Path, head_pid: u32) -> Result<(), ReplicaError> {
     usage::die_with_parent(head_pid).map_err(ReplicaError::Orphaned)?;
-    crate::parent::end_without_head(session_dir).map_err(ReplicaError::Orphaned)?;
-    let control = crate::parent::take_standard_input().map_err(ReplicaError::Control)?;
+    tracer_process::parent::end_without_head(session_dir).map_err(ReplicaError::Orphaned)?;
+    let control = tracer_process::parent::take_standard_input().map_err(ReplicaError::Control)?;
     let begin = first_order(&control).map_err(ReplicaError::Control)?;
     let served = serve(session_dir, control.as_fd(), begin);
     let report = match &served {
@@ -106,7 +106,7 @@ fn first_order(control: &OwnedFd) -> io::Result<ReplicaBegin> {
 /// Makes the handler and runs it. Fails with a reason for people.
 fn serve(session_dir: &Path, control: BorrowedFd<'_>, begin: ReplicaBegin) -> Result<(), String> {
     let spool: &'static Spool = Spool::attach(&begin.spool).map(leak).map_err(|error| error.to_string())?;
-    crate::hook::note_in(session_dir);
+    tracer_host::hook::note_in(session_dir);
     let (recorder, hook_failure) = super::set_up_tracing(&begin.tracing, spool);
     let outcome = serve_traced(session_dir, control, begin, spool, recorder, hook_failure.as_ref());
     if let Some(recorder) = recorder
@@ -141,7 +141,7 @@ fn serve_traced(
     let home = (begin.service.clone(), begin.application.clone());
     let calls: &'static ProcessCalls = leak(ProcessCalls::new(session_dir, recorder, Some(home)));
     offer_calls(calls);
-    offer_metrics(crate::session::place_of(session_dir));
+    offer_metrics(tracer_ipc::session::place_of(session_dir));
     let handler = LoadedDeployment::find(loaded.module, attribute, recorder).map_err(|error| error.to_string())?;
     let names = names_of(&begin, &handler, loaded.version.clone());
     let settings = match &deployment.user_config {
@@ -453,7 +453,7 @@ impl Replica {
     fn end_without_head(&self, reason: &str) -> ! {
         self.spool.keep();
         eprintln!("tracer: replica {} ends: {reason}", self.names.replica);
-        std::process::exit(crate::exit::FAILED.into());
+        std::process::exit(tracer_core::exit::FAILED.into());
     }
 
     /// Notes that the handler is made, and has its settings.
@@ -599,7 +599,7 @@ fn leak<T>(value: T) -> &'static T {
 
 /// Error that ends a replica. The head sees it end and says so.
 #[derive(Debug)]
-pub(crate) enum ReplicaError {
+pub enum ReplicaError {
     /// The process that started it is gone.
     Orphaned(io::Error),
     /// Its control socket cannot be used.

@@ -11,14 +11,13 @@ use std::os::unix::net::UnixStream;
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use crate::channel::{NewRings, Sender};
-use crate::fault;
-use crate::fork;
-use crate::hook::Recorder;
-use crate::protocol::frame::put_frame;
-use crate::protocol::wire::Put;
-use crate::protocol::{ActorMethods, AttemptResult, kind, put_value};
 use tracer_core::lock::lock;
+use tracer_host::hook::Recorder;
+use tracer_ipc::channel::{NewRings, Sender};
+use tracer_ipc::protocol::frame::put_frame;
+use tracer_ipc::protocol::wire::Put;
+use tracer_ipc::protocol::{ActorMethods, AttemptResult, kind, put_value};
+use tracer_ipc::{fault, fork};
 
 /// Longest time that a result may wait for more.
 const LINGER: Duration = Duration::from_millis(2);

@@ -7,13 +7,13 @@ use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::Duration;
 
 use tracer_abi as abi;
+use tracer_core::task::WorkerId;
+use tracer_host::hook::Recorder;
+use tracer_ipc::protocol::frame::{FRAME_LIMIT, FrameBuffer};
+use tracer_ipc::protocol::{Role, SpansDone, SpansOffer, kind, put_value, take_value};
+use tracer_ipc::session;
 
 use super::say_hello;
-use crate::hook::Recorder;
-use crate::protocol::frame::{FRAME_LIMIT, FrameBuffer};
-use crate::protocol::{Role, SpansDone, SpansOffer, kind, put_value, take_value};
-use crate::session;
-use crate::task::WorkerId;
 
 /// Time that the worker waits at its end for offers of the head.
 const LAST_OFFERS_LIMIT: Duration = Duration::from_secs(1);

@@ -7,14 +7,14 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
-use crate::connection::{Connection, Exchange, Origin, SubmittingTask};
-use crate::driver::{DriverError, SubmitRequest};
-use crate::fork;
-use crate::hook::{Recorder, TaskSubmission};
-use crate::propagation::Carrier;
-use crate::protocol::{ActorReport, Finished, Role};
-use crate::task::{ActorRole, FunctionSpec, Input, InputSource, Outcome, TaskId, TaskSpec};
+use tracer_client::connection::{Connection, Exchange, Origin, SubmittingTask};
+use tracer_client::driver::{DriverError, SubmitRequest};
 use tracer_core::lock::lock;
+use tracer_core::propagation::Carrier;
+use tracer_core::task::{ActorRole, FunctionSpec, Input, InputSource, Outcome, TaskId, TaskSpec};
+use tracer_host::hook::{Recorder, TaskSubmission};
+use tracer_ipc::fork;
+use tracer_ipc::protocol::{ActorReport, Finished, Role};
 
 /// Connection over which a process submits, made by the first submission. It is not made again when it breaks: the process does not outlive
 /// its head.

@@ -8,9 +8,8 @@ use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use rustix::process::{getpid, set_child_subreaper};
-
-use crate::parent;
-use crate::protocol::CommandUsage;
+use tracer_ipc::protocol::CommandUsage;
+use tracer_process::parent;
 
 /// Makes sure that this process and what its tasks start ends: it becomes a subreaper, and asks the kernel for SIGKILL when the head dies, which has to be this process's parent, and checks that it has not died before.
 pub(super) fn die_with_parent(head_pid: u32) -> io::Result<()> {

@@ -453,12 +453,12 @@ pub(crate) fn page_tools() -> Option<PathBuf> {
     if tools.join("esbuild").is_dir() {
         return Some(tools);
     }
-    skip("page tools", format!("`npm ci` in src/view/page installs them; there is no {}", tools.display()));
+    skip("page tools", format!("`npm ci` in src/web/view/page installs them; there is no {}", tools.display()));
     None
 }
 
 fn source() -> &'static Path {
-    Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/src/view/page"))
+    Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/src/web/view/page"))
 }
 
 /// A copy of the page's sources with its packages beside it.
@@ -542,7 +542,7 @@ fn the_page_is_what_its_sources_build() {
         let kept = fs::read(source().join("dist").join(name)).unwrap();
         assert!(
             built == kept,
-            "dist/{name} is not what `npm run build` makes in src/view/page: build it and check it in"
+            "dist/{name} is not what `npm run build` makes in src/web/view/page: build it and check it in"
         );
     }
     assert!(bytes < 130_000, "the page has {bytes} bytes, at most 130,000 are wanted");
@@ -752,7 +752,7 @@ fn the_page_of_a_head_goes_on_when_its_server_is_killed_also_in_a_second_tab() {
 fn the_page_of_speedscope_opens_an_export() {
     let Some(tools) = browser_tools() else { return };
     if !tools.modules.join("speedscope").is_dir() {
-        return skip("page tools", "speedscope is not among them: `npm ci` in src/view/page installs it");
+        return skip("page tools", "speedscope is not among them: `npm ci` in src/web/view/page installs it");
     }
     let cluster = with_two_traces();
     let profile = cluster.file("profile.json");

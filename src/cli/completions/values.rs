@@ -8,13 +8,14 @@ use std::sync::Arc;
 
 use clap::{Arg, Command};
 use clap_complete::{ArgValueCompleter, CompletionCandidate};
+use tracer_client::driver::Driver;
+use tracer_host::hook::{Module, ModuleDescription, SearchPath, builtin_names};
+use tracer_ipc::environment::{TEMP_DIR_VARIABLE, default_temp_dir};
+use tracer_ipc::protocol::{Query, Reply, TaskFilter};
+use tracer_settings::MODULE_PATH_VARIABLE;
 
 use super::super::modules::split_paths;
 use super::super::serve;
-use crate::config::{MODULE_PATH_VARIABLE, TEMP_DIR_VARIABLE, default_temp_dir};
-use crate::driver::Driver;
-use crate::hook::{Module, ModuleDescription, SearchPath, builtin_names};
-use crate::protocol::{Query, Reply, TaskFilter};
 
 /// Most tasks that are offered: the newest.
 const TASKS: usize = 50;
@@ -97,7 +98,7 @@ fn tasks(asked: &Asked) -> Values {
 
 fn actors(asked: &Asked) -> Values {
     let Some(Reply::Actors(actors)) = ask(asked, &Query::Actors) else { return Values::new() };
-    let value = |actor: crate::protocol::ActorReport| {
+    let value = |actor: tracer_ipc::protocol::ActorReport| {
         let help = format!("{}:{} {}", actor.module, actor.type_name, actor.state);
         (actor.name.unwrap_or_else(|| actor.id.to_string()), help)
     };
@@ -106,7 +107,7 @@ fn actors(asked: &Asked) -> Values {
 
 fn methods(asked: &Asked) -> Values {
     let Some(Reply::Actors(actors)) = ask(asked, &Query::Actors) else { return Values::new() };
-    let is_named = |word: &String, actor: &crate::protocol::ActorReport| {
+    let is_named = |word: &String, actor: &tracer_ipc::protocol::ActorReport| {
         actor.name.as_ref() == Some(word) || *word == actor.id.to_string()
     };
     let Some(actor) = actors.iter().find(|actor| asked.words.iter().any(|word| is_named(word, actor))) else {

@@ -1,12 +1,12 @@
 //! The reasons why an actor is as it is.
 
 use serde_json::{Value, json};
+use tracer_client::driver::{Driver, DriverError};
+use tracer_core::clock::utc;
+use tracer_core::count::Count;
+use tracer_ipc::protocol::{ActorReport, ActorState, TaskReport};
 
 use super::super::{CommandError, report};
-use crate::clock::utc;
-use crate::count::Count;
-use crate::driver::{Driver, DriverError};
-use crate::protocol::{ActorReport, ActorState, TaskReport};
 
 /// An actor with the reasons why it is as it is.
 pub(super) struct Explained {

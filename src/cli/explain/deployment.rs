@@ -1,12 +1,12 @@
 //! Reasons why a deployment has the replicas that it has.
 
 use serde_json::{Value, json};
+use tracer_client::driver::Driver;
+use tracer_core::count::Count;
+use tracer_ipc::protocol::{DeploymentReport, ReplicaReportRow, ServiceQuery, ServiceReply, ServiceReport};
 
 use super::super::connect::unexpected_reply;
 use super::super::{CommandError, report};
-use crate::count::Count;
-use crate::driver::Driver;
-use crate::protocol::{DeploymentReport, ReplicaReportRow, ServiceQuery, ServiceReply, ServiceReport};
 
 /// A deployment with the reasons why it is as it is.
 pub(super) struct Explained {
@@ -135,10 +135,10 @@ impl Explained {
 
 #[cfg(test)]
 mod tests {
+    use tracer_ipc::protocol::ServiceState;
     use tracer_ipc::serving::Autoscaling;
 
     use super::*;
-    use crate::protocol::ServiceState;
 
     fn deployment() -> DeploymentReport {
         DeploymentReport {

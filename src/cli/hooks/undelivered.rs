@@ -1,20 +1,19 @@
 //! `tracer hooks undelivered`.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fs;
-use std::io;
 use std::path::{Path, PathBuf};
 use std::time::UNIX_EPOCH;
+use std::{fs, io};
 
 use serde::Serialize;
+use tracer_core::clock::utc;
+use tracer_core::count::{Count, Size};
+use tracer_core::exit;
+use tracer_ipc::session;
+use tracer_ipc::spool::Parcel;
+use tracer_ipc::spool::owners::{self, Owners};
 
 use super::super::{CommandError, CommandResult, FormatArgs, PlaceArgs, report};
-use crate::clock::utc;
-use crate::count::{Count, Size};
-use crate::exit;
-use crate::session;
-use crate::spool::Parcel;
-use crate::spool::owners::{self, Owners};
 
 /// Show the spans that wait for the exporters of hooks, or discard them
 ///
@@ -99,7 +98,7 @@ pub(super) fn run(args: &Args) -> CommandResult {
     }
     tell_heads(&changed);
     report.hooks = by_name.into_iter().map(|(hook, found)| OfHook { hook, ..found }).collect();
-    report::value(args.format.format, &crate::json::with_times(&report), |_| render(&report));
+    report::value(args.format.format, &tracer_trace::json::with_times(&report), |_| render(&report));
     Ok(exit::OK)
 }
 

@@ -4,21 +4,20 @@ use std::cell::RefCell;
 
 use serde::ser::{Error as _, SerializeSeq as _, SerializeStruct as _};
 use serde::{Serialize, Serializer};
+use tracer_client::driver::{Driver, DriverError};
+use tracer_core::clock::now_unix_nano;
+use tracer_core::count::{Count, Elapsed};
+use tracer_ipc::protocol::{TaskFilter, TaskList, TaskPages, TaskReport};
+use tracer_trace::json;
+use tracer_trace::task_summary::{FunctionSummary, Functions, LOOKED_AT, Summary};
 
 use super::super::{CommandError, Format, report};
-use crate::count::{Count, Elapsed};
-use crate::driver::{Driver, DriverError};
-use crate::json;
-use crate::protocol::{TaskFilter, TaskList, TaskPages, TaskReport};
-use crate::task_summary::{FunctionSummary, Functions, LOOKED_AT, Summary};
-use crate::trace;
-use tracer_core::clock::now_unix_nano;
 
 /// Tasks that a filter and a question let through, newest first.
 pub(super) struct Chosen {
     driver: Driver,
     pages: TaskPages,
-    question: trace::Query,
+    question: tracer_trace::Query,
     /// Number of tasks that may still be shown; none for all.
     room: Option<usize>,
     /// Number of those that the question chose and that had no room, and of those that it did not choose.
@@ -27,7 +26,7 @@ pub(super) struct Chosen {
 }
 
 impl Chosen {
-    pub(super) fn new(driver: Driver, which: TaskFilter, question: trace::Query, room: Option<usize>) -> Chosen {
+    pub(super) fn new(driver: Driver, which: TaskFilter, question: tracer_trace::Query, room: Option<usize>) -> Chosen {
         let looked_at = room.filter(|_| question.is_empty()).unwrap_or(LOOKED_AT);
         let pages = TaskPages::new(looked_at, which);
         Chosen { driver, pages, question, room, left_out: 0, filtered_out: 0 }

@@ -2,11 +2,12 @@
 
 use std::collections::VecDeque;
 
-use super::super::serve::{self, tail::Tails};
+use tracer_core::{exit, suggestion};
+
+use super::super::serve::tail::Tails;
+use super::super::serve::{self};
 use super::super::{CommandError, CommandResult, report};
 use super::{Args, INTERVAL};
-use crate::exit;
-use crate::suggestion;
 
 /// Shows what a replica has written.
 pub(super) fn run(args: &Args, replica: &str) -> CommandResult {
@@ -61,7 +62,7 @@ fn take(tails: &mut Tails, newest: &mut Option<(usize, VecDeque<String>)>) -> bo
 }
 
 /// The replica that is meant.
-fn find(args: &Args, wanted: &str) -> Result<crate::protocol::ReplicaReportRow, CommandError> {
+fn find(args: &Args, wanted: &str) -> Result<tracer_ipc::protocol::ReplicaReportRow, CommandError> {
     let rows: Vec<_> = serve::list(&args.source.place)?.into_iter().flat_map(|service| service.replicas).collect();
     let mut meant = rows.iter().filter(|row| row.name == *wanted || format!("{}/{}", row.service, row.name) == *wanted);
     match (meant.next(), meant.next()) {

@@ -5,23 +5,22 @@ use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use serde::Serialize;
+use tracer_client::driver::{Driver, DriverError};
+use tracer_core::clock::utc;
+use tracer_core::task::TaskId;
+use tracer_core::{ClusterTaskId, exit};
+use tracer_ipc::protocol::{ActorState, Query, Reply, TaskFilter, TaskPages, TaskReport};
+use tracer_ipc::session;
+use tracer_ipc::task_output::Owner;
+use tracer_trace::log_entries::{Entry, Origin, Part, Reader, Selection, Spans, Tasks};
+use tracer_trace::task_logs::TaskLogs;
+use tracer_trace::{Live, LoadError, TraceId};
 
 use super::super::connect::unexpected_reply;
 use super::super::elsewhere::Submitted;
 use super::super::named::{self, NamedTask};
 use super::super::{CommandError, CommandResult, Format, report};
 use super::{Args, INTERVAL, Level, StreamName};
-use crate::clock::utc;
-use crate::driver::{Driver, DriverError};
-use crate::exit;
-use crate::log_entries::{Entry, Origin, Part, Reader, Selection, Spans, Tasks};
-use crate::protocol::{ActorState, Query, Reply, TaskFilter, TaskPages, TaskReport};
-use crate::session;
-use crate::task::TaskId;
-use crate::task_logs::TaskLogs;
-use crate::task_output::Owner;
-use crate::trace::{self, Live, LoadError, TraceId};
-use tracer_core::ClusterTaskId;
 
 /// The most tasks that are looked at for the methods of an actor.
 const TASK_LIMIT: usize = 100_000;
@@ -280,7 +279,7 @@ fn find_trace_of_task(wanted: &mut Wanted, folder: &Path) -> Result<(), CommandE
     if !tasks.traces.is_empty() || tasks.since_unix_nano > 0 {
         return Ok(());
     }
-    match trace::last_trace_of(folder, &tasks.ids) {
+    match tracer_trace::last_trace_of(folder, &tasks.ids) {
         Ok(found) => tasks.traces.extend(found),
         Err(LoadError::Missing { .. }) => {}
         Err(error) => return Err(CommandError::new(exit::FAILED, error)),
@@ -616,7 +615,7 @@ fn say_approximate(count: usize) {
     if count > 0 {
         report::talk(&format!(
             "`~`: {} came while the task ran in its worker, and may be of the one before or after it: its function had written nothing until then",
-            crate::count::Count(count, "line")
+            tracer_core::count::Count(count, "line")
         ));
     }
 }

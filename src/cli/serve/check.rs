@@ -3,14 +3,15 @@
 use std::fmt;
 use std::path::{Path, PathBuf};
 
+use tracer_client::driver::Driver;
+use tracer_core::count::Count;
+use tracer_core::exit;
+use tracer_host::hook::{HookContract, LoadedDeployment, Located, Module, ParameterDescription, SearchPath};
+use tracer_host::module_store::ModuleStore;
+use tracer_serving::certificates::{Certificates, PairError};
+use tracer_settings::service_file::{Deployment, Service, Subject, check_import_path, place_of};
+
 use super::super::CommandError;
-use crate::count::Count;
-use crate::driver::Driver;
-use crate::exit;
-use crate::hook::{HookContract, LoadedDeployment, Located, Module, ParameterDescription, SearchPath};
-use crate::module_store::ModuleStore;
-use crate::serving::certificates::{Certificates, PairError};
-use crate::serving::service_file::{Deployment, Service, Subject, check_import_path, place_of};
 
 /// Mistake in a service that its file alone does not tell.
 #[derive(Debug)]
@@ -135,7 +136,7 @@ fn find(
     check_import_path(&path)?;
     let (module, attribute) = path.rsplit_once(':').unwrap_or_default();
     let module = if module.contains('/') { folder.join(module).display().to_string() } else { module.to_owned() };
-    let located = search.locate(&module).map_err(|error| crate::causes::with_causes(&error))?;
+    let located = search.locate(&module).map_err(|error| tracer_core::causes::with_causes(&error))?;
     let taken = match &located {
         Located::Library(library) => store.take(library).map_err(|error| error.to_string())?,
         Located::BuiltIn(_) => None,
@@ -146,8 +147,9 @@ fn find(
         Some((stored, version)) => Module::load_copy(&module, &stored, String::leak(stored.name(version))),
         None => Module::load_at(&module, located.clone()),
     };
-    let loaded = loaded.map_err(|error| crate::causes::with_causes(&error))?;
-    let found = LoadedDeployment::find(loaded, attribute, None).map_err(|error| crate::causes::with_causes(&error))?;
+    let loaded = loaded.map_err(|error| tracer_core::causes::with_causes(&error))?;
+    let found =
+        LoadedDeployment::find(loaded, attribute, None).map_err(|error| tracer_core::causes::with_causes(&error))?;
     if let Located::Library(library) = located
         && module.contains('/')
     {
@@ -160,14 +162,14 @@ fn find(
 fn check_exporter(search: &SearchPath, exporter: &str) -> Result<(), String> {
     check_import_path(exporter)?;
     let (module, attribute) = exporter.rsplit_once(':').unwrap_or_default();
-    let loaded = Module::load(search, module).map_err(|error| crate::causes::with_causes(&error))?;
+    let loaded = Module::load(search, module).map_err(|error| tracer_core::causes::with_causes(&error))?;
     let hooks = loaded.describe().hooks;
     let exporters = || hooks.iter().filter(|hook| hook.contract == HookContract::Exporter).map(|hook| &*hook.name);
     if exporters().any(|name| name == attribute) {
         return Ok(());
     }
     let is_hook = hooks.iter().any(|hook| hook.name == attribute);
-    let hint = match crate::suggestion::hint(attribute, exporters()) {
+    let hint = match tracer_core::suggestion::hint(attribute, exporters()) {
         none if none.is_empty() && is_hook => {
             format!("\n(hint: it is a startup hook, which `tracer start --tracing-startup-hook={exporter}` takes)")
         }

@@ -4,9 +4,10 @@ use std::collections::HashMap;
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 
+use tracer_core::count::Elapsed;
+use tracer_trace::{Span, Tail};
+
 use super::super::report;
-use crate::count::Elapsed;
-use crate::trace::{Span, Tail};
 
 /// The span files of a session, of which the spans of known processes are shown.
 pub(super) struct Console {

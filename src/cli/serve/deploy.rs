@@ -4,17 +4,17 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use serde::Serialize;
+use tracer_client::driver::{Driver, DriverError};
+use tracer_core::clock::now_unix_nano;
+use tracer_core::exit;
+use tracer_ipc::protocol::{
+    ServiceAccepted, ServiceNews, ServiceQuery, ServiceRefusalCode, ServiceReply, ServiceState, ServiceVersion,
+};
+use tracer_settings::service_file::{Service, Subject, parse};
 
 use super::super::connect::unexpected_reply;
 use super::super::{CommandError, CommandResult, Format, FormatArgs, PlaceArgs, report};
 use super::{Refused, ServiceArgs, ask, check, follow, refused, services};
-use crate::clock::now_unix_nano;
-use crate::driver::{Driver, DriverError};
-use crate::exit;
-use crate::protocol::{
-    ServiceAccepted, ServiceNews, ServiceQuery, ServiceRefusalCode, ServiceReply, ServiceState, ServiceVersion,
-};
-use crate::serving::service_file::{Service, Subject, parse};
 
 #[derive(clap::Args)]
 pub(super) struct Args {

@@ -1,11 +1,12 @@
 //! Progress of a service, printed as it happens.
 
+use tracer_client::driver::Driver;
+use tracer_core::count::Count;
+use tracer_ipc::protocol::{ServiceAccepted, ServiceEvent, ServiceNews, ServiceQuery, ServiceReply};
+
 use super::super::connect::unexpected_reply;
 use super::super::{CommandError, Format, report};
 use super::ask;
-use crate::count::Count;
-use crate::driver::Driver;
-use crate::protocol::{ServiceAccepted, ServiceEvent, ServiceNews, ServiceQuery, ServiceReply};
 
 /// Follows a service until what was asked for has come to its end, which is returned. `tell` hears of each event.
 pub(super) fn until_done(

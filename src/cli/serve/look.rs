@@ -1,21 +1,25 @@
 //! `tracer serve status`, `config` and `history`.
 
 use serde_json::json;
+use tracer_client::driver::Driver;
+use tracer_core::clock::utc;
+use tracer_core::count::{Count, Elapsed};
+use tracer_core::exit;
+use tracer_ipc::protocol::{
+    DeploymentReport, ReplicaReportRow, ServiceQuery, ServiceReply, ServiceReport, ServiceVersion,
+};
+use tracer_settings::render::render;
 
 use super::super::connect::unexpected_reply;
 use super::super::{CommandError, CommandResult, Format, report};
 use super::{ServiceArgs, ask, services};
-use crate::clock::utc;
-use crate::count::{Count, Elapsed};
-use crate::driver::Driver;
-use crate::exit;
-use crate::protocol::{DeploymentReport, ReplicaReportRow, ServiceQuery, ServiceReply, ServiceReport, ServiceVersion};
-use crate::serving::render::render;
 
 pub(super) fn status(which: &ServiceArgs, format: Format) -> CommandResult {
     let mut driver = Driver::connect(&which.place.temp_dir())?;
     let services = services(&mut driver, which.service.as_deref())?;
-    report::value(format, &crate::json::with_times(&json!({ "services": services })), |_| render_services(&services));
+    report::value(format, &tracer_trace::json::with_times(&json!({ "services": services })), |_| {
+        render_services(&services)
+    });
     Ok(exit::OK)
 }
 
@@ -174,7 +178,7 @@ pub(super) fn history(which: &ServiceArgs, format: Format) -> CommandResult {
         })
     });
     let report = json!({ "versions": rows.collect::<Vec<_>>() });
-    report::value(format, &crate::json::with_times(&report), |_| render_versions(&versions));
+    report::value(format, &tracer_trace::json::with_times(&report), |_| render_versions(&versions));
     Ok(exit::OK)
 }
 

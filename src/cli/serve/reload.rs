@@ -4,11 +4,12 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use tracer_client::driver::Driver;
+use tracer_ipc::protocol::{ServiceQuery, ServiceRefusalCode};
+use tracer_settings::service_file::Service;
+
 use super::super::{CommandError, report};
 use super::{Refused, check, deploy};
-use crate::driver::Driver;
-use crate::protocol::{ServiceQuery, ServiceRefusalCode};
-use crate::serving::service_file::Service;
 
 /// Interval between two looks at the files.
 const INTERVAL: Duration = Duration::from_millis(200);
@@ -56,7 +57,10 @@ pub(super) fn start(place: &Path, service: Service, folder: &Path, watched: Watc
                 Ok(true) => deployed = now,
                 Ok(false) => {}
                 Err(error) => {
-                    report::warning(&format!("not reloaded: {}", crate::causes::with_causes(error.error.as_ref())));
+                    report::warning(&format!(
+                        "not reloaded: {}",
+                        tracer_core::causes::with_causes(error.error.as_ref())
+                    ));
                     deployed = now;
                 }
             }

@@ -7,11 +7,24 @@ use std::net::SocketAddr;
 use std::num::ParseIntError;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
+use std::sync::atomic::AtomicBool;
+use std::sync::atomic::Ordering::SeqCst;
 use std::sync::{Arc, Mutex, PoisonError, mpsc};
 use std::time::Duration;
 
 use signal_hook::consts::{SIGINT, SIGTERM};
+use tracer_client::driver::{Driver, DriverError};
+use tracer_client::search_path;
+use tracer_core::address::LoopbackAddress;
+use tracer_core::exit;
+use tracer_ipc::protocol::{ServiceEvent, ServiceNews, ServiceQuery};
+use tracer_ipc::serving::Deployment;
+use tracer_ipc::session::SessionError;
+use tracer_settings::render::render;
+use tracer_settings::service_file::{
+    Service, attribute_of, check_command, check_import_path, check_name, check_replicas, local_address, parse,
+    program_name,
+};
 
 use super::super::start::OwnHead;
 use super::super::{CommandError, CommandResult, PlaceArgs, report, submit};
@@ -19,18 +32,6 @@ use super::console::Console;
 use super::reload::Watched;
 use super::tail::{TailLine, Tails};
 use super::{ask, check, deploy, follow, reload, services};
-use crate::driver::{Driver, DriverError};
-use crate::exit;
-use crate::http_api::LoopbackAddress;
-use crate::protocol::{ServiceEvent, ServiceNews, ServiceQuery};
-use crate::serving::render::render;
-use crate::serving::service_file::{
-    Service, attribute_of, check_command, check_import_path, check_name, check_replicas, local_address, parse,
-    program_name,
-};
-use crate::session::SessionError;
-use tracer_client::search_path;
-use tracer_ipc::serving::Deployment;
 
 /// Interval between two reads of new output.
 const INTERVAL: Duration = Duration::from_millis(100);

@@ -6,7 +6,7 @@ use std::io::{BufRead, BufReader, Read, Seek, SeekFrom};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-use crate::escape::whole_characters;
+use tracer_core::escape::whole_characters;
 
 /// The longest line that is waited for; what is longer comes in pieces.
 const LINE_LIMIT: usize = 64 << 10;

@@ -1,14 +1,13 @@
 //! `tracer submit actor` and `tracer submit call`.
 
+use tracer_client::driver::{Driver, DriverError, meant_target};
+use tracer_core::task::{ActorRole, FunctionSpec, TaskSpec};
+use tracer_core::{exit, value};
 use tracer_options::ActorOptions;
 
 use super::options::{Flags, OfCall};
 use super::{CommonArgs, absolute, encode_arguments, submit};
 use crate::cli::{CommandError, CommandResult};
-use crate::driver::{Driver, DriverError, meant_target};
-use crate::exit;
-use crate::task::{ActorRole, FunctionSpec, TaskSpec};
-use crate::value;
 
 #[derive(clap::Args)]
 pub(super) struct CreateArgs {

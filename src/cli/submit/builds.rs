@@ -2,12 +2,12 @@
 
 use std::time::{Duration, Instant};
 
+use tracer_client::driver::{Driver, DriverError};
 use tracer_core::hex::hex;
+use tracer_host::hook::builtin_names;
+use tracer_ipc::protocol::{NodeReport, Query, Reply};
 
 use crate::cli::report;
-use crate::driver::{Driver, DriverError};
-use crate::hook::builtin_names;
-use crate::protocol::{NodeReport, Query, Reply};
 
 /// Time in which the engine has to say which nodes there are.
 const LIMIT: Duration = Duration::from_millis(500);

@@ -23,6 +23,13 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::flag;
 use signal_hook::low_level::pipe;
+use tracer_client::driver::{Driver, DriverError, SubmitRequest, Ticket};
+use tracer_core::count::{Count, Elapsed};
+use tracer_core::hex::hex;
+use tracer_core::task::{CommandSpec, Failure, FunctionSpec, Outcome, TaskId, TaskSpec};
+use tracer_core::value::{self, JsonText};
+use tracer_core::{exit, names};
+use tracer_ipc::protocol::{CancelWhich, Finished, Query, Stream};
 
 use self::lines::{Line, Lines};
 use self::output::Outputs;
@@ -30,14 +37,6 @@ use self::progress::Progress;
 use self::repeated::Repeated;
 use super::super::{CommandError, CommandResult, Format, report};
 use super::{close_job, start_tracing};
-use crate::count::{Count, Elapsed};
-use crate::driver::{Driver, DriverError, SubmitRequest, Ticket};
-use crate::exit;
-use crate::names;
-use crate::protocol::{CancelWhich, Finished, Query, Stream};
-use crate::task::{CommandSpec, Failure, FunctionSpec, Outcome, TaskId, TaskSpec};
-use crate::value::{self, JsonText};
-use tracer_core::hex::hex;
 
 /// Flags of `--map` of functions.
 #[derive(clap::Args)]

@@ -4,9 +4,9 @@ use std::marker::PhantomData;
 use std::time::Duration;
 
 use clap::{Arg, ArgAction, ArgMatches, Command, value_parser};
+use tracer_core::duration::parse_duration;
+use tracer_core::size::parse_size;
 use tracer_options::{ActorOptions, Kind, Row, Scope, TaskOptions, Value, check_retry_on, parse_resource};
-
-use crate::config::{parse_duration, parse_size};
 
 /// The flags for options of `T` that a command has which submits `Of`.
 #[derive(Clone, Debug, Default)]

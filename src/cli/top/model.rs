@@ -3,12 +3,12 @@
 use std::collections::HashMap;
 use std::time::Instant;
 
+use tracer_core::count::{Count, Elapsed};
+use tracer_core::task::TaskId;
+use tracer_ipc::protocol::{StatusReport, TaskReport, WorkerReport};
+use tracer_trace::{LiveSpan, task_summary};
+
 use super::input::Key;
-use crate::count::{Count, Elapsed};
-use crate::protocol::{StatusReport, TaskReport, WorkerReport};
-use crate::task::TaskId;
-use crate::task_summary;
-use crate::trace::LiveSpan;
 
 /// Functions of which the oldest waiting task is explained.
 const EXPLAINED: usize = 12;
@@ -189,7 +189,7 @@ impl Model {
             row.elapsed = Elapsed::from_nanos(attempt.span.duration_ns()).to_string();
         }
         if let Some(inner) = spans.last().filter(|_| spans.len() > 1) {
-            row.span = crate::escape::line(inner.span.name()).into_owned();
+            row.span = tracer_core::escape::line(inner.span.name()).into_owned();
         }
         row
     }

@@ -5,12 +5,12 @@ use std::time::{Duration, Instant};
 use ratatui::Terminal;
 use ratatui::backend::TestBackend;
 use serde_json::json;
+use tracer_core::task::TaskId;
+use tracer_ipc::protocol::{SpanCounts, TaskState, WorkerReport};
 
 use super::draw;
 use super::input::Key;
 use super::model::{Model, Sample};
-use crate::protocol::{SpanCounts, TaskState, WorkerReport};
-use crate::task::TaskId;
 
 const NOW: u64 = 1_793_880_000_000_000_000;
 

@@ -3,13 +3,12 @@
 use std::path::{Path, PathBuf};
 
 use clap::ValueEnum;
+use tracer_core::exit;
+use tracer_trace::check::{Baseline, Bounds, Checked, MaxDuration};
+use tracer_trace::{LAST, Query, json};
 
 use super::{SourceArgs, parse_query, render, warn_of_doubtful_keys};
 use crate::cli::{CommandError, CommandResult, path_parser, report};
-use crate::exit;
-use crate::json;
-use crate::trace::check::{Baseline, Bounds, Checked, MaxDuration};
-use crate::trace::{LAST, Query};
 
 #[derive(clap::Args)]
 pub(super) struct Args {

@@ -1,9 +1,10 @@
 //! `tracer trace diff`.
 
+use tracer_core::exit;
+use tracer_trace::Diff;
+
 use super::{SourceArgs, render};
 use crate::cli::{CommandResult, FormatArgs, report};
-use crate::exit;
-use crate::trace::Diff;
 
 #[derive(clap::Args)]
 pub(super) struct Args {

@@ -4,15 +4,16 @@ use std::collections::HashSet;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
+use tracer_client::driver::{Driver, DriverError};
+use tracer_core::clock::now_unix_nano;
+use tracer_core::exit;
+use tracer_ipc::protocol::{Query, Reply, TaskFilter, TaskState};
+use tracer_ipc::session::find_head;
+use tracer_trace::render::Details;
+use tracer_trace::{INDEX_BYTES, Index, LoadError, Span, SpanId, Trace, TraceId, render};
+
 use super::SourceArgs;
 use crate::cli::{CommandError, Format, report};
-use crate::driver::{Driver, DriverError};
-use crate::exit;
-use crate::protocol::{Query, Reply, TaskFilter, TaskState};
-use crate::session::find_head;
-use crate::trace::render::Details;
-use crate::trace::{INDEX_BYTES, Index, LoadError, Span, SpanId, Trace, TraceId, render};
-use tracer_core::clock::now_unix_nano;
 
 /// Interval at which new spans are looked for.
 const INTERVAL: Duration = Duration::from_millis(100);

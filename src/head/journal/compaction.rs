@@ -18,14 +18,16 @@ use std::fs::{self, File, OpenOptions};
 use std::io::{self, BufWriter, Write};
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU64, Ordering::Acquire};
+use std::sync::atomic::AtomicU64;
+use std::sync::atomic::Ordering::Acquire;
+
+use tracer_core::task::{ActorRole, Envelope, Input, JobId, Outcome, TaskId};
+use tracer_ipc::fault;
+use tracer_reactor::deployments::VERSION_LIMIT;
+use tracer_reactor::{HISTORY_LIMIT, PastTask};
 
 use super::scan::{for_each_record, for_each_wanted, task_of};
 use super::{Record, header, put_key, put_next_ids, put_remembered};
-use crate::fault;
-use crate::head::reactor::deployments::VERSION_LIMIT;
-use crate::head::reactor::{HISTORY_LIMIT, PastTask};
-use crate::task::{ActorRole, Envelope, Input, JobId, Outcome, TaskId};
 
 /// Limit on the bytes that are left to copy when the head takes over from the thread.
 const LEFT_TO_COPY: u64 = 256 << 10;

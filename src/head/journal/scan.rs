@@ -9,12 +9,13 @@ use std::io;
 use std::ops::Range;
 use std::os::unix::fs::FileExt;
 
+use tracer_core::task::TaskId;
+use tracer_ipc::protocol::frame::FRAME_LIMIT;
+
 use super::{
     ACTOR, ATTEMPT, BUNDLE, ENDED, HEADER, KEY, PRUNED, RECORD_HEADER, REMEMBERED, Record, SERVICE_DEPLOYED,
     SERVICE_SHUT_DOWN, STARTED, SUBMITTED, SUBMITTED_OLDER, read_record,
 };
-use crate::protocol::frame::FRAME_LIMIT;
-use crate::task::TaskId;
 
 /// Bytes read at once.
 const PIECE: usize = 1 << 20;

@@ -7,9 +7,10 @@ use std::io;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 
-use super::Event;
-use crate::fault;
 use tracer_core::lock::lock;
+use tracer_ipc::fault;
+
+use super::Event;
 
 /// Files to sync, and the position in the journal that is on the disk then.
 struct Wanted {

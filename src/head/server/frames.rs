@@ -3,20 +3,21 @@
 use std::ops::Range;
 use std::time::Duration;
 
-use super::{RINGED, Server};
-use crate::config::otel;
-use crate::fault;
-use crate::head::connection::{Connection, Peer, ReadState};
-use crate::head::reactor::{self, Effects};
-use crate::head::state::{DriverId, Now, Unfinished, WorkerPhase};
-use crate::hook::SearchPath;
-use crate::protocol::order::ORDER;
-use crate::protocol::wire::{Take, WireError};
-use crate::protocol::{
+use tracer_core::task::{Failure, JobId, Outcome, Refusal, RefusalCode, TaskId, WorkerId};
+use tracer_host::hook::SearchPath;
+use tracer_ipc::fault;
+use tracer_ipc::protocol::order::ORDER;
+use tracer_ipc::protocol::wire::{Take, WireError};
+use tracer_ipc::protocol::{
     ActorMethods, AttemptResult, FromAgent, Hello, Query, Reply, Role, SharedEnd, Stop, StopMode, Submissions, ToAgent,
     TracingSettings, Wait, Welcome, WorkerReady, kind, put_refusal, put_reply, put_value, spoken_version, take_value,
 };
-use crate::task::{Failure, JobId, Outcome, Refusal, RefusalCode, TaskId, WorkerId};
+use tracer_reactor::Effects;
+use tracer_reactor::state::{DriverId, Now, Unfinished, WorkerPhase};
+use tracer_settings::otel;
+
+use super::{RINGED, Server};
+use crate::connection::{Connection, Peer, ReadState};
 
 impl Server {
     /// Reads from a connection and handles what has come. True when there may be more.
@@ -129,7 +130,7 @@ impl Server {
                 }
                 (Peer::Driver(_) | Peer::Tasks(_), kind::FORGET) => {
                     for task in take_all(body, Take::u64).map_err(|error| error.to_string())? {
-                        reactor::on_result_forgotten(&mut self.state, TaskId(task));
+                        tracer_reactor::on_result_forgotten(&mut self.state, TaskId(task));
                     }
                 }
                 (Peer::Driver(_), kind::WATCH) => {
@@ -137,15 +138,15 @@ impl Server {
                     let (tag, task) = (take.u64(), take.u64());
                     let (tag, task) =
                         (tag.map_err(|error| error.to_string())?, task.map_err(|error| error.to_string())?);
-                    reactor::on_submitted_again(&mut self.state, &mut self.io, TaskId(task), DriverId(id), tag);
+                    tracer_reactor::on_submitted_again(&mut self.state, &mut self.io, TaskId(task), DriverId(id), tag);
                 }
                 (Peer::Tasks(worker), kind::WAIT) => {
                     let wait = Wait::decode(body).map_err(|error| error.to_string())?;
-                    reactor::on_wait(&mut self.state, &mut self.io, worker, &wait, now);
+                    tracer_reactor::on_wait(&mut self.state, &mut self.io, worker, &wait, now);
                 }
                 (Peer::Tasks(worker), kind::GO_ON) => {
                     let number = Take::new(body).u64().map_err(|error| error.to_string())?;
-                    reactor::on_go_on(&mut self.state, worker, number);
+                    tracer_reactor::on_go_on(&mut self.state, worker, number);
                 }
                 (Peer::Driver(_) | Peer::Tasks(_), kind::QUERY) => {
                     let (number, query) = take_value(body).map_err(|error| error.to_string())?;
@@ -155,11 +156,11 @@ impl Server {
                 }
                 (Peer::Worker(worker), kind::WORKER_READY) => {
                     let ready: WorkerReady = take_value(body).map_err(|error| error.to_string())?;
-                    reactor::on_worker_ready(&mut self.state, &mut self.io, worker, ready, now);
+                    tracer_reactor::on_worker_ready(&mut self.state, &mut self.io, worker, ready, now);
                 }
                 (Peer::Worker(worker), kind::ACTOR_METHODS) => {
                     let methods: ActorMethods = take_value(body).map_err(|error| error.to_string())?;
-                    reactor::on_methods(&mut self.state, worker, &methods);
+                    tracer_reactor::on_methods(&mut self.state, worker, &methods);
                 }
                 (Peer::Worker(worker), kind::RESULTS) => {
                     self.io.read_watched_output(&self.state, worker);
@@ -174,7 +175,7 @@ impl Server {
                         if let Some(usage) = &result.usage {
                             self.io.tell_usage(&self.state, worker, result.lease, usage);
                         }
-                        reactor::on_result(&mut self.state, &mut self.io, worker, result, now);
+                        tracer_reactor::on_result(&mut self.state, &mut self.io, worker, result, now);
                     }
                 }
                 (Peer::Driver(_) | Peer::Worker(_), kind::RINGS) => {
@@ -208,7 +209,7 @@ impl Server {
         if hello.protocol_version != spoken_version() {
             let reason = format!(
                 "the head (tracer {}) speaks version {} of the protocol, but this program speaks version {}",
-                crate::VERSION,
+                tracer_ipc::VERSION,
                 spoken_version(),
                 hello.protocol_version
             );
@@ -218,7 +219,7 @@ impl Server {
             Role::Driver => {
                 let job = JobId(self.io.clients.next_job);
                 self.io.clients.next_job += 1;
-                reactor::on_driver(&mut self.state, job);
+                tracer_reactor::on_driver(&mut self.state, job);
                 Peer::Driver(job)
             }
             Role::Worker(worker) => match self.io.workers.processes.get_mut(&worker) {
@@ -241,7 +242,7 @@ impl Server {
                     let folders = SearchPath { module_path, is_complete: false }.folders();
                     let node = agent.on_hello(id, &self.io.node_id, folders);
                     agent.tell(&node);
-                    reactor::on_agent(&mut self.state, &mut self.io);
+                    tracer_reactor::on_agent(&mut self.state, &mut self.io);
                     Peer::Agent
                 }
                 _ => {
@@ -262,7 +263,7 @@ impl Server {
         };
         let settings = &self.io.settings;
         let welcome = Welcome {
-            version: crate::VERSION.into(),
+            version: tracer_ipc::VERSION.into(),
             head_pid: std::process::id(),
             node_id: self.io.node_id.clone(),
             place_id: self.io.agent.as_ref().map(super::AgentLink::place),
@@ -301,13 +302,13 @@ impl Server {
         self.spin.request_began();
         let batch = Submissions::decode(body).map_err(|error| error.to_string())?;
         let answer = &mut |answer| match answer {
-            reactor::Answer::Accepted(accepted) => accepted.encode(outbox),
-            reactor::Answer::Refused(refusal) => put_refusal(outbox, &refusal),
-            reactor::Answer::Later { first_tag, count } => {
+            tracer_reactor::Answer::Accepted(accepted) => accepted.encode(outbox),
+            tracer_reactor::Answer::Refused(refusal) => put_refusal(outbox, &refusal),
+            tracer_reactor::Answer::Later { first_tag, count } => {
                 gaps.push((outbox.len(), first_tag..first_tag + u64::from(count)))
             }
         };
-        reactor::on_submit(&mut self.state, &mut self.io, (DriverId(id), job), batch, answer, now)
+        tracer_reactor::on_submit(&mut self.state, &mut self.io, (DriverId(id), job), batch, answer, now)
     }
 
     /// Takes in what the agent says.
@@ -316,42 +317,42 @@ impl Server {
         match told {
             FromAgent::Stored(task) => {
                 fault::point("task_stored");
-                reactor::on_stored(state, io, task);
+                tracer_reactor::on_stored(state, io, task);
             }
-            FromAgent::Unanswered(tasks) => reactor::on_unanswered(state, io, &tasks),
-            FromAgent::NotStored(task, refusal) => reactor::on_not_stored(state, io, task, refusal, now),
+            FromAgent::Unanswered(tasks) => tracer_reactor::on_unanswered(state, io, &tasks),
+            FromAgent::NotStored(task, refusal) => tracer_reactor::on_not_stored(state, io, task, refusal, now),
             FromAgent::Ended(task, end) => {
                 io.end_shared_output(state, task, &end);
-                reactor::on_shared_ended(state, io, task, &end, now);
+                tracer_reactor::on_shared_ended(state, io, task, &end, now);
             }
             FromAgent::Lost { task, attempt, lost, why, end } => {
                 io.forget_shared_output(task);
                 let cancelled = end.and_then(|end| SharedEnd::decode(&end).ok()).map(|end| end.outcome);
                 let outcome = cancelled.unwrap_or(Outcome::Failed(Failure::Lost { message: why }));
-                reactor::on_shared_lost(state, io, task, (attempt, &lost), outcome, now);
+                tracer_reactor::on_shared_lost(state, io, task, (attempt, &lost), outcome, now);
             }
-            FromAgent::Claimed(task, claim) => reactor::on_claimed(state, task, Some(claim)),
-            FromAgent::BundleClaimed(first, claim) => reactor::on_bundle_claimed(state, first, claim),
-            FromAgent::LetGo(task) => reactor::on_claimed(state, task, None),
-            FromAgent::Import(import) => reactor::on_import(state, io, import, now),
-            FromAgent::Stop(id, stop) => reactor::on_stop_import(state, io, id, stop, now),
-            FromAgent::Superseded(id) => reactor::on_superseded(state, io, id, now),
+            FromAgent::Claimed(task, claim) => tracer_reactor::on_claimed(state, task, Some(claim)),
+            FromAgent::BundleClaimed(first, claim) => tracer_reactor::on_bundle_claimed(state, first, claim),
+            FromAgent::LetGo(task) => tracer_reactor::on_claimed(state, task, None),
+            FromAgent::Import(import) => tracer_reactor::on_import(state, io, import, now),
+            FromAgent::Stop(id, stop) => tracer_reactor::on_stop_import(state, io, id, stop, now),
+            FromAgent::Superseded(id) => tracer_reactor::on_superseded(state, io, id, now),
             FromAgent::CutOff { ended, after_ms } => io.on_cut_off(ended, after_ms),
             FromAgent::HeardAgain => io.on_heard_again(),
             FromAgent::HasLetGo => io.on_let_go(),
-            FromAgent::Settled(id, count) => reactor::on_settled(state, id, count),
-            FromAgent::GiveBack(id) => reactor::on_give_back(state, io, id, now),
+            FromAgent::Settled(id, count) => tracer_reactor::on_settled(state, id, count),
+            FromAgent::GiveBack(id) => tracer_reactor::on_give_back(state, io, id, now),
             FromAgent::Engine { is_reachable, text } => {
                 let word = if is_reachable { "is there" } else { "cannot be reached" };
                 io.log(format!("the engine {word}: {text}"));
-                reactor::on_reach(state, is_reachable);
+                tracer_reactor::on_reach(state, is_reachable);
                 if let Some(agent) = &mut io.agent {
                     agent.state = (is_reachable, text);
                 }
             }
             FromAgent::Found { number, found } => io.on_found(number, found),
             FromAgent::Cancel { task, stop, by } => {
-                let report = reactor::on_cancel(state, io, task, stop.grace_ns, now);
+                let report = tracer_reactor::on_cancel(state, io, task, stop.grace_ns, now);
                 if let Some(agent) = &mut io.agent {
                     agent.tell(&ToAgent::Cancelled { task, report, by });
                 }
@@ -378,33 +379,33 @@ impl Server {
         Some(match query {
             Query::Status => Reply::Status(Box::new(self.status(now))),
             Query::Tasks { limit, which, before } => {
-                Reply::Tasks(reactor::list_tasks(state, io, limit, before, &which))
+                Reply::Tasks(tracer_reactor::list_tasks(state, io, limit, before, &which))
             }
-            Query::Task { id } => Reply::Task(reactor::get_task(state, io, id).map(Box::new)),
+            Query::Task { id } => Reply::Task(tracer_reactor::get_task(state, io, id).map(Box::new)),
             Query::Import { id } => {
-                let found = id.parse().ok().and_then(|id| reactor::get_import(state, io, id));
+                let found = id.parse().ok().and_then(|id| tracer_reactor::get_import(state, io, id));
                 Reply::Task(found.map(Box::new))
             }
             Query::Shared { id: shared } => return io.find_shared(&shared, id, number),
             Query::Cluster => return io.find_cluster(id, number),
-            Query::Explain { id } => Reply::Explanation(reactor::explain_task(state, io, id).map(Box::new)),
+            Query::Explain { id } => Reply::Explanation(tracer_reactor::explain_task(state, io, id).map(Box::new)),
             Query::Actors => Reply::Actors(self.actors()),
-            Query::Actor { wanted } => Reply::Actor(reactor::find_actor(state, &wanted).map(Box::new)),
+            Query::Actor { wanted } => Reply::Actor(tracer_reactor::find_actor(state, &wanted).map(Box::new)),
             Query::Workers => {
-                let mut workers = reactor::list_workers(state, io, now);
+                let mut workers = tracer_reactor::list_workers(state, io, now);
                 workers.append(&mut self.replica_rows(now));
                 Reply::Workers(workers)
             }
-            Query::Running { job } => Reply::Running(reactor::count_running(state, io, job)),
+            Query::Running { job } => Reply::Running(tracer_reactor::count_running(state, io, job)),
             Query::Cancel { which, grace_ms } => {
                 let grace_ns = grace_ms.map(|grace| grace.saturating_mul(1_000_000));
-                Reply::Cancelled(reactor::on_cancel_many(state, io, &which, grace_ns, now))
+                Reply::Cancelled(tracer_reactor::on_cancel_many(state, io, &which, grace_ns, now))
             }
             Query::CancelElsewhere { id: task, grace_ms } => {
                 let stop = Stop { grace_ns: grace_ms.map(|grace| grace.saturating_mul(1_000_000)) };
                 return io.cancel_elsewhere(&task, stop, (id, number));
             }
-            Query::Prune(which) => Reply::Pruned(reactor::on_prune(state, io, &which, now)),
+            Query::Prune(which) => Reply::Pruned(tracer_reactor::on_prune(state, io, &which, now)),
             Query::HttpTracing { pid, failures } => {
                 if let Some(front) = io.front.as_mut().filter(|front| front.pid() == Some(pid)) {
                     front.hook_failures = failures;

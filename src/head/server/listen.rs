@@ -5,12 +5,12 @@ use std::os::fd::AsFd;
 use std::time::Instant;
 
 use rustix::event::epoll;
+use tracer_ipc::session;
+use tracer_reactor::Effects;
+use tracer_reactor::state::{Now, Unfinished};
 
 use super::{LISTEN_PAUSE, SIGNAL_GRACE, Server};
-use crate::head::io::Source;
-use crate::head::reactor::Effects;
-use crate::head::state::{Now, Unfinished};
-use crate::session;
+use crate::io::Source;
 
 impl Server {
     pub(super) fn accept(&mut self) {

@@ -5,17 +5,18 @@ use std::io;
 use std::path::Path;
 use std::time::Duration;
 
-use super::Server;
-use crate::head::front::Front;
-use crate::head::reactor::{self, Effects, LeftClaim, LostAttempt};
-use crate::head::recovery::left_by_a_dead_head;
-use crate::head::restore::{ReadBack, read_back};
-use crate::head::state::{Progress, TASK_BYTES, Unfinished, WorkerPhase};
-use crate::identity::{DYING_LIMIT, wait_for_end};
-use crate::spool::Story;
-use crate::task::TaskId;
-use crate::{session, stored};
+use tracer_core::task::TaskId;
+use tracer_ipc::identity::{DYING_LIMIT, wait_for_end};
+use tracer_ipc::spool::Story;
 use tracer_ipc::start_report::Started;
+use tracer_ipc::{session, stored};
+use tracer_reactor::state::{Progress, TASK_BYTES, Unfinished, WorkerPhase};
+use tracer_reactor::{Effects, LeftClaim, LostAttempt};
+
+use super::Server;
+use crate::front::Front;
+use crate::recovery::left_by_a_dead_head;
+use crate::restore::{ReadBack, read_back};
 
 impl Server {
     /// Takes over what a dead head left behind: its tasks, from the journal, and the story of its processes, from their spools.
@@ -51,7 +52,7 @@ impl Server {
             let attempts = lost.iter().filter(is_here).cloned().collect();
             self.io.finish_left(spool, &left_by_a_dead_head(attempts));
         }
-        reactor::on_attempt_spans(&mut self.state, std::mem::take(&mut self.io.stories.attempt_spans));
+        tracer_reactor::on_attempt_spans(&mut self.state, std::mem::take(&mut self.io.stories.attempt_spans));
         self.io.stories.handover.take_over(&self.session.handovers_left());
         if self.io.restarts > 0 {
             // The head before this one had it in this very folder.
@@ -69,8 +70,8 @@ impl Server {
         unread.into_iter().for_each(|line| self.io.log(line));
         self.found.services = services;
         self.state.reserve_ids(self.found.next_task);
-        let lost = reactor::on_restored(&mut self.state, &mut self.io, claimed, &started, now);
-        let needed = reactor::value_files(&self.state);
+        let lost = tracer_reactor::on_restored(&mut self.state, &mut self.io, claimed, &started, now);
+        let needed = tracer_reactor::value_files(&self.state);
         stored::remove_others(&stored::folder(&self.io.session_dir), |name| needed.contains(name));
         self.found.restored = self.state.counts().waiting;
         let is_again = |lost: &&LostAttempt| {

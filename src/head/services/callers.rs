@@ -9,26 +9,26 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::event::{EventfdFlags, epoll, eventfd};
 use rustix::io::Errno;
 use rustix::net::{SocketFlags, accept_with};
+use tracer_core::task::WorkerId;
 use tracer_ipc::calling::{CallRoute, CallerOrder, CallerReport, listen_for_callers, socket_path};
 use tracer_ipc::serving::{ProxyOrder, ReplicaOrder};
+use tracer_reactor::Effects;
+use tracer_reactor::deployments::{find_route, on_wanted, replica_at};
+use tracer_reactor::state::Now;
 
 use super::ProcessKind;
 use super::control::{Control, Order};
 use super::effects::{Acting, CALLERS, lane};
-use crate::head::io::{HeadIo, Source};
-use crate::head::keeper::Key;
-use crate::head::reactor::Effects;
-use crate::head::reactor::deployments::{find_route, on_wanted, replica_at};
-use crate::head::server::Server;
-use crate::head::state::Now;
-use crate::task::WorkerId;
+use crate::io::{HeadIo, Source};
+use crate::keeper::Key;
+use crate::server::Server;
 
 /// Callers that there may be at one time; each has a number in the table of every service that it calls.
 const CALLER_LIMIT: usize = CALLERS / 2;
 
 /// The socket for callers, and those that are connected.
 #[derive(Default)]
-pub(in crate::head) struct Callers {
+pub(crate) struct Callers {
     listener: Option<OwnedFd>,
     all: BTreeMap<u64, Caller>,
     /// The number of the last one.
@@ -95,7 +95,7 @@ impl HeadIo {
     }
 
     /// Takes callers that want to connect.
-    pub(in crate::head) fn accept_callers(&mut self) {
+    pub(crate) fn accept_callers(&mut self) {
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
         while let Some(listener) = &self.services.callers.listener {
             match accept_with(listener, flags) {
@@ -216,7 +216,7 @@ impl HeadIo {
 
 impl Server {
     /// A caller has said something, has gone, or can be told more.
-    pub(in crate::head) fn on_caller(&mut self, id: u64, now: Now) {
+    pub(crate) fn on_caller(&mut self, id: u64, now: Now) {
         if let Some(caller) = self.io.services.callers.all.get_mut(&id) {
             let _ = caller.control.send();
             self.io.watch_caller(id);

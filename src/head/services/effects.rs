@@ -8,31 +8,30 @@ use std::path::PathBuf;
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 use rustix::process::{Pid, Resource, prlimit};
+use tracer_core::task::WorkerId;
+use tracer_host::hook::{HookContract, Located, SearchPath, locate_in};
 use tracer_ipc::claims::SharedClaims;
 use tracer_ipc::control::send_long;
+use tracer_ipc::protocol::{FurtherHook, HookChoice, ServiceRefusal, ServiceRefusalCode, Stream, TracingSettings};
 use tracer_ipc::replica_table::{Capacity, ReplicaState, ReplicaTable};
 use tracer_ipc::serving::{
     Deployment, ProxyBegin, ProxyOrder, ProxySettings, ReplicaBegin, ReplicaOrder, Service, ServiceTracing,
 };
+use tracer_ipc::spool::SLOT_COUNT;
+use tracer_ipc::{fault, session};
+use tracer_reactor::Effects;
+use tracer_reactor::deployments::{INDICES, PLACES, ProxyStart, ReplicaStart, ServiceEffects};
+use tracer_reactor::state::ProcessIds;
+use tracer_settings::LOG_SIZE_LEAST;
 
 use super::control::{Control, Order};
 use super::listeners::Listeners;
 use super::takeover::ProcessFacts;
 use super::{ProcessKind, ServiceProcess, ServiceTable};
-use crate::config::LOG_SIZE_LEAST;
-use crate::fault;
-use crate::head::io::{HeadIo, Source};
-use crate::head::keeper::{Keeper, Key};
-use crate::head::memory::Bound;
-use crate::head::process::{ServiceCommand, WorkerProcess};
-use crate::head::reactor::Effects;
-use crate::head::reactor::deployments::{INDICES, PLACES, ProxyStart, ReplicaStart, ServiceEffects};
-use crate::head::state::ProcessIds;
-use crate::hook::{HookContract, Located, SearchPath, locate_in};
-use crate::protocol::{FurtherHook, HookChoice, ServiceRefusal, ServiceRefusalCode, Stream, TracingSettings};
-use crate::session;
-use crate::spool::SLOT_COUNT;
-use crate::task::WorkerId;
+use crate::io::{HeadIo, Source};
+use crate::keeper::{Keeper, Key};
+use crate::memory::Bound;
+use crate::process::{ServiceCommand, WorkerProcess};
 
 /// Spans that the spool of a proxy has room for.
 const PROXY_SLOTS: usize = 32_768;

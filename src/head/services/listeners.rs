@@ -5,8 +5,7 @@ use std::net::{SocketAddr, TcpListener};
 use std::os::fd::OwnedFd;
 
 use rustix::net::{AddressFamily, SocketFlags, SocketType, bind, listen, socket_with, sockopt};
-
-use crate::protocol::{ServiceRefusal, ServiceRefusalCode};
+use tracer_ipc::protocol::{ServiceRefusal, ServiceRefusalCode};
 
 /// Clients that wait to be accepted, at most.
 const BACKLOG: i32 = 4096;

@@ -5,24 +5,24 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
+use tracer_core::task::WorkerId;
 use tracer_ipc::control::send_long;
+use tracer_ipc::fault;
 use tracer_ipc::replica_table::ReplicaTable;
+use tracer_ipc::spool::ClaimRing;
+use tracer_process::control_group::Group;
+use tracer_reactor::Effects;
+use tracer_reactor::deployments::{self, Left, Version};
+use tracer_reactor::state::Now;
 
 use super::control::Control;
 use super::listeners::Listeners;
 use super::{ProcessKind, ServiceProcess, ServiceTable, ServicesIo};
-use crate::control_group::Group;
-use crate::fault;
-use crate::head::io::HeadIo;
-use crate::head::keeper::{AllKept, Keeper, Kept, Key};
-use crate::head::memory::Bound;
-use crate::head::process::WorkerProcess;
-use crate::head::reactor::Effects;
-use crate::head::reactor::deployments::{self, Left, Version};
-use crate::head::server::Server;
-use crate::head::state::Now;
-use crate::spool::ClaimRing;
-use crate::task::WorkerId;
+use crate::io::HeadIo;
+use crate::keeper::{AllKept, Keeper, Kept, Key};
+use crate::memory::Bound;
+use crate::process::WorkerProcess;
+use crate::server::Server;
 
 /// Facts about a process of a service that the guard keeps, beside its pid and its files.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -36,7 +36,7 @@ pub(super) struct ProcessFacts {
 
 impl ServicesIo {
     /// Returns whether a process that lives, or is not reaped, has this spool.
-    pub(in crate::head) fn has_spool(&self, spool: &Path) -> bool {
+    pub(crate) fn has_spool(&self, spool: &Path) -> bool {
         self.processes.values().any(|process| process.spool == spool)
     }
 }
@@ -44,7 +44,7 @@ impl ServicesIo {
 impl HeadIo {
     /// Goes on with the tables, listeners, callers and processes that were kept. Returns what the head before this one knew of the services; none if
     /// nothing was kept.
-    pub(in crate::head) fn take_over_services(&mut self, kept: AllKept, is_replaced: bool) -> Option<Left> {
+    pub(crate) fn take_over_services(&mut self, kept: AllKept, is_replaced: bool) -> Option<Left> {
         if !kept.contains_key(&Key::Head) {
             return None;
         }
@@ -179,7 +179,7 @@ impl Server {
     }
 
     /// Has the guard keep what is of the head as a whole, once there are processes of services.
-    pub(in crate::head) fn keep_head(&mut self) {
+    pub(crate) fn keep_head(&mut self) {
         if self.io.services.is_head_kept || !self.io.services.wants_head_kept {
             return;
         }
@@ -200,26 +200,26 @@ impl Server {
     }
 
     /// Has the guard keep it for another program, also where there are no processes of services.
-    pub(in crate::head) fn keep_head_for_another(&mut self) {
+    pub(crate) fn keep_head_for_another(&mut self) {
         self.io.services.wants_head_kept = true;
         self.keep_head_again();
     }
 
     /// The same once more: some of it is another by now.
-    pub(in crate::head) fn keep_head_again(&mut self) {
+    pub(crate) fn keep_head_again(&mut self) {
         self.io.services.is_head_kept = false;
         self.keep_head();
     }
 
     /// Goes on with the services that the head before this one has left. Returns the versions in the journal that begin anew.
-    pub(in crate::head) fn take_over_services(&mut self, journaled: Vec<Version>, now: Now) -> Vec<Version> {
+    pub(crate) fn take_over_services(&mut self, journaled: Vec<Version>, now: Now) -> Vec<Version> {
         let Some(left) = self.left.take() else { return journaled };
         let (services, mut acting) = self.acting();
         deployments::take_over(services, &mut acting, left, journaled, now)
     }
 
     /// Closes the listeners that were kept and that no service has taken.
-    pub(in crate::head) fn close_spare_listeners(&mut self) {
+    pub(crate) fn close_spare_listeners(&mut self) {
         for (service, listeners) in std::mem::take(&mut self.io.services.spare_listeners) {
             self.io.forget(Key::Listeners(service, listeners.address));
         }

@@ -11,8 +11,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{FlockOperation, flock};
-
-use crate::clock;
+use tracer_core::clock;
 
 /// Number of bytes collected before a write, unless time passes.
 const BATCH: usize = 32 << 10;

@@ -35,7 +35,7 @@ struct Waiter {
 
 /// A place at a replica.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Place {
+pub(crate) struct Place {
     /// Its stage.
     pub(super) replica: ReplicaIndex,
     /// Time that the request has waited for it, if it had to.

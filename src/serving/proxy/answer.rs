@@ -12,14 +12,14 @@ use std::task::{Context, Poll, ready};
 use bytes::{Buf, Bytes};
 use hyper::body::{Body, Frame, SizeHint};
 use tokio::time::Sleep;
+use tracer_core::request_names as names;
+use tracer_ipc::lane::Reset;
 
 use super::connection::{Serving, Unwritten};
 use super::exchange::{End, Exchange, Piece};
 use super::grpc;
 use super::progress::Progress;
 use super::refusals::Refused;
-use crate::lane::Reset;
-use crate::request_names as names;
 
 /// A body.
 pub(super) enum Answer {

@@ -15,22 +15,20 @@ use hyper::service::service_fn;
 use hyper_util::rt::TokioIo;
 use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
+use tracer_core::problem::Problem;
 
 use super::activity::{Activity, Stage, Verdict};
 use super::exchange::Exchange;
-use super::limits;
 use super::pace::Pace;
 use super::refusals::{self, Refused};
-use super::request;
-use super::rounds;
 use super::settings::Settings;
 use super::socket::{Opening, Socket};
 use super::stream::ClientStream;
 use super::thread::ProxyThread;
 use super::tls::{self, Certified, Failed};
 use super::tunnel::Tunnel;
-use crate::http_api::problem::Problem;
-use crate::serving::request_head::{self, HEAD_BYTES};
+use super::{limits, request, rounds};
+use crate::request_head::{self, HEAD_BYTES};
 
 /// Schemes of URLs.
 const HTTP: &str = "http";

@@ -8,11 +8,11 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
+use tracer_core::request_names as names;
+use tracer_ipc::lane::{Body, Frame, Headers, Incoming, LaneError, Outgoing, Reset, is_final};
 
 use super::headers;
 use super::lanes::Lane;
-use crate::lane::{Body, Frame, Headers, Incoming, LaneError, Outgoing, Reset, is_final};
-use crate::request_names as names;
 
 /// A piece of a body from this length on stays in the memory that it was read into.
 const LONG: usize = 16 << 10;
@@ -327,8 +327,9 @@ fn header_map(headers: Headers<'_>, bytes: &Bytes) -> HeaderMap {
 
 #[cfg(test)]
 mod tests {
+    use tracer_ipc::lane;
+
     use super::*;
-    use crate::lane;
 
     #[test]
     fn an_answer_keeps_what_is_the_clients() {

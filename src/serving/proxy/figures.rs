@@ -7,16 +7,16 @@ use std::cell::RefCell;
 use std::path::Path;
 
 use rustc_hash::FxHashMap;
+use tracer_core::grpc::Status;
 use tracer_core::metric_names::{
     ERROR_TYPE, HTTP_DURATION, REQUEST_BODIES, RESPONSE_BODIES, RPC_DURATION, SERVE_HANDSHAKE_FAILURES,
     SERVE_QUEUE_DURATION, SERVE_RETRIES, SERVE_SHED, SERVICE,
 };
+use tracer_core::propagation::{FLAG_SAMPLED, TraceContext};
 use tracer_core::request_names as names;
 use tracer_ipc::metrics::{Exemplar, SeriesFile, SeriesIndex};
 
 use super::settings::Route;
-use crate::grpc::Status;
-use crate::propagation::{FLAG_SAMPLED, TraceContext};
 
 /// The metrics of a thread. Without a file nothing is counted.
 pub(super) struct Figures {

@@ -4,8 +4,7 @@ use std::time::Duration;
 
 use http::Version;
 use http::header::{self, HeaderMap, HeaderValue};
-
-use crate::grpc::{Status, is_content_type};
+use tracer_core::grpc::{Status, is_content_type};
 
 const STATUS: &str = "grpc-status";
 

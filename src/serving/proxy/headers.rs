@@ -4,10 +4,10 @@ use std::net::IpAddr;
 
 use http::header::{self, HeaderMap, HeaderName, HeaderValue};
 use http::{Method, Version};
+use tracer_core::request_names::MODEL_HEADER;
+use tracer_ipc::lane::HEADER_LIMIT;
 
-use crate::lane::HEADER_LIMIT;
-use crate::request_names::MODEL_HEADER;
-use crate::serving::request_head::HEADERS;
+use crate::request_head::HEADERS;
 
 /// The longest `x-request-id` of a client that is taken.
 const REQUEST_ID_BYTES: usize = 128;

@@ -2,8 +2,7 @@
 //! once nobody has any of them: memory that was given back to the system costs a page fault for each of its pages when it is had again.
 
 use bytes::{Bytes, BytesMut};
-
-use crate::lane::{BLOCKS, LEAST_ROOM, LaneError, MOST_ROOM, SHORT_READ, SHORT_READS, missing, whole_frames};
+use tracer_ipc::lane::{BLOCKS, LEAST_ROOM, LaneError, MOST_ROOM, SHORT_READ, SHORT_READS, missing, whole_frames};
 
 /// Bytes that have come, and are not taken.
 #[derive(Debug, Default)]
@@ -81,8 +80,9 @@ impl Inbox {
 mod tests {
     use std::collections::VecDeque;
 
+    use tracer_ipc::lane::{self, DATA_LIMIT};
+
     use super::*;
-    use crate::lane::{self, DATA_LIMIT};
 
     /// Lets the inbox have as many of these bytes as a read brings. Returns how many.
     fn read(inbox: &mut Inbox, bytes: &[u8]) -> usize {

@@ -18,12 +18,12 @@ use bytes::Bytes;
 use tokio::io::AsyncReadExt;
 use tokio::net::unix::pipe;
 use tracer_ipc::claims::{CLAIM_COUNT, SharedClaims};
+use tracer_ipc::lane::{self, Body, LEAST_ROOM, LaneError, Numbers, Opening, Reset};
 use tracer_ipc::replica_table::ReplicaIndex;
 
 use super::exchange::{End, Exchange};
 use super::inbox::Inbox;
 use super::outbox::Outbox;
-use crate::lane::{self, Body, LEAST_ROOM, LaneError, Numbers, Opening, Reset};
 
 /// The most bytes that may wait to be written to a lane.
 const LANE_BYTES: usize = 16 << 20;

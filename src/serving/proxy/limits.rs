@@ -1,10 +1,11 @@
 //! Limits of the proxy for clients, besides those of the service file.
 
 use std::cell::Cell;
-use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::sync::atomic::AtomicUsize;
+use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
-use crate::fault;
+use tracer_ipc::fault;
 
 /// Returns the interval between two looks at the connections: the precision of the times below. It is a second, but for tests.
 pub(super) fn look() -> Duration {

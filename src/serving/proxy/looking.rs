@@ -10,7 +10,7 @@ use std::cell::{Cell, RefCell};
 use std::future::poll_fn;
 use std::task::{Poll, Waker};
 
-use crate::spin::Spin;
+use tracer_ipc::spin::Spin;
 
 /// Message that comes next.
 #[derive(Clone, Copy, Debug)]

@@ -6,6 +6,18 @@ use std::time::Duration;
 use bytes::Bytes;
 use http::{HeaderMap, HeaderValue, Method, StatusCode, Uri, Version};
 use tracer_abi as abi;
+use tracer_core::clock::now_unix_nano;
+use tracer_core::grpc::Status;
+use tracer_core::hex::put_hex;
+use tracer_core::http_field::{host_and_port, redacted_query};
+use tracer_core::propagation::{Carrier, FLAG_RANDOM, FLAG_SAMPLED, TraceContext};
+use tracer_core::request_names as names;
+use tracer_core::task::SpanLink;
+use tracer_host::hook::{
+    ActiveSpan, Attribute, AttributeList, AttributePrefix, PutAttribute, SpanRequest, client_text,
+};
+use tracer_ipc::fault;
+use tracer_ipc::lane::Reset;
 
 use super::access_log::Line;
 use super::connection::{HTTPS, Peer};
@@ -14,16 +26,6 @@ use super::figures::Ended;
 use super::headers::X_MODEL_ID;
 use super::settings::{Route, Settings, SpanName};
 use super::thread::ProxyThread;
-use crate::clock::now_unix_nano;
-use crate::fault;
-use crate::grpc::Status;
-use crate::hook::{ActiveSpan, Attribute, AttributeList, AttributePrefix, PutAttribute, SpanRequest, client_text};
-use crate::lane::Reset;
-use crate::propagation::{Carrier, FLAG_RANDOM, FLAG_SAMPLED, TraceContext};
-use crate::request_names as names;
-use crate::task::SpanLink;
-use tracer_core::hex::put_hex;
-use tracer_core::http_field::{host_and_port, redacted_query};
 
 /// A request. When it is dropped before it was finished, its client has gone.
 pub(super) struct Progress {

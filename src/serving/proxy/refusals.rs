@@ -1,11 +1,11 @@
 //! Refusals: `application/problem+json`, as of the HTTP API.
 
 use http::{StatusCode, header};
+use tracer_core::grpc::Status;
+use tracer_core::problem::{Kind, Problem};
+use tracer_core::request_names as names;
 
-use crate::grpc::Status;
-use crate::http_api::problem::{Kind, Problem};
-use crate::request_names as names;
-use crate::serving::request_head;
+use crate::request_head;
 
 macro_rules! kinds {
     ($($kind:ident = $status:ident, $name:literal, $title:literal;)*) => {

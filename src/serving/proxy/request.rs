@@ -10,8 +10,14 @@ use http::header::{self, HeaderMap, HeaderValue};
 use http::request::Parts;
 use http::{Method, Request, Response, StatusCode, Version};
 use hyper::body::Incoming;
-
 use tracer_client::router::Preference;
+use tracer_core::hosts::Found;
+use tracer_core::http_field::is_authority;
+use tracer_core::propagation::Carrier;
+use tracer_core::request_names as names;
+use tracer_ipc::fault;
+use tracer_ipc::lane::{Opening, Reset};
+use tracer_ipc::serving::Retry;
 
 use super::admission::NoPlace;
 use super::answer::{Answer, Cut, Stream};
@@ -26,14 +32,7 @@ use super::settings::{Route, Settings};
 use super::thread::ProxyThread;
 use super::tunnel::Tunnel;
 use super::upload::{Upload, UploadEnd};
-use crate::fault;
-use crate::lane::{Opening, Reset};
-use crate::propagation::Carrier;
-use crate::request_names as names;
-use crate::serving::hosts::Found;
-use crate::serving::request_head::HEADERS;
-use tracer_core::http_field::is_authority;
-use tracer_ipc::serving::Retry;
+use crate::request_head::HEADERS;
 
 /// Attempts at replicas that have not begun a request, and at those that have.
 const ATTEMPTS: u32 = 32;

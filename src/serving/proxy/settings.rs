@@ -2,16 +2,17 @@
 
 use std::rc::Rc;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::AtomicU64;
+use std::sync::atomic::Ordering::Relaxed;
 
 use http::Method;
+use tracer_core::hosts::{HostPattern, HostRoute, HostRoutes};
+use tracer_core::request_names as names;
+use tracer_core::routes::RoutePrefix;
 use tracer_ipc::replica_table::{DeploymentIndex, ReplicaTable};
 use tracer_ipc::serving::{Detail, Http, ProxyRoute, ProxySettings, ServiceTracing};
 
 use super::tls::Certified;
-use crate::request_names as names;
-use crate::serving::hosts::{HostPattern, HostRoute, HostRoutes};
-use crate::serving::routes::RoutePrefix;
 
 /// The methods that spans are named by; the last one stands for all others, as in OpenTelemetry's conventions.
 const METHODS: [&str; 9] = ["GET", "POST", "PUT", "DELETE", "PATCH", "HEAD", "OPTIONS", "TRACE", "_OTHER"];

@@ -9,13 +9,13 @@ use std::task::{Context, Poll, Waker, ready};
 
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, ReadBuf};
 use tokio::time::Sleep;
+use tracer_ipc::fault;
 
 use super::activity::Stage;
 use super::connection::{Connection, Refusing};
 use super::limits;
 use super::stream::ClientStream;
-use crate::fault;
-use crate::serving::request_head::Scanner;
+use crate::request_head::Scanner;
 
 /// A piece of a head with fewer bytes is small,
 const SMALL: usize = 256;

@@ -16,9 +16,16 @@ use tokio::net::TcpStream;
 use tokio::net::unix::pipe;
 use tokio::sync::mpsc::UnboundedReceiver;
 use tokio::task::AbortHandle;
+use tracer_core::hex::put_hex;
+use tracer_core::lock::lock;
+use tracer_core::problem::Problem;
+use tracer_core::propagation::Propagators;
+use tracer_host::hook::Recorder;
 use tracer_ipc::claims::SharedClaims;
+use tracer_ipc::lane::Reset;
 use tracer_ipc::replica_table::{CallerIndex, ReplicaIndex, ReplicaTable};
 use tracer_ipc::serving::{ProxyReport, ProxySettings};
+use tracer_ipc::session;
 
 use super::access_log::{AccessLog, Line};
 use super::admission::{Admission, Place};
@@ -28,19 +35,11 @@ use super::figures::Figures;
 use super::lanes::{Flush, Lane, LaneEnd};
 use super::limits::{self, RefusalTurns, Room};
 use super::looking::Looking;
-use super::refusals;
 use super::rounds::{self, Rounds};
 use super::settings::Settings;
 use super::stream::ClientStream;
 use super::tls::Certified;
-use super::{Commits, Reports};
-use crate::hook::Recorder;
-use crate::http_api::problem::Problem;
-use crate::lane::Reset;
-use crate::propagation::Propagators;
-use crate::session;
-use tracer_core::hex::put_hex;
-use tracer_core::lock::lock;
+use super::{Commits, Reports, refusals};
 
 /// Pause when no connection can be accepted.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);

@@ -23,7 +23,7 @@ use tracer_ipc::serving::{CertificateReport, ProxyReport, Tls};
 use super::Reports;
 use super::connection::Connection;
 use super::stream::ClientStream;
-use crate::serving::certificates::{Certificates, Pair, provider};
+use crate::certificates::{Certificates, Pair, provider};
 
 /// First byte of a record with a handshake (RFC 8446, section 5.1).
 const HANDSHAKE: u8 = 22;

@@ -14,6 +14,8 @@ use std::task::{Context, Poll};
 use bytes::{Buf, Bytes};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::Sleep;
+use tracer_core::request_names as names;
+use tracer_ipc::lane::Reset;
 
 use super::connection::{Connection, Serving};
 use super::exchange::{End, Exchange, Piece};
@@ -22,8 +24,6 @@ use super::progress::Progress;
 use super::stream::ClientStream;
 use super::thread::ProxyThread;
 use super::websocket::{Frames, GOING_AWAY, INTERNAL_ERROR, close_frame};
-use crate::lane::Reset;
-use crate::request_names as names;
 
 /// Bytes that are read from a client at a time.
 const READ: usize = 16 << 10;

@@ -8,11 +8,11 @@ use std::task::{Context, Poll, ready};
 use bytes::Bytes;
 use http::HeaderMap;
 use hyper::body::{Body, Incoming};
+use tracer_ipc::lane::WINDOW;
 
 use super::exchange::Exchange;
 use super::headers;
 use super::pace::Pace;
-use crate::lane::WINDOW;
 
 /// The most bytes of a body that is sent again to another replica after the first one has begun.
 pub(super) const REPEATED_BYTES: u64 = 64 << 10;

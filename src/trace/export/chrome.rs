@@ -12,7 +12,7 @@ use std::io::{self, Write};
 use serde::{Serialize, Serializer};
 
 use super::processes::Processes;
-use crate::trace::{Attributes, Item, Kind, Span, SpanId, Status, Trace, TraceId, Tree};
+use crate::{Attributes, Item, Kind, Span, SpanId, Status, Trace, TraceId, Tree};
 
 /// Writes the spans of the traces.
 pub fn chrome(traces: &[&Trace], out: &mut dyn Write) -> io::Result<()> {
@@ -273,13 +273,13 @@ impl Events<'_> {
 
 #[cfg(test)]
 mod tests {
-    use serde_json::Value;
-
     use std::collections::HashSet;
+
+    use serde_json::Value;
 
     use super::super::processes::PID_MAX;
     use super::*;
-    use crate::trace::fixture::{SpanText, loaded, span};
+    use crate::fixture::{SpanText, loaded, span};
 
     fn exported(files: &[(&str, &[SpanText])]) -> Value {
         let texts = files.iter().map(|(name, spans)| {

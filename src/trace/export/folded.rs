@@ -3,8 +3,8 @@
 
 use std::io::{self, Write};
 
-use crate::trace::Trace;
-use crate::trace::paths::Paths;
+use crate::Trace;
+use crate::paths::Paths;
 
 /// Writes the own time of each path of names in the traces. Paths below half a microsecond are left out.
 pub fn folded(traces: &[&Trace], out: &mut dyn Write) -> io::Result<()> {
@@ -40,7 +40,7 @@ impl Folded {
 /// Returns a name without what ends a frame or a line.
 fn frame(name: &str) -> String {
     let name: String = name.chars().map(|c| if c == ';' { ':' } else { c }).collect();
-    crate::escape::line(&name).into_owned()
+    tracer_core::escape::line(&name).into_owned()
 }
 
 #[cfg(test)]

@@ -11,8 +11,8 @@ use serde::ser::SerializeMap;
 use serde::{Serialize, Serializer};
 use serde_json::Value;
 
-use crate::trace::span::{Details, resource};
-use crate::trace::{Attributes, Kind, Span, SpanId, SpanLink, Status, Trace, TraceId};
+use crate::span::{Details, resource};
+use crate::{Attributes, Kind, Span, SpanId, SpanLink, Status, Trace, TraceId};
 
 /// Limit on the spans in one line: that of a batch of the SDK, so that no reader meets a line of any length.
 const SPANS_PER_LINE: usize = 512;
@@ -269,9 +269,9 @@ impl SpanJson {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::trace::fixture::{loaded, span};
+    use crate::fixture::{loaded, span};
 
-    fn lines(traces: &crate::trace::Loaded) -> Vec<Value> {
+    fn lines(traces: &crate::Loaded) -> Vec<Value> {
         let mut out = Vec::new();
         otlp(&traces.traces.iter().collect::<Vec<_>>(), &mut out).expect("a vector takes everything");
         let text = String::from_utf8(out).expect("JSON is UTF-8");

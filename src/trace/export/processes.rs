@@ -2,8 +2,8 @@
 
 use std::collections::{HashMap, HashSet};
 
-use crate::trace::span::{Details, process, resource};
-use crate::trace::{Attributes, Span};
+use crate::span::{Details, process, resource};
+use crate::{Attributes, Span};
 
 /// No process of Linux has a higher id; those that share one get a number above.
 pub(super) const PID_MAX: u32 = 1 << 22;

@@ -4,14 +4,13 @@
 //! Times are nanoseconds since the first span, as in the format's published schema.
 
 use std::cmp::Reverse;
-use std::collections::BTreeMap;
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::io::{self, Write};
 
 use serde::Serialize;
 
 use super::processes::Processes;
-use crate::trace::{Span, Trace};
+use crate::{Span, Trace};
 
 /// A file, after the schema at <https://www.speedscope.app/file-format-schema.json>.
 #[derive(Serialize)]

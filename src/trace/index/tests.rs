@@ -1,12 +1,12 @@
 use std::io::Write;
 
 use proptest::prelude::*;
+use tracer_core::propagation::FLAG_SAMPLED;
+use tracer_ipc::spool::{Prefix, SLOT_COUNT, SpanOpening, Spool};
 
 use super::super::fixture::{EPOCH, span};
 use super::super::{Filter, HeatMap, List, load};
 use super::*;
-use crate::propagation::FLAG_SAMPLED;
-use crate::spool::{Prefix, SLOT_COUNT, SpanOpening, Spool};
 
 fn index_of(folder: &Path) -> Index {
     let mut index = Index::new(folder, INDEX_BYTES);

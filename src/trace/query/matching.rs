@@ -1,11 +1,11 @@
 //! Matching of a question against spans and traces.
 
 use serde_json::Value;
+use tracer_core::pattern;
+use tracer_ipc::protocol::{TaskReport, TaskState};
 
 use super::{AttributeValue, Comparison, Query, State, Test};
-use crate::pattern;
-use crate::protocol::{TaskReport, TaskState};
-use crate::trace::{Attributes, Span, Status, Trace, TraceId};
+use crate::{Attributes, Span, Status, Trace, TraceId};
 
 impl Query {
     /// Returns whether the trace matches: one of its spans meets all terms without `-`, and none meets one with `-`.
@@ -29,18 +29,18 @@ impl Query {
 }
 
 /// Answer to whether a name that a test fits may be among those of a trace.
-pub(in crate::trace) type MayHaveName<'a> = dyn Fn(&dyn Fn(&str) -> bool) -> bool + 'a;
+pub(crate) type MayHaveName<'a> = dyn Fn(&dyn Fn(&str) -> bool) -> bool + 'a;
 
 /// Facts about a trace that are known without its spans.
-pub(in crate::trace) struct Outline<'a> {
-    pub(in crate::trace) id: TraceId,
-    pub(in crate::trace) start_unix_nano: u64,
-    pub(in crate::trace) end_unix_nano: u64,
-    pub(in crate::trace) has_error: bool,
+pub(crate) struct Outline<'a> {
+    pub(crate) id: TraceId,
+    pub(crate) start_unix_nano: u64,
+    pub(crate) end_unix_nano: u64,
+    pub(crate) has_error: bool,
     /// True if a span of it is open.
-    pub(in crate::trace) is_running: bool,
+    pub(crate) is_running: bool,
     /// Returns whether a span may have a name that fits; it may say yes of one that does not.
-    pub(in crate::trace) may_have_name: &'a MayHaveName<'a>,
+    pub(crate) may_have_name: &'a MayHaveName<'a>,
 }
 
 /// Answer of an outline to one test.
@@ -57,7 +57,7 @@ enum Known {
 
 impl Query {
     /// Returns whether a trace matches, if that can be said without its spans.
-    pub(in crate::trace) fn matches_outline(&self, outline: &Outline<'_>) -> Option<bool> {
+    pub(crate) fn matches_outline(&self, outline: &Outline<'_>) -> Option<bool> {
         // Terms that some span meets, perhaps not the same.
         let (mut met_by_some, mut is_sure) = (0, true);
         for term in &self.terms {
@@ -104,7 +104,7 @@ impl Test {
             Test::Until(time) => task.submitted_unix_nano <= *time,
             Test::Pid(pid) => task.worker_pid == Some(*pid),
             Test::Trace(beginning) => task.trace_id.as_ref().is_some_and(|id| id.starts_with(beginning)),
-            Test::Attribute { key, value, .. } if key == crate::names::TASK_ID => {
+            Test::Attribute { key, value, .. } if key == tracer_core::names::TASK_ID => {
                 value.number == Some(task.id.0 as f64)
             }
             Test::Attribute { key, comparison, value } => {

@@ -162,7 +162,7 @@ proptest::proptest! {
     }
 }
 
-fn task(report: serde_json::Value) -> crate::protocol::TaskReport {
+fn task(report: serde_json::Value) -> tracer_ipc::protocol::TaskReport {
     let mut all = serde_json::json!({
         "id": 7, "name": "nightly", "target": "wordcount.count", "state": "failed", "job_id": 1,
         "trace_id": "4bf92f3577b34da6a3ce929d0e0e4736", "attempt": 2, "attempts": [], "worker_id": 3, "worker_pid": 4711,

@@ -10,12 +10,12 @@ use std::sync::Arc;
 use serde::Deserialize;
 use serde_json::value::RawValue;
 use serde_json::{Map, Value, json};
+use tracer_core::names;
+use tracer_core::propagation::TraceParent;
 
 use super::super::span::{Attributes, Found, HAS_LOCAL_PARENT, Kind, Maker, Origin, Span, SpanId, Status, TraceId};
 use super::super::time;
 use super::{Piece, Scanner, Text};
-use crate::names;
-use crate::propagation::TraceParent;
 
 /// Beginning of an object with spans on a line of its own.
 pub(super) const START: &[u8] = b"{\"resourceSpans\"";

@@ -43,7 +43,7 @@ pub(super) fn as_numbers(text: &[u8]) -> Option<Vec<u8>> {
 }
 
 /// Returns the text with such words as strings, as OTLP and tracer's own files have them.
-pub(in crate::trace) fn as_strings(text: Cow<'_, str>) -> Cow<'_, str> {
+pub(crate) fn as_strings(text: Cow<'_, str>) -> Cow<'_, str> {
     let words = words(text.as_bytes());
     if words.is_empty() {
         return text;

@@ -2,10 +2,11 @@
 
 use std::fmt::Write as _;
 
+use tracer_core::count::{Count, Elapsed};
+
 use super::{BOLD, DIM, GREEN, RED, clean, fit, fit_middle, pad_left};
-use crate::count::{Count, Elapsed};
-use crate::trace::check::{Offender, Report};
-use crate::trace::{Diff, DiffRow, Side};
+use crate::check::{Offender, Report};
+use crate::{Diff, DiffRow, Side};
 
 /// Limit on the offenders of a bound that are shown.
 const OFFENDERS_SHOWN: usize = 10;
@@ -102,7 +103,7 @@ fn xml(text: &str) -> String {
 
 /// Renders two traces beside each other: own time and count of each path that differs.
 pub fn diff(diff: &Diff, width: usize, colour: bool) -> String {
-    let title = |label: &str, row: &crate::trace::Row| {
+    let title = |label: &str, row: &crate::Row| {
         let errors = if row.errors == 0 { String::new() } else { format!(", {}", Count(row.errors, "error")) };
         let (duration, spans) = (Elapsed::from_nanos(row.duration_ns), Count(row.spans, "span"));
         fit(&format!("{label} {}  {duration}, {spans}{errors}  {}", row.trace_id, clean(&row.title())), width) + "\n"

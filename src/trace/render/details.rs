@@ -1,8 +1,9 @@
 //! Attributes and events of a span, as lines below its own.
 
+use tracer_core::count::{Count, Elapsed};
+
 use super::super::{Attributes, LogRecord, Span};
 use super::{DIM, INDENT, NAME_MIN, clean, wrap};
-use crate::count::{Count, Elapsed};
 
 /// An attribute with more lines is cut; the whole value is in the report for programs.
 const VALUE_LINES_MAX: usize = 12;

@@ -1,11 +1,11 @@
 //! `trace open`: the tree of what is running, with ages.
 
+use tracer_core::count::Elapsed;
 use unicode_width::UnicodeWidthStr;
 
 use super::show::{fit_gutter, gutter};
 use super::{BOLD, DIM, GAP, INDENT, NAME_MIN, clean, fit, pad, pad_left};
-use crate::count::Elapsed;
-use crate::trace::{Item, Open, OpenTrace, Tree};
+use crate::{Item, Open, OpenTrace, Tree};
 
 /// Renders what is open in `width` columns.
 pub fn open(open: &Open, width: usize, colour: bool) -> String {

@@ -6,14 +6,14 @@
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
+use tracer_core::count::{Count, Elapsed};
 use unicode_width::UnicodeWidthStr;
 
 use super::details::{self, Details};
 use super::siblings::{self, Content, Row};
 use super::{BOLD, DIM, GAP, GREEN, INDENT, NAME_MIN, RED, Style, clean, fit_middle, pad_left, wrap};
-use crate::count::{Count, Elapsed};
-use crate::trace::path::PathFigures;
-use crate::trace::{Idle, Item, Kind, LogRecord, Span, Status, Trace, Tree, idle};
+use crate::path::PathFigures;
+use crate::{Idle, Item, Kind, LogRecord, Span, Status, Trace, Tree, idle};
 
 /// Bars of one process have one colour; a failed span's is red.
 const PROCESS_STYLES: [Style; 5] = [Style("36"), Style("33"), Style("35"), Style("34"), Style("32")];

@@ -1,8 +1,9 @@
 //! `trace list`: one line a trace. `trace stats`: one line a name.
 
+use tracer_core::count::{Count, Elapsed};
+
 use super::{BOLD, DIM, RED, clean, fit, pad, pad_left};
-use crate::count::{Count, Elapsed};
-use crate::trace::{List, Stats};
+use crate::{List, Stats};
 
 /// From this width on there is room for whole ids.
 const WIDTH_FOR_WHOLE_IDS: usize = 110;

@@ -2,7 +2,7 @@ use std::sync::LazyLock;
 
 use super::super::fixture::{EPOCH, SpanText, TRACE_ID, loaded, span, trace};
 use super::*;
-use crate::trace::Filter;
+use crate::Filter;
 
 const WIDTH: usize = 80;
 
@@ -507,7 +507,7 @@ fn assert_painted(painted: &str, expected: &str) {
     assert!(painted == expected, "\n--- shown:\n{painted}--- expected:\n{expected}---");
 }
 
-static LOADED: LazyLock<crate::trace::Loaded> = LazyLock::new(|| {
+static LOADED: LazyLock<crate::Loaded> = LazyLock::new(|| {
     let spans = [
         span("tracer job", 1, None, (0, 12_400)),
         span("wordcount.count tracer.remote", 2, 1, (1_100, 1_400)),
@@ -833,7 +833,7 @@ trace 4bf92f3577b34da6a3ce929d0e0e4736  3 spans  1 process  10 µs  ok
 
 #[test]
 fn log_records_stand_below_their_spans_and_those_without_one_below_the_tree() {
-    use crate::trace::{Attributes, LogRecord, SpanId};
+    use crate::{Attributes, LogRecord, SpanId};
 
     let record = |after: u64, severity: &str, body: serde_json::Value, span_id: Option<u64>| LogRecord {
         time_unix_nano: EPOCH + after * 1000,

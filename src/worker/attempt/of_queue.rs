@@ -7,12 +7,12 @@ use std::time::{Duration, Instant};
 use tracer_core::hex::hex;
 use tracer_core::lock::lock;
 use tracer_core::names;
+use tracer_core::task::{ActorRole, Envelope, Failure, FunctionSpec, JobId, ModuleVersion, Outcome};
 use tracer_engine::digest;
+use tracer_host::hook::{ActiveSpan, Attribute, Located, ModuleError};
+use tracer_ipc::protocol::{Digest, Lease};
 
 use super::{Attempts, Unsaid};
-use crate::hook::{ActiveSpan, Attribute, Located, ModuleError};
-use crate::protocol::{Digest, Lease};
-use crate::task::{ActorRole, Envelope, Failure, FunctionSpec, JobId, ModuleVersion, Outcome};
 
 /// A library is not looked at again before so long has passed, as a driver does it.
 const LOOK_AGAIN_AFTER: Duration = Duration::from_millis(100);

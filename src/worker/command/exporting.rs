@@ -6,39 +6,39 @@
 
 use std::path::Path;
 
-use crate::http_api;
-use crate::names;
-use crate::propagation::{FLAG_SAMPLED, TraceParent};
-use crate::task::TaskId;
+use tracer_core::names;
+use tracer_core::propagation::{FLAG_SAMPLED, TraceParent};
+use tracer_core::task::TaskId;
+use tracer_ipc::http_place;
 
 /// Time after which a batch of spans or log records is sent that is not full, in milliseconds: what a command has done is seen while it runs.
 const DELAY_MS: &[u8] = b"200";
 
 /// Address and token of the receiver of OTLP.
 #[derive(Clone, Debug)]
-pub(in crate::worker) struct Receiver {
+pub(crate) struct Receiver {
     url: String,
     token: String,
 }
 
 /// The attempt that a command is.
 #[derive(Clone, Copy, Debug)]
-pub(in crate::worker) struct CommandAttempt {
-    pub(in crate::worker) task: TaskId,
-    pub(in crate::worker) attempt: u32,
+pub(crate) struct CommandAttempt {
+    pub(crate) task: TaskId,
+    pub(crate) attempt: u32,
     /// The attempt's span, if there is one.
-    pub(in crate::worker) context: Option<TraceParent>,
+    pub(crate) context: Option<TraceParent>,
 }
 
 impl Receiver {
     /// Returns the receiver of a session, if it has one.
-    pub(in crate::worker) fn of(session_dir: &Path) -> Option<Receiver> {
-        http_api::place::receiver(session_dir).map(|(url, token)| Receiver { url, token })
+    pub(crate) fn of(session_dir: &Path) -> Option<Receiver> {
+        http_place::receiver(session_dir).map(|(url, token)| Receiver { url, token })
     }
 
     /// Returns the variables for a program that is an attempt of a command, or serves a deployment: with these attributes of its resource. What is not sampled is to record nothing. `said` is what its environment
     /// says without them.
-    pub(in crate::worker) fn variables<'a>(
+    pub(crate) fn variables<'a>(
         &self,
         attributes: &str,
         is_sampled: bool,

@@ -7,18 +7,17 @@
 use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::ffi::{CStr, CString, c_char, c_int, c_void};
-use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
-use std::ptr;
 use std::sync::atomic::{AtomicI64, Ordering};
+use std::{io, ptr};
 
 use rustix::process::{Pid, Signal, set_parent_process_death_signal};
+use tracer_core::task::CommandSpec;
+use tracer_ipc::spool::Spool;
 
 use super::Surroundings;
-use crate::spool::Spool;
-use crate::task::CommandSpec;
 
 /// Stack of the child: the few calls that it makes take a small part of it.
 const STACK_BYTES: usize = 64 << 10;
@@ -138,11 +137,11 @@ impl Variables {
 }
 
 /// Part of their worker's environment that commands get. It is taken once, so that none depends on what was run before it.
-pub(in crate::worker) struct Inherited(Variables);
+pub(crate) struct Inherited(Variables);
 
 impl Inherited {
     /// Takes the environment of this process.
-    pub(in crate::worker) fn now() -> Inherited {
+    pub(crate) fn now() -> Inherited {
         let mut variables = Variables::default();
         for (name, value) in std::env::vars_os() {
             // They come from where nothing holds a zero.

@@ -10,7 +10,7 @@ use std::sync::atomic::Ordering::{AcqRel, Acquire, Release};
 use std::thread::{self, Thread};
 use std::time::{Duration, Instant};
 
-use crate::hook::Recorder;
+use tracer_host::hook::Recorder;
 
 /// Time from the end of a span to its commit, in which others are collected.
 const DELAY: Duration = Duration::from_millis(100);

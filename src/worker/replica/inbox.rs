@@ -7,8 +7,7 @@ use std::os::fd::AsFd;
 use bytes::Bytes;
 use rustix::buffer::spare_capacity;
 use rustix::io::Errno;
-
-use crate::lane::{BLOCKS, LEAST_ROOM, LaneError, MOST_ROOM, SHORT_READ, SHORT_READS, missing, whole_frames};
+use tracer_ipc::lane::{BLOCKS, LEAST_ROOM, LaneError, MOST_ROOM, SHORT_READ, SHORT_READS, missing, whole_frames};
 
 /// A piece of a body from this length on stays where it is: a shorter one would keep memory that is much larger.
 const LONG: usize = 16 << 10;
@@ -149,8 +148,9 @@ mod tests {
     use std::io::Write;
     use std::os::unix::net::UnixStream;
 
+    use tracer_ipc::lane::{self, Body, Frame, frames};
+
     use super::*;
-    use crate::lane::{self, Body, Frame, frames};
 
     /// Reads all that was written, and returns the bodies' pieces with whether each may be kept.
     fn take_all(inbox: &mut Inbox, stream: &UnixStream) -> Vec<(Vec<u8>, bool)> {

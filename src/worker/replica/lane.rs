@@ -11,18 +11,17 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::{io, mem};
 
 use rustc_hash::FxHashMap;
+use tracer_core::request_names::{OUTCOME_HEADER, OUTCOME_PROGRAM_FAILED, ROUTE_HEADER};
+use tracer_core::task::Failure;
+use tracer_core::{http_field, value};
+use tracer_host::hook::{ActiveSpan, Answered, ModuleHeaders, ModulePiece, ModuleResponse, client_text};
+use tracer_ipc::claims::SharedClaims;
+use tracer_ipc::fault;
+use tracer_ipc::lane::{self, HEADER_LIMIT, LANE_FRAME_LIMIT, Reset};
 
 use super::outbox::{FrameAt, Outbox, Slice};
 use super::request::{End, Gone, Request};
 use super::span::{self, Ending, Facts};
-use crate::fault;
-use crate::hook::{ActiveSpan, Answered, ModuleHeaders, ModulePiece, ModuleResponse, client_text};
-use crate::lane::{self, HEADER_LIMIT, LANE_FRAME_LIMIT, Reset};
-use crate::request_names::{OUTCOME_HEADER, OUTCOME_PROGRAM_FAILED, ROUTE_HEADER};
-use crate::task::Failure;
-use crate::value;
-use tracer_core::http_field;
-use tracer_ipc::claims::SharedClaims;
 
 /// The most bytes of bodies that wait to be written to one lane.
 const WAITING_LIMIT: usize = 16 << 20;

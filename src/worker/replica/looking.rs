@@ -7,8 +7,7 @@
 use std::sync::Mutex;
 
 use tracer_core::lock::lock;
-
-use crate::spin::{Look, Spin};
+use tracer_ipc::spin::{Look, Spin};
 
 /// Requests that have to come one by one before anybody looks.
 const ALONE: u32 = 16;

@@ -4,8 +4,8 @@ use std::io::{self, IoSlice, Write};
 use std::ops::Range;
 use std::sync::Arc;
 
-use crate::hook::ModulePiece;
-use crate::lane::{self, LAST};
+use tracer_host::hook::ModulePiece;
+use tracer_ipc::lane::{self, LAST};
 
 /// Parts of one system call.
 const PARTS: usize = 64;
@@ -205,9 +205,10 @@ impl Outbox {
 
 #[cfg(test)]
 mod tests {
+    use tracer_ipc::lane::{Body, Frame, LANE_FRAME_LIMIT, Reset};
+    use tracer_ipc::protocol::frame::FrameBuffer;
+
     use super::*;
-    use crate::lane::{Body, Frame, LANE_FRAME_LIMIT, Reset};
-    use crate::protocol::frame::FrameBuffer;
 
     /// Takes so many bytes each time, and then none.
     struct Narrow<'a> {

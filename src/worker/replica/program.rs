@@ -7,10 +7,10 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 use serde_json::Value;
+use tracer_core::task::WorkerId;
 use tracer_ipc::serving::{Deployment, PORT, SOCKET};
 
-use crate::task::WorkerId;
-use crate::worker::command::Receiver;
+use crate::command::Receiver;
 
 /// The most bytes in the path of a Unix socket (`sun_path`, without the zero).
 const PATH_LIMIT: usize = 107;

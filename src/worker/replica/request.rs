@@ -2,11 +2,12 @@
 
 use std::collections::VecDeque;
 
+use tracer_core::task::Failure;
+use tracer_host::hook::ActiveSpan;
+use tracer_ipc::lane::{Incoming, Outgoing};
+
 use super::outbox::{FrameAt, Slice};
 use super::span::Facts;
-use crate::hook::ActiveSpan;
-use crate::lane::{Incoming, Outgoing};
-use crate::task::Failure;
 
 /// Returns the number that the module knows a request by: the lane, and the request in it.
 pub(super) fn number(lane: u32, request: u32) -> u64 {

@@ -5,17 +5,15 @@ use std::borrow::Cow;
 use tracer_abi as abi;
 use tracer_core::clock::now_unix_nano;
 use tracer_core::http_field::{host_and_port, redacted_query};
-
-use super::request::Gone;
-use crate::grpc;
-use crate::hook::{
+use tracer_core::propagation::{TraceContext, TraceParent};
+use tracer_core::task::Failure;
+use tracer_core::{grpc, names, request_names};
+use tracer_host::hook::{
     ActiveSpan, Attribute, AttributeList, AttributePrefix, PutAttribute, Recorder, SpanRequest, client_text,
 };
-use crate::lane::{Headers, Opening};
-use crate::names;
-use crate::propagation::{TraceContext, TraceParent};
-use crate::request_names;
-use crate::task::Failure;
+use tracer_ipc::lane::{Headers, Opening};
+
+use super::request::Gone;
 
 /// Numbers of the prefixes of attributes, which no task's span has.
 const PREFIX_HTTP: u64 = u64::MAX;

@@ -5,13 +5,14 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use crate::connection::Exchange;
-use crate::hook::{Recorder, TaskHost, TaskSubmission, Waited};
-use crate::propagation::Carrier;
-use crate::protocol::{ActorReport, Role};
-use crate::task::{Outcome, TaskId};
-use crate::worker::submitting::{Submitting, end_actor, find_actor};
+use tracer_client::connection::Exchange;
 use tracer_core::lock::lock;
+use tracer_core::propagation::Carrier;
+use tracer_core::task::{Outcome, TaskId};
+use tracer_host::hook::{Recorder, TaskHost, TaskSubmission, Waited};
+use tracer_ipc::protocol::{ActorReport, Role};
+
+use crate::submitting::{Submitting, end_actor, find_actor};
 
 /// Bits of a ticket that are its number on its connection; the others say which connection that is.
 const NUMBER_BITS: u32 = 48;

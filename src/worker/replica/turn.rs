@@ -12,19 +12,18 @@ use rustix::event::{Timespec, epoll};
 use rustix::time::{Itimerspec, TimerfdTimerFlags, timerfd_settime};
 use tracer_core::clock::now_unix_nano;
 use tracer_core::lock::lock;
+use tracer_core::propagation::TraceContext;
+use tracer_host::hook::{ActiveSpan, NewRequest, RequestEvents};
+use tracer_ipc::claims::{CLAIM_COUNT, ClaimState, SharedClaims};
+use tracer_ipc::lane::{self, Body, Frame, Headers, LaneError, Opening, Reset, frames};
+use tracer_ipc::serving::{ReplicaOrder, ReplicaReport};
+use tracer_ipc::{control, fault};
 
 use super::inbox::{Frames, Inbox};
 use super::lane::{Lane, send_unsent};
 use super::request::{Gone, Request, number};
 use super::span::{self, Context, Ending, Facts};
 use super::{CONTROL, FIRST_CONFIGURE, FIRST_HEALTH, LANES, Replica, TIMER, WAKE};
-use crate::fault;
-use crate::hook::{ActiveSpan, NewRequest, RequestEvents};
-use crate::lane::{self, Body, Frame, Headers, LaneError, Opening, Reset, frames};
-use crate::propagation::TraceContext;
-use tracer_ipc::claims::{CLAIM_COUNT, ClaimState, SharedClaims};
-use tracer_ipc::control;
-use tracer_ipc::serving::{ReplicaOrder, ReplicaReport};
 
 /// The length of a `traceparent`.
 const TRACE_PARENT: usize = 55;

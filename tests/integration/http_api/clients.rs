@@ -11,7 +11,7 @@ use super::{builder, traced, untraced};
 use crate::engine::agent_pid;
 use crate::support::{Api, Broker, Cluster, HOOK, is_alive, kill, read_answer, read_head, wait_until};
 
-/// Limits of `src/http_api/limits.rs`, which the description repeats.
+/// Limits of `src/web/http_api/limits.rs`, which the description repeats.
 const CONNECTIONS: usize = 256;
 const WAITS: usize = 96;
 const REQUESTS_PER_SECOND: usize = 1000;

@@ -2,7 +2,7 @@
 
 use std::io::{self, Read};
 
-use crate::protocol::frame::PAYLOAD_LIMIT;
+use tracer_ipc::protocol::frame::PAYLOAD_LIMIT;
 
 /// Bytes that are read at once.
 const PIECE: usize = 64 << 10;

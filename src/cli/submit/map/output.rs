@@ -2,10 +2,11 @@
 
 use std::collections::HashMap;
 
+use tracer_client::driver::TaskOutput;
+use tracer_core::task::TaskId;
+use tracer_ipc::protocol::Stream;
+
 use super::super::super::report;
-use crate::driver::TaskOutput;
-use crate::protocol::Stream;
-use crate::task::TaskId;
 
 /// Bytes of standard output that are kept of a command that runs, unless the order of the lines is.
 const KEPT: usize = 1 << 20;

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use crate::count::Count;
+use tracer_core::count::Count;
 
 /// Messages that are known at a time. Of programs that fail with another one each time, all further ones are printed.
 const KNOWN: usize = 1000;
