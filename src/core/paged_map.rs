@@ -6,7 +6,7 @@
 use std::collections::BTreeMap;
 use std::fmt;
 
-use crate::ClusterTaskId;
+use crate::place_id::ClusterTaskId;
 use crate::task::TaskId;
 
 /// Entries of a page.
@@ -207,7 +207,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::PlaceId;
+    use crate::place_id::PlaceId;
 
     fn id((place, task): (u64, u64)) -> ClusterTaskId {
         ClusterTaskId { place: PlaceId(place), task: TaskId(task) }

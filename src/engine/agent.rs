@@ -57,7 +57,7 @@ use cancels::Cancel;
 use cut_off::Hearing;
 use demands::Demands;
 use held::HeldTasks;
-use holder::{Giving, Held, Pulling};
+use holder::{Giving, Pulling};
 use modules::ModulesKnown;
 use origin::Share;
 use places::Places;

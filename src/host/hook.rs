@@ -33,7 +33,8 @@ mod metrics;
 mod module;
 mod otel_versions;
 mod own;
-mod recorder;
+pub(crate) mod recorder;
+mod records;
 mod search;
 mod serving;
 mod setup;
@@ -49,22 +50,20 @@ pub use import::ImportString;
 pub use log::{log_in, log_to_standard_error};
 pub use logs::EXTENSION as LOGS_EXTENSION;
 pub use metrics::offer_metrics;
-pub use module::note_in;
-pub use module::{HookDescription, Module, ModuleDescription, ParameterDescription, TaskDescription};
+pub use module::{HookDescription, Module, ModuleDescription, ParameterDescription, TaskDescription, note_in};
 pub use otel_versions::{OtelVersion, advice as otel_advice};
-pub use own::random;
-pub use own::{OwnSettings, OwnTracing};
+pub use own::{OwnSettings, OwnTracing, random};
 pub use recorder::{ActiveSpan, Attribute, AttributePrefix, PutAttribute, Recorder, RunningTask, SCOPE, SpanRequest};
-pub use search::locate_in;
-pub use search::{Located, SearchPath};
+pub use search::{Located, SearchPath, locate_in};
 pub use serving::{
     Answered, LoadedDeployment, ModuleHeaders, ModulePiece, ModuleResponse, NewRequest, RequestEvents, RequestHost,
     ServingSettings,
 };
 pub use setup::{HookCheck, HookRun, check_hook, owners, run_hook};
 pub use span_parts::{AttributeList, client_text};
-pub use task::{ActorState, CallArguments, LoadedActor, LoadedTask, TaskContext, set_stops};
-pub use task::{is_to_stop, was_told_to_stop};
+pub use task::{
+    ActorState, CallArguments, LoadedActor, LoadedTask, TaskContext, is_to_stop, set_stops, was_told_to_stop,
+};
 pub use tracer_core::HookContract;
 pub use tracer_core::module_name::is_path;
 pub use trust::changeable_by_others;

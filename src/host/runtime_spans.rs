@@ -7,13 +7,13 @@
 use std::sync::{Mutex, PoisonError};
 
 use tracer_abi as abi;
-
-use crate::hook::{ActiveSpan, Attribute, AttributePrefix, Recorder, SpanRequest};
 use tracer_core::clock::now_unix_nano;
 use tracer_core::names;
 use tracer_core::propagation::TraceContext;
 use tracer_core::task::TaskId;
 use tracer_ipc::protocol::Period;
+
+use crate::hook::recorder::{ActiveSpan, Attribute, AttributePrefix, Recorder, SpanRequest};
 
 /// Parent and common attributes of the runtime's spans of one task.
 #[derive(Clone)]

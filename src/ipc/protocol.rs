@@ -12,15 +12,13 @@ mod cancel;
 mod cluster;
 mod explanation;
 pub mod frame;
-mod message;
+pub(crate) mod message;
 mod metrics;
 pub mod order;
 mod service;
 mod shared;
 mod task_pages;
-mod tracing_settings;
-
-pub use tracer_core::codec as wire;
+pub(crate) mod tracing_settings;
 
 pub use cancel::{CancelAnswer, CancelReport, CancelWhich};
 pub use cluster::{ClusterReport, ModuleReport, NodeReport, QueueReport};
@@ -36,6 +34,7 @@ pub use shared::{
     LostElsewhere, OnPartition, OpenTask, OpenTasks, SharedEnd, SharedOutput, Stop, ToAgent, Written, encode_report,
 };
 pub use task_pages::TaskPages;
+pub use tracer_core::codec as wire;
 pub use tracing_settings::{FurtherHook, HookChoice, TracingSettings};
 
 /// The version of everything in this module but [`order`], and of what a head's guard keeps. Both sides must have the same.

@@ -31,7 +31,7 @@ use tracer_core::clock::utc;
 use tracer_core::count::Count;
 use tracer_core::task::WorkerId;
 
-use crate::protocol::TracingSettings;
+use crate::protocol::tracing_settings::TracingSettings;
 
 /// A service.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]

@@ -1,6 +1,6 @@
 //! The spans of a trace by their ids, in four bytes for each.
 
-use super::{Span, SpanId};
+use crate::span::{Span, SpanId};
 
 /// Places of spans in the order of their ids; those of one id in the order in which they are.
 pub(super) struct ById(Vec<u32>);

@@ -8,7 +8,9 @@ use tracer_core::duration::parse_duration;
 use tracer_core::pattern;
 
 use super::stats::{GatheredStats, Stats};
-use super::{Row, Span, SpanId, Status, Trace, TraceId};
+use crate::list::Row;
+use crate::loaded::Trace;
+use crate::span::{Span, SpanId, Status, TraceId};
 
 /// Bounds of each trace and of all together.
 #[derive(Clone, Debug, Default, PartialEq)]

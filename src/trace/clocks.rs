@@ -15,7 +15,10 @@ use serde_json::Value;
 use tracer_core::names;
 
 use super::span::Replaced;
-use super::{ById, Item, Span, SpanId, Trace, Tree};
+use crate::by_id::ById;
+use crate::loaded::Trace;
+use crate::span::{Span, SpanId};
+use crate::tree::{Item, Tree};
 
 /// Spans that are shown at other times than they are stored with, because their clock was another one: that of an attempt, and those below it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]

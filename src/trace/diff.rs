@@ -4,9 +4,9 @@ use std::cmp::Reverse;
 
 use serde::Serialize;
 
-use super::Trace;
 use super::list::Row;
 use super::paths::{PathNode, Paths};
+use crate::loaded::Trace;
 
 /// Two traces aligned by path of names, the largest change of own time first.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]

@@ -10,7 +10,8 @@ use std::collections::{BTreeMap, HashMap};
 use serde::Serialize;
 use serde_json::Value;
 
-use super::{Span, Status, Trace, TraceId};
+use crate::loaded::Trace;
+use crate::span::{Span, Status, TraceId};
 
 /// Values of a key that are told apart. Further ones count as many different ones.
 const VALUES: usize = 1000;
@@ -204,8 +205,10 @@ fn quoted(value: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::super::fixture::{loaded, span};
-    use super::super::{Filter, Loaded, Query};
     use super::*;
+    use crate::list::Filter;
+    use crate::loaded::Loaded;
+    use crate::query::Query;
 
     /// Ten traces; the odd ones are of region `eu`, and those from 8 on failed.
     fn ten() -> Loaded {

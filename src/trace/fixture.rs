@@ -5,7 +5,10 @@ use std::path::Path;
 
 use super::read::{Scanner, pid_of};
 use super::span::{Bytes, SpanFile};
-use super::{Loaded, Notice, Problem, Span, Trace, time};
+use super::time;
+use crate::loaded::{Loaded, Trace};
+use crate::read::{Notice, Problem};
+use crate::span::Span;
 
 pub(super) const TRACE_ID: u128 = 0x4bf92f3577b34da6a3ce929d0e0e4736;
 /// 2026-11-05T12:00:00Z.

@@ -10,7 +10,8 @@
 use std::collections::{HashMap, HashSet};
 
 use super::span::Replaced;
-use super::{Loaded, Span, SpanId, Trace, TraceId};
+use crate::loaded::{Loaded, Trace};
+use crate::span::{Span, SpanId, TraceId};
 
 /// Context that a trace which begins in a command is part of.
 pub(super) type Stem = (TraceId, SpanId);

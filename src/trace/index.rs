@@ -18,10 +18,15 @@ use super::query::matching::Outline;
 use super::read::{CHUNK, Scanner, is_of_spans, pid_of, read_pieces, span_files};
 use super::select::is_submission;
 use super::span::SpanFile;
-use super::{
-    Differences, FindError, Gathering, Kind, Live, LiveSpan, LoadError, Loaded, Notice, Point, Problem, Query, Region,
-    Row, Span, SpanId, Status, Trace, TraceId,
-};
+use crate::differences::Differences;
+use crate::list::Row;
+use crate::live::{Live, LiveSpan};
+use crate::loaded::{Gathering, Loaded, Trace};
+use crate::query::Query;
+use crate::read::{LoadError, Notice, Problem};
+use crate::region::{Point, Region};
+use crate::select::FindError;
+use crate::span::{Kind, Span, SpanId, Status, TraceId};
 
 mod older;
 

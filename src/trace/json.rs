@@ -9,7 +9,7 @@ use serde_json::{Map, Value};
 use tracer_core::value::JsonText;
 use tracer_ipc::protocol::{SharedReport, TaskReport};
 
-use crate::rfc3339;
+use crate::time::format as rfc3339;
 
 /// The version of all schemas. It is raised when a field is removed or means another thing, not when one is added.
 pub(crate) const VERSION: u32 = 1;

@@ -5,7 +5,11 @@ use std::collections::BTreeMap;
 use serde::{Serialize, Serializer};
 use tracer_core::names;
 
-use super::{Loaded, Query, Region, Span, Trace, TraceId, time};
+use super::time;
+use crate::loaded::{Loaded, Trace};
+use crate::query::Query;
+use crate::region::Region;
+use crate::span::{Span, TraceId};
 
 /// One row for each trace, the newest first. It serialises as an object, which says what it left out.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]

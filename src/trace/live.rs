@@ -14,7 +14,7 @@ use tracer_ipc::spool::record::{OwnedValue, resource_json};
 use tracer_ipc::spool::{SpanStory, SpoolError, Story};
 
 use super::span::{Bytes, Found, Kind, Maker, Origin, Part, SpanFile};
-use super::{Span, SpanId, Status, TraceId};
+use crate::span::{Span, SpanId, Status, TraceId};
 
 /// The spools of a session. They stay mapped, so that looking again is cheap.
 pub struct Live {
@@ -185,8 +185,8 @@ mod tests {
     use tracer_ipc::spool::{Prefix, SLOT_COUNT, SpanOpening, Spool};
 
     use super::*;
-    use crate::Loaded;
     use crate::fixture::EPOCH;
+    use crate::loaded::Loaded;
 
     fn opening(span_id: u8, name: &'static str) -> SpanOpening<'static> {
         SpanOpening {

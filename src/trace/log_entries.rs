@@ -22,11 +22,15 @@ use tracer_core::task::TaskId;
 use tracer_ipc::protocol::Stream;
 use tracer_ipc::task_output::{Extent, Owner};
 
+use crate::json;
+use crate::live::Live;
+use crate::load::load_traces;
+use crate::loaded::{Loaded, Trace};
+use crate::log_records::{FoundRecord, LogRecord, RecordTail, severity_named};
+use crate::owners::Owners;
+use crate::read::LoadError;
+use crate::span::{Attributes, SpanId, TraceId};
 use crate::task_logs::{Line, TaskLogs, task_of};
-use crate::{
-    Attributes, FoundRecord, Live, LoadError, Loaded, LogRecord, Owners, RecordTail, SpanId, Trace, TraceId, json,
-    load_traces, severity_named,
-};
 
 /// The most bytes of texts and attributes in one answer.
 const ANSWER_BYTES: usize = 4 << 20;

@@ -15,9 +15,11 @@ use tracer_core::propagation::TraceParent;
 use tracer_core::task::TaskId;
 
 use super::read::otlp::{KeyValue, any_value, pairs};
-use super::{Attributes, Notice, Problem, SpanId, TraceId, time};
+use super::time;
 use crate::known_file::{Identity, KnownFile};
 use crate::merging::{Key, Merged};
+use crate::read::{Notice, Problem};
+use crate::span::{Attributes, SpanId, TraceId};
 
 /// End of the names of the files.
 pub(super) const EXTENSION: &str = ".logs.jsonl";
@@ -445,8 +447,8 @@ mod tests {
     use serde_json::json;
 
     use super::super::fixture::span;
-    use super::super::load;
     use super::*;
+    use crate::load::load;
 
     const TRACE: &str = "4bf92f3577b34da6a3ce929d0e0e4736";
 

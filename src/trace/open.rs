@@ -5,7 +5,10 @@ use std::collections::{HashMap, HashSet};
 use serde::Serialize;
 use serde_json::{Map, Value};
 
-use super::{Kind, LiveSpan, Loaded, Span, SpanId, Trace, TraceId, time};
+use super::time;
+use crate::live::LiveSpan;
+use crate::loaded::{Loaded, Trace};
+use crate::span::{Kind, Span, SpanId, TraceId};
 
 /// Open spans of all processes of a session. It serialises without the ended spans, which only hold the tree together.
 #[derive(Debug, Serialize)]
@@ -140,8 +143,9 @@ impl OpenSpan {
 #[cfg(test)]
 mod tests {
     use super::super::fixture::{EPOCH, TRACE_ID, loaded, span};
-    use super::super::{Loaded, render};
+    use super::super::render;
     use super::*;
+    use crate::loaded::Loaded;
 
     /// Returns a span that is read from a line, and made running or not.
     fn live(text: super::super::fixture::SpanText, is_running: bool) -> LiveSpan {

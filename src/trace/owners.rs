@@ -5,7 +5,8 @@ use std::collections::HashMap;
 use tracer_core::names;
 use tracer_core::task::TaskId;
 
-use super::{Kind, Span, SpanId, Trace};
+use crate::loaded::Trace;
+use crate::span::{Kind, Span, SpanId};
 
 /// The attempts of a trace and what was made in them.
 #[derive(Debug, Default)]
@@ -90,8 +91,9 @@ mod tests {
     use serde_json::json;
 
     use super::super::fixture::span;
-    use super::super::{last_trace_of, load};
     use super::*;
+    use crate::index::last_trace_of;
+    use crate::load::load;
 
     #[test]
     fn each_span_is_of_the_attempt_that_is_nearest_above_it() {

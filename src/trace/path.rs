@@ -9,7 +9,10 @@
 
 use std::cell::OnceCell;
 
-use super::{ById, Item, Kind, Trace, Tree};
+use crate::by_id::ById;
+use crate::loaded::Trace;
+use crate::span::Kind;
+use crate::tree::{Item, Tree};
 
 /// The critical path of a trace: stretches that follow one another from its start to its end. It takes twelve bytes for each.
 #[derive(Clone, Debug, PartialEq, Eq)]

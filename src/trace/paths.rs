@@ -3,7 +3,9 @@
 use std::collections::HashMap;
 
 use super::stats::self_times;
-use super::{Item, Status, Trace, Tree};
+use crate::loaded::Trace;
+use crate::span::Status;
+use crate::tree::{Item, Tree};
 
 /// Stands in a path for a parent that was not found.
 const MISSING: &str = "(missing)";

@@ -27,6 +27,8 @@ use tracer_core::duration::parse_duration;
 use tracer_core::suggestion;
 use tracer_ipc::protocol::TaskState;
 
+use crate::span::Kind;
+
 pub(super) mod matching;
 
 /// Words that are a term of their own.
@@ -100,7 +102,7 @@ enum Test {
     Since(u64),
     Until(u64),
     State(State),
-    Kind(super::Kind),
+    Kind(Kind),
     Pid(u32),
     /// The beginning of the trace's id, in lower case.
     Trace(String),
@@ -346,7 +348,7 @@ impl Parser<'_> {
             },
             "kind" => {
                 let kind = self.one_of(field, comparison, KINDS)?;
-                Ok(Test::Kind(super::Kind::from_text(&KINDS[kind].to_uppercase())))
+                Ok(Test::Kind(Kind::from_text(&KINDS[kind].to_uppercase())))
             }
             "pid" => Ok(Test::Pid(self.number(field, comparison, "the id of a process")?)),
             "task" => {

@@ -23,7 +23,7 @@ use serde_json::error::Category;
 use tracer_core::count::Count;
 
 use super::span::{Found, Kind, Maker, Origin, Part, Span, SpanFile, Status, TraceId};
-use super::{Gathering, Loaded, time};
+use super::time;
 
 /// Reason why a folder could not be read at all.
 #[derive(Debug)]
@@ -172,74 +172,6 @@ pub fn span_files(folder: &Path) -> Result<Vec<(PathBuf, fs::Metadata)>, LoadErr
     Ok(paths)
 }
 
-/// Reads every `*.json`, `*.txt` and `*.jsonl` file in `folder`, not in folders below it.
-pub fn load(folder: &Path) -> Result<Loaded, LoadError> {
-    let mut gathering = Gathering::new(folder);
-    let notices = Tail::new(folder).read_each(|span| gathering.take(span))?;
-    Ok(gathering.finish(notices))
-}
-
-/// The most texts that are looked for one after the other, before it is faster to read everything.
-const NEEDLES: usize = 16;
-
-/// Reads, of a folder as [`load`] does, the traces whose ids begin with one of these digits in lower case, and what commands have made in attempts
-/// of theirs. Objects in which no such id is found are not parsed.
-pub fn load_traces(folder: &Path, beginnings: &[String]) -> Result<Loaded, LoadError> {
-    let is_wanted = |id: TraceId| {
-        let id = id.to_string();
-        beginnings.iter().any(|beginning| id.starts_with(beginning.as_str()))
-    };
-    let mut gathering = Gathering::new(folder);
-    let mut notices = Vec::new();
-    for (path, _) in span_files(folder)? {
-        let mut read = || -> io::Result<()> {
-            let file = fs::File::open(&path)?;
-            let metadata = file.metadata()?;
-            let mut scanner = Scanner::new(SpanFile::stored(&path, pid_of(&path), &metadata));
-            each_piece(&file, 0..metadata.len(), |bytes, offset, _| {
-                let all = 0..bytes.len();
-                let objects = if beginnings.len() > NEEDLES { vec![all] } else { objects_with(bytes, beginnings) };
-                for object in objects {
-                    let at = offset + object.start as u64;
-                    // What else is in the file is for those to tell who read all of it.
-                    scanner.scan(&bytes[object], at, |_, spans| {
-                        let of_wanted = |span: &Span| {
-                            is_wanted(span.trace_id()) || span.stem().is_some_and(|(id, _)| is_wanted(id))
-                        };
-                        spans.drain(..).filter(of_wanted).for_each(|span| gathering.take(span));
-                    });
-                }
-            })
-        };
-        match read() {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => {
-                notices.push(Notice { path, problem: Problem::Unreadable(error.to_string()) });
-            }
-            _ => {}
-        }
-    }
-    Ok(gathering.finish(notices))
-}
-
-/// Returns where the objects are in which one of the texts is found, in order. In every layout, a line that begins with a brace begins an object.
-fn objects_with(bytes: &[u8], texts: &[String]) -> Vec<Range<usize>> {
-    let mut ranges: Vec<Range<usize>> = Vec::new();
-    for text in texts {
-        let finder = memchr::memmem::Finder::new(text.as_bytes());
-        let mut from = 0;
-        while let Some(found) = finder.find(&bytes[from..]).map(|found| from + found) {
-            let start = memchr::memmem::rfind(&bytes[..found], b"\n{").map_or(0, |line| line + 1);
-            let end = found + find(&bytes[found..], b"\n{");
-            let end = (end + 1).min(bytes.len());
-            ranges.push(start..end);
-            from = end;
-        }
-    }
-    ranges.sort_by_key(|range| range.start);
-    ranges.dedup();
-    ranges
-}
-
 /// A folder of span files that is read again and again, each time only what is new.
 pub struct Tail {
     folder: PathBuf,
@@ -333,7 +265,7 @@ const LONGEST_OBJECT: usize = 64 << 20;
 
 /// Reads a part of a file piece by piece: each is handed over with its offset, and whether it is the last. It ends with an object, unless it is the last or
 /// the object is too long.
-fn each_piece(file: &fs::File, part: Range<u64>, mut take: impl FnMut(&[u8], u64, bool)) -> io::Result<()> {
+pub(super) fn each_piece(file: &fs::File, part: Range<u64>, mut take: impl FnMut(&[u8], u64, bool)) -> io::Result<()> {
     let (mut at, mut piece, mut bytes) = (part.start, CHUNK, Vec::new());
     while at < part.end {
         let wanted = usize::try_from(part.end - at).unwrap_or(usize::MAX).min(piece);
@@ -706,7 +638,7 @@ fn first_value<'a, T: Deserialize<'a>>(bytes: &'a [u8], range: Range<usize>) -> 
 }
 
 /// Returns the offset of the pattern, or the length when it is not there.
-fn find(bytes: &[u8], pattern: &[u8]) -> usize {
+pub(super) fn find(bytes: &[u8], pattern: &[u8]) -> usize {
     memchr::memmem::find(bytes, pattern).unwrap_or(bytes.len())
 }
 

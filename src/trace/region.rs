@@ -2,7 +2,8 @@
 
 use serde::Serialize;
 
-use super::{Trace, rfc3339};
+use crate::loaded::Trace;
+use crate::time::format as rfc3339;
 
 /// Bounds of the start and the duration of a trace. The default is all traces.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

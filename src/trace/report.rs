@@ -5,7 +5,10 @@ use serde_json::value::RawValue;
 
 use super::list::Row;
 use super::path::{CriticalPath, Stretch, StretchKind};
-use super::{LogRecord, Span, Trace, Tree};
+use crate::loaded::Trace;
+use crate::log_records::LogRecord;
+use crate::span::Span;
+use crate::tree::Tree;
 
 /// A trace with the objects of its spans as they were written. It serialises as an object: the figures of [`Row`], then
 /// `processes`, `running`, `duplicates`, `missing_parents`, `clock_shifts`, `queued_ns`, `critical_path` and `spans`, whose number is `spans.len()`.

@@ -9,7 +9,9 @@ use tracer_core::count::Count;
 use tracer_core::{names, request_names, suggestion};
 
 use super::span::Process;
-use super::{Kind, Loaded, Row, Span, Trace, TraceId};
+use crate::list::Row;
+use crate::loaded::{Loaded, Trace};
+use crate::span::{Kind, Span, TraceId};
 
 /// The word for the trace of the last submission or request of a service.
 pub const LAST: &str = "last";
@@ -68,7 +70,7 @@ impl fmt::Display for FindError {
             FindError::Ambiguous { text, candidates } => {
                 write!(f, "{} begin with `{text}`:", Count(candidates.len(), "trace"))?;
                 for (id, root) in candidates.iter().take(CANDIDATES_SHOWN) {
-                    write!(f, "\n  {id}  {}", super::render::clean(root))?;
+                    write!(f, "\n  {id}  {}", tracer_core::escape::line(root))?;
                 }
                 match candidates.len().saturating_sub(CANDIDATES_SHOWN) {
                     0 => Ok(()),

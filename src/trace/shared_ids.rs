@@ -7,7 +7,8 @@
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 
-use super::{ById, Kind, Span, SpanId};
+use crate::by_id::ById;
+use crate::span::{Kind, Span, SpanId};
 
 /// Leaves one record of each span, and gives spans of one id and several kinds an id each. Returns how many records were left out.
 pub(super) fn settle(spans: &mut Vec<Span>) -> usize {
@@ -103,8 +104,9 @@ mod tests {
     use std::collections::BTreeSet;
 
     use super::super::fixture::{loaded, span};
-    use super::super::{Loaded, Trace, Tree};
     use super::*;
+    use crate::loaded::{Loaded, Trace};
+    use crate::tree::Tree;
 
     /// Returns the names of the spans, each with that of its parent.
     fn shown(trace: &Trace) -> Vec<String> {

@@ -9,7 +9,8 @@ use std::collections::HashSet;
 use serde_json::Value;
 use tracer_core::names;
 
-use super::{Kind, Span, SpanId, Status, Trace};
+use crate::loaded::Trace;
+use crate::span::{Kind, Span, SpanId, Status};
 
 /// Removes the spans of a trace that stand in for what is there.
 pub(super) fn remove_needless(trace: &mut Trace) {

@@ -4,7 +4,9 @@ use std::collections::HashMap;
 
 use serde::{Deserialize, Serialize};
 
-use super::{ById, Loaded, Status, Trace, TraceId};
+use crate::by_id::ById;
+use crate::loaded::{Loaded, Trace};
+use crate::span::{Status, TraceId};
 
 /// Figures for each name, that with the most time of its own first.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use serde::Serialize;
 use tracer_ipc::protocol::{TaskList, TaskReport, TaskState};
 
-use crate::nearest_rank;
+use crate::stats::nearest_rank;
 
 /// The most tasks that are looked at, newest first. A million take minutes to send.
 pub const LOOKED_AT: usize = 100_000;

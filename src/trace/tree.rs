@@ -2,7 +2,9 @@
 
 use std::collections::HashMap;
 
-use super::{ById, Span, SpanId, Trace};
+use crate::by_id::ById;
+use crate::loaded::Trace;
+use crate::span::{Span, SpanId};
 
 /// The spans of a trace, every parent before its children, siblings by start time. Every span of the trace is in it once. It takes eight bytes for each.
 #[derive(Clone, Debug, PartialEq, Eq)]

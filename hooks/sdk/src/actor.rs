@@ -268,8 +268,7 @@ pub(crate) unsafe fn release(state: *mut c_void) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::RemoteErrorKind;
-    use crate::remote::Encoded;
+    use crate::remote::{Encoded, RemoteErrorKind};
 
     #[test]
     fn without_a_host_there_are_no_actors_and_it_is_said_why() {

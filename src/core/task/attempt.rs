@@ -4,8 +4,9 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-use super::{Failure, WorkerId};
 use crate::codec::{Put, Take, WireError};
+use crate::task::id::WorkerId;
+use crate::task::outcome::Failure;
 
 /// An attempt that has ended.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

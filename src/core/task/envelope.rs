@@ -6,9 +6,14 @@ mod older;
 
 use std::time::Duration;
 
-use super::{Demand, ExtraOptions, ModuleVersion, Policy, TaskId};
+use super::ExtraOptions;
 use crate::codec::{Put, Take, WireError, text};
-use crate::{ClusterTaskId, PlaceId, Stored};
+use crate::place_id::{ClusterTaskId, PlaceId};
+use crate::stored::Stored;
+use crate::task::demand::Demand;
+use crate::task::id::TaskId;
+use crate::task::module_version::ModuleVersion;
+use crate::task::policy::Policy;
 
 /// Everything about a task that is known when it is submitted. Borrowed from the frame or from the head's copy of it.
 #[derive(Clone, Debug, PartialEq)]

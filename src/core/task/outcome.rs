@@ -7,10 +7,10 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use super::{Refusal, RefusalCode};
-use crate::Stored;
 use crate::codec::{Put, Take, WireError};
 use crate::count::{Elapsed, Size};
+use crate::stored::Stored;
+use crate::task::refusal::{Refusal, RefusalCode};
 use crate::value;
 
 /// The one recorded end of a task.

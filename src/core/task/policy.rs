@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use tracer_options::{DEFAULT_CRASH_LIMIT, DEFAULT_GRACE, DEFAULT_RETRY_BACKOFF, ExtraOptions, TaskOptions};
 
-use super::Failure;
 use crate::codec::{Put, Take, WireError};
+use crate::task::outcome::Failure;
 
 /// The longest wait before a retry, unless the first one is longer already.
 pub const RETRY_BACKOFF_CAP: Duration = Duration::from_secs(60);
@@ -227,8 +227,8 @@ fn mix(seed: u64) -> u64 {
 
 #[cfg(test)]
 mod tests {
-    use super::super::TimeLimit;
     use super::*;
+    use crate::task::outcome::TimeLimit;
 
     fn error(type_name: &str) -> Failure {
         Failure::Error { type_name: type_name.into(), message: String::new(), stacktrace: String::new() }

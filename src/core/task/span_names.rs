@@ -6,7 +6,8 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU32;
 use std::sync::atomic::Ordering::Relaxed;
 
-use super::{JobId, TaskSpec};
+use crate::task::envelope::TaskSpec;
+use crate::task::id::JobId;
 
 /// Functions that are remembered. Beyond it all are forgotten, so that ever new ones do not fill the memory.
 const KNOWN_LIMIT: usize = 1024;
@@ -126,7 +127,8 @@ impl SpanNameTable {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::task::{ActorRole, CommandSpec, FunctionSpec, TaskId};
+    use crate::task::envelope::{ActorRole, CommandSpec, FunctionSpec};
+    use crate::task::id::TaskId;
 
     fn program() -> TaskSpec<'static> {
         TaskSpec::Command(CommandSpec {

@@ -11,9 +11,12 @@ use tracer_ipc::protocol::{OpenTask, OpenTasks, SharedEnd};
 
 use super::places::Places;
 use super::{
-    Agent, Asked, Effect, EndedTogether, Held, Import, ImportBundle, Known, LOOKS, NotStored, QUESTIONS, Share,
-    SharingBundle, ToHead, Token, claimed_by, sight_of,
+    Agent, Asked, Effect, EndedTogether, Import, ImportBundle, LOOKS, NotStored, QUESTIONS, SharingBundle, ToHead,
+    Token, claimed_by, sight_of,
 };
+use crate::agent::holder::Held;
+use crate::agent::origin::Share;
+use crate::agent::records::Known;
 use crate::bundle::{BundleEvent, BundleRecord, Member, change_bundle, member, place_of};
 use crate::interface::{Answer, Delivery, Handle, RecordKey, Request, Tier};
 use crate::message::{BundleMessage, BundledTask, TaskMessage, Told};

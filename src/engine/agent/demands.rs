@@ -5,7 +5,8 @@ use std::collections::{BTreeMap, VecDeque};
 
 use tracer_core::queue::QueueBound;
 
-use super::{Agent, Handle, Held, ToHead};
+use super::{Agent, Handle, ToHead};
+use crate::agent::holder::Held;
 use crate::interface::Request;
 
 /// Heartbeats after which what tasks of queues may ask for is read again, and what is gone of queues is made again.

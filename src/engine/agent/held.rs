@@ -7,8 +7,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use tracer_core::ClusterTaskId;
 use tracer_core::paged_map::PagedMap;
 
-use super::Held;
 use super::places::Places;
+use crate::agent::holder::Held;
 use crate::bundle::{member, place_of};
 
 /// Messages by the tasks that they are of.

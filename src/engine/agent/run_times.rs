@@ -7,7 +7,8 @@ use tracer_core::queue::QueueBound;
 use tracer_core::task::{Envelope, FunctionSpec, TaskSpec};
 
 use super::bundles::AHEAD;
-use super::{Agent, BUNDLE_WAIT_NS, ToHead};
+use super::{Agent, ToHead};
+use crate::agent::bundles::BUNDLE_WAIT_NS;
 use crate::message::TaskMessage;
 
 /// Limit on the functions whose run times are known.

@@ -8,12 +8,11 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::OnceLock;
 
 use tracer_abi as abi;
-
-use super::host::{guard, utf8};
-use super::module::{read_sized, text};
 use tracer_core::http_field;
 use tracer_core::propagation::{TraceContext, TraceParent};
 use tracer_ipc::spool::record::slice;
+
+use super::records::{guard, read_sized, text, utf8};
 
 /// Sends requests to replicas. Calls are named by numbers, which mean something in this process only.
 pub trait CallHost: Sync {

@@ -5,8 +5,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use tracer_abi::{ABI_MAJOR, ABI_MINOR, ENTRY_SYMBOL};
-
-use super::HookContract;
+use tracer_core::HookContract;
 use tracer_core::count::Elapsed;
 use tracer_core::suggestion::nearest;
 

@@ -9,8 +9,6 @@ use std::sync::OnceLock;
 use std::time::Duration;
 
 use tracer_abi as abi;
-
-use super::module::{read_sized, text};
 use tracer_core::count::Count;
 use tracer_core::propagation::{TraceContext, TraceParent};
 use tracer_core::size::check_memory;
@@ -20,6 +18,8 @@ use tracer_core::task::{
 };
 use tracer_ipc::protocol::ActorReport;
 use tracer_ipc::spool::record::slice;
+
+use super::records::{guard, read_sized, text, utf8};
 
 /// Takes submissions of tasks. Tasks are named by tickets, which mean something in this process only.
 pub trait TaskHost: Sync {
@@ -114,34 +114,6 @@ fn host() -> Result<&'static dyn TaskHost, String> {
          (hint: submit in a function with `#[task]`)"
             .into()
     })
-}
-
-/// Runs `body`, writes its error to `error`, and turns a panic into a status.
-///
-/// # Safety
-///
-/// `error` is null or lent for the call.
-pub(super) unsafe fn guard(error: *mut abi::TextBuffer, body: impl FnOnce() -> Result<u32, String>) -> u32 {
-    match catch_unwind(AssertUnwindSafe(body)) {
-        Ok(Ok(status)) => status,
-        Ok(Err(reason)) => {
-            // SAFETY: promised by the caller.
-            if let Some(error) = unsafe { error.as_mut() } {
-                // SAFETY: as above.
-                unsafe { error.write(&reason) };
-            }
-            abi::STATUS_FAILED
-        }
-        Err(_) => abi::STATUS_PANICKED,
-    }
-}
-
-/// # Safety
-///
-/// The text is borrowed for the call.
-pub(super) unsafe fn utf8<'a>(text: abi::Str, what: &str) -> Result<&'a str, String> {
-    // SAFETY: promised by the caller.
-    std::str::from_utf8(unsafe { text.as_bytes() }).map_err(|_| format!("the {what} is not UTF-8"))
 }
 
 /// Returns what a submission has to do with an actor.

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::str::FromStr;
 
-use super::HookError;
+use crate::hook::error::HookError;
 
 /// The name of a hook, split at the first `:` as in Ray. Both halves are non-empty.
 #[derive(Clone, Debug, PartialEq, Eq)]

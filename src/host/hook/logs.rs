@@ -28,7 +28,7 @@ use tracer_ipc::{fault, fork};
 use tracer_span_file::{Rotation, SpanFile};
 
 use super::log::log;
-use super::module::read_sized;
+use super::records::read_sized;
 
 /// Longest time that a record waits for its line.
 const LINGER: Duration = Duration::from_millis(200);

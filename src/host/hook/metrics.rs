@@ -31,7 +31,7 @@ use tracer_ipc::metrics::instruments::{
 use tracer_ipc::spool::record::slice;
 
 use super::log::log;
-use super::module::{read_sized, text};
+use super::records::{read_sized, text};
 
 /// Combinations of attributes, as they were given, whose series an instrument remembers. Further ones are looked up in order.
 const REMEMBERED: usize = 4096;

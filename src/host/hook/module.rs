@@ -5,7 +5,7 @@
 
 use std::collections::HashSet;
 use std::error::Error;
-use std::mem::{MaybeUninit, offset_of};
+use std::mem::offset_of;
 use std::ops::Deref;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::PathBuf;
@@ -14,13 +14,17 @@ use std::sync::{Mutex, OnceLock};
 use libloading::os::unix::{Library, RTLD_LOCAL, RTLD_NOW};
 use serde::{Deserialize, Serialize};
 use tracer_abi as abi;
+use tracer_core::HookContract;
+use tracer_ipc::spool::record::slice;
 
+use super::builtin;
 use super::log::log;
 use super::otel_versions::{self, OtelVersion};
 use super::recorder::Recorder;
-use super::{HookContract, Located, ModuleError, SearchPath, builtin};
+use super::records::{read_prefix, read_sized, text};
+use crate::hook::error::ModuleError;
+use crate::hook::search::{Located, SearchPath};
 use crate::module_store::{self, FileState, StoredModule};
-use tracer_ipc::spool::record::slice;
 
 /// A module that has passed every step. It stays loaded as long as the process lives.
 #[derive(Clone, Copy, Debug)]
@@ -312,7 +316,7 @@ impl Module {
             abi: format!("{}.{}", self.record.abi_major, self.record.abi_minor),
             producer: text(self.record.producer),
             unserved_opentelemetry: self.unserved_opentelemetry(),
-            changeable_by_others: self.path.and_then(super::changeable_by_others),
+            changeable_by_others: self.path.and_then(super::trust::changeable_by_others),
             hooks: self
                 .hooks()
                 .iter()
@@ -342,7 +346,7 @@ impl Module {
     /// Says once in a session, in the log of this process, that others could change what is loaded.
     fn tell_of_others(&self) {
         self.tell_once("others", || {
-            let said = super::changeable_by_others(self.path?)?;
+            let said = super::trust::changeable_by_others(self.path?)?;
             Some(format!("it runs with your rights, and others can change it: {said}"))
         });
     }
@@ -577,41 +581,6 @@ fn keep<T>(record: *const T) -> Record<T> {
         Box::leak(Box::new(unsafe { read_prefix(record, size) }))
     };
     Record { fields, original: record }
-}
-
-/// Reads a record that begins with its size, filling up with zeroes what its writer did not know.
-///
-/// # Safety
-///
-/// `record` points to a record whose first field is its size, and `T` is one of the ABI's records, for which all zeroes
-/// are a valid value.
-#[inline]
-pub(super) unsafe fn read_sized<T>(record: *const T) -> T {
-    // SAFETY: promised by the caller.
-    unsafe { read_prefix(record, record.cast::<usize>().read()) }
-}
-
-/// # Safety
-///
-/// As for [`read_sized`]; `size` bytes are readable.
-#[inline]
-unsafe fn read_prefix<T>(record: *const T, size: usize) -> T {
-    if size >= size_of::<T>() {
-        // SAFETY: promised by the caller. A copy whose length the compiler knows is no call.
-        return unsafe { record.read() };
-    }
-    let mut copy = MaybeUninit::<T>::zeroed();
-    // SAFETY: promised by the caller; no more than a `T` is written.
-    unsafe {
-        std::ptr::copy_nonoverlapping(record.cast::<u8>(), copy.as_mut_ptr().cast::<u8>(), size);
-        copy.assume_init()
-    }
-}
-
-/// Copies a text that came over the ABI.
-pub(super) fn text(text: abi::Str) -> String {
-    // SAFETY: a `Str` in a record that passed the staircase is readable (rule 3 of the ABI).
-    String::from_utf8_lossy(unsafe { text.as_bytes() }).into_owned()
 }
 
 unsafe extern "C" fn host_log(level: u32, line: abi::Str) {

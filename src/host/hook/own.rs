@@ -9,14 +9,14 @@ use std::path::Path;
 use std::ptr;
 
 use tracer_abi as abi;
-use tracer_otel_env::{DEFAULT_COUNT_LIMIT, DEFAULT_LINK_LIMIT, Limits, Reader};
-use tracer_span_file::{LineQueue, ResourceJson, Rotation, SpanDirError, SpanFile};
-
-use super::module::read_sized;
 use tracer_core::clock::now_unix_nano;
 use tracer_core::{LogSettings, SamplingRatio};
 use tracer_ipc::protocol::TracingSettings;
 use tracer_ipc::spool::record::{EventRecord, LinkRecord, OwnedValue, SpanRecord, own_attribute, slice};
+use tracer_otel_env::{DEFAULT_COUNT_LIMIT, DEFAULT_LINK_LIMIT, Limits, Reader};
+use tracer_span_file::{LineQueue, ResourceJson, Rotation, SpanDirError, SpanFile};
+
+use super::records::read_sized;
 
 /// Settings of tracer's own tracing, without a hook.
 #[derive(Clone, Copy, Debug)]

@@ -5,8 +5,6 @@
 use std::borrow::Cow;
 use std::cell::{Cell, RefCell};
 use std::ffi::c_void;
-use std::fmt;
-use std::io;
 use std::mem::ManuallyDrop;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::ptr::{self, NonNull};
@@ -15,13 +13,9 @@ use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64};
 use std::sync::{Arc, Mutex, Once, OnceLock, PoisonError};
 use std::time::Duration;
+use std::{fmt, io};
 
 use tracer_abi as abi;
-
-use super::deliveries::{self, Deliveries, Sink};
-use super::log::log;
-use super::logs::LogSink;
-use super::module::{read_sized, text};
 use tracer_core::clock::now_unix_nano;
 use tracer_core::lock::lock;
 use tracer_core::propagation::{FLAG_SAMPLED, TraceContext, TraceParent};
@@ -29,6 +23,11 @@ use tracer_core::task::{JobId, SpanLink, TaskId, WorkerId};
 use tracer_ipc::fault;
 use tracer_ipc::spool::record::{OwnedValue, slice};
 use tracer_ipc::spool::{Additions, Committing, Prefix, SlotIndex, SpanOpening, Spool, hooks};
+
+use super::deliveries::{self, Deliveries, Sink};
+use super::log::log;
+use super::logs::LogSink;
+use super::records::{read_sized, text};
 
 /// One process's tracing: the hook's table, wrapped.
 ///
@@ -1747,10 +1746,11 @@ unsafe extern "C" fn shutdown(_data: *mut c_void, _timeout_ms: u64, _error: *mut
 mod tests {
     use std::path::Path;
 
-    use super::super::own::{OwnSettings, OwnTracing};
-    use super::*;
     use tracer_ipc::spool::record::OwnedValue;
     use tracer_ipc::spool::{SLOT_COUNT, Story};
+
+    use super::super::own::{OwnSettings, OwnTracing};
+    use super::*;
 
     /// Returns a recorder with the default hook's format, all of whose files are in `folder`.
     fn recorder(folder: &Path) -> &'static Recorder {

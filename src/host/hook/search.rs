@@ -5,7 +5,8 @@ use std::path::{Path, PathBuf};
 
 use tracer_core::module_name::is_path;
 
-use super::{ModuleError, builtin};
+use super::builtin;
+use crate::hook::error::ModuleError;
 
 /// The folders in which modules are looked for, in order, before those built into tracer.
 #[derive(Clone, Debug, Default)]

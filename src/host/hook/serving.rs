@@ -11,17 +11,19 @@ use std::os::fd::{AsRawFd, BorrowedFd};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Mutex;
 
+pub use events::{NewRequest, RequestEvents};
 use rustc_hash::FxHashMap;
 use tracer_abi as abi;
-
-pub use events::{NewRequest, RequestEvents};
-
-use super::module::{ParameterDescription, Record, describe_parameters, text};
-use super::task::failure_of;
-use super::{ActiveSpan, Module, ModuleError, Recorder};
 use tracer_core::lock::lock;
 use tracer_core::task::Failure;
 use tracer_ipc::spool::record::slice;
+
+use super::module::{ParameterDescription, Record, describe_parameters};
+use super::records::text;
+use super::task::failure_of;
+use crate::hook::error::ModuleError;
+use crate::hook::module::Module;
+use crate::hook::recorder::{ActiveSpan, Recorder};
 
 /// A deployment that can be served.
 #[derive(Clone, Copy, Debug)]
@@ -312,7 +314,7 @@ unsafe extern "C" fn host_respond(data: *mut c_void, request: u64, response: *co
     let body = |lent: &'static Lent| {
         // SAFETY: as above.
         let (response, headers) = unsafe {
-            let response = super::module::read_sized(response);
+            let response = super::records::read_sized(response);
             let headers = slice(response.headers, response.header_count);
             (response, headers)
         };

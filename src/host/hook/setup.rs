@@ -5,11 +5,18 @@ use std::sync::mpsc;
 use std::time::Duration;
 
 use tracer_abi as abi;
-
-use super::module::{Record, contract_of, text};
-use super::{HookContract, HookError, ImportString, Located, Module, OwnSettings, OwnTracing, Recorder, SearchPath};
+use tracer_core::HookContract;
 use tracer_ipc::protocol::HookChoice;
 use tracer_ipc::spool::{Owners, Spool};
+
+use super::module::{Record, contract_of};
+use super::records::text;
+use crate::hook::error::HookError;
+use crate::hook::import::ImportString;
+use crate::hook::module::Module;
+use crate::hook::own::{OwnSettings, OwnTracing};
+use crate::hook::recorder::Recorder;
+use crate::hook::search::{Located, SearchPath};
 
 /// Result of running a hook.
 pub struct HookRun {
@@ -102,14 +109,14 @@ pub fn check_hook(
     let opentelemetry = module.otel_advice();
     let table = call_hook(module, hook, &import, limit)?;
     // SAFETY: a table that a hook returned begins with its size and lives as long as the process.
-    let table = unsafe { super::module::read_sized(table.0) };
+    let table = unsafe { super::records::read_sized(table.0) };
     Ok(HookCheck {
         library: module.path().map(Into::into),
         contract,
         producer: module.describe().producer,
         description: text(table.description),
         opentelemetry,
-        changeable_by_others: module.path().and_then(super::changeable_by_others),
+        changeable_by_others: module.path().and_then(super::trust::changeable_by_others),
         takes_spans: table.sink_export.is_some(),
     })
 }

@@ -5,14 +5,17 @@ use std::ffi::c_void;
 use std::sync::OnceLock;
 
 use tracer_abi as abi;
-
-use super::module::{Record, text};
-use super::{ActiveSpan, Module, ModuleError, Recorder};
-use crate::runtime_spans::{Phases, name_of_phase};
 use tracer_core::propagation::TraceContext;
 use tracer_core::task::{Failure, JobId, Outcome, TaskId, WorkerId};
 use tracer_ipc::spool::Spool;
 use tracer_ipc::stored::ValueWriter;
+
+use super::module::Record;
+use super::records::text;
+use crate::hook::error::ModuleError;
+use crate::hook::module::Module;
+use crate::hook::recorder::{ActiveSpan, Recorder};
+use crate::runtime_spans::{Phases, name_of_phase};
 
 /// A task that can be called.
 #[derive(Clone, Copy, Debug)]
@@ -309,7 +312,7 @@ unsafe extern "C" fn host_error(data: *mut c_void, error: *const abi::TaskError)
 /// It is lent for the call, with what it points to.
 pub(super) unsafe fn failure_of(error: *const abi::TaskError) -> Failure {
     // SAFETY: promised by the caller.
-    let error = unsafe { super::module::read_sized(error) };
+    let error = unsafe { super::records::read_sized(error) };
     let message = text(error.message);
     let stacktrace = text(error.stacktrace);
     match error.kind {

@@ -3,18 +3,21 @@
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
-use serde::{Deserialize, Serialize, de::DeserializeOwned};
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+use tracer_core::task::{AttemptReport, Envelope, JobId, Outcome, Refusal, SpanLink, TaskId, WorkerId};
+use tracer_core::value::{self, JsonText};
+use tracer_core::{HookContract, PlaceId, SamplingRatio};
 
 use super::cancel::{CancelReport, CancelWhich};
 use super::frame::put_frame;
+use super::spoken_version;
 use super::wire::{Put, Take, WireError};
-use super::{Explanation, FurtherHook, Metrics, ServiceQuery, ServiceReply, TracingSettings, spoken_version};
+use crate::protocol::explanation::Explanation;
+use crate::protocol::metrics::Metrics;
+use crate::protocol::service::{ServiceQuery, ServiceReply};
+use crate::protocol::tracing_settings::{FurtherHook, TracingSettings};
 use crate::task_output::Nonce;
-use tracer_core::HookContract;
-use tracer_core::PlaceId;
-use tracer_core::SamplingRatio;
-use tracer_core::task::{AttemptReport, Envelope, JobId, Outcome, Refusal, SpanLink, TaskId, WorkerId};
-use tracer_core::value::{self, JsonText};
 
 /// Frame kinds. From clients they are below 32, from the head above.
 pub mod kind {
@@ -1681,12 +1684,11 @@ impl AttemptResult {
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
+    use tracer_core::hex::hex;
+    use tracer_core::task::RefusalCode;
 
     use super::super::frame::{FRAME_LIMIT, FrameBuffer};
-    use tracer_core::hex::hex;
-
     use super::*;
-    use tracer_core::task::RefusalCode;
 
     fn one_frame(bytes: &[u8]) -> (u8, Vec<u8>) {
         let mut buffer = FrameBuffer::new();

@@ -8,12 +8,13 @@
 use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering::{Acquire, Release};
 
+use tracer_core::task::StopReason;
+
 use super::grants::{Grants, Reached};
 use super::layout::{INLINE_COUNT, Mapping, SpoolError, inline_seal};
 use super::story::{SpoolCounts, Story};
 use crate::claims::ClaimState;
 use crate::identity::BirthWindow;
-use tracer_core::task::StopReason;
 
 /// The head's view of a worker's claims.
 pub struct ClaimRing {
@@ -239,9 +240,10 @@ impl InlineEntries {
 
 #[cfg(test)]
 mod tests {
-    use super::super::{SLOT_COUNT, Spool};
     use super::*;
     use crate::claims::CLAIM_COUNT;
+    use crate::spool::layout::SLOT_COUNT;
+    use crate::spool::owner::Spool;
 
     #[test]
     fn a_lease_is_claimed_or_revoked_but_never_both() {

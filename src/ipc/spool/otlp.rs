@@ -121,9 +121,13 @@ fn any(value: OwnedValue) -> AnyValue {
 
 #[cfg(test)]
 mod tests {
-    use super::super::{Prefix, SLOT_COUNT, SpanOpening, Spool, Story};
-    use super::*;
     use tracer_core::propagation::FLAG_SAMPLED;
+
+    use super::*;
+    use crate::spool::layout::SLOT_COUNT;
+    use crate::spool::owner::{SpanOpening, Spool};
+    use crate::spool::prefixes::Prefix;
+    use crate::spool::story::Story;
 
     const SAMPLED_AND_RANDOM: u8 = FLAG_SAMPLED | 2;
 

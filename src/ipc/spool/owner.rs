@@ -9,18 +9,20 @@ use std::sync::{Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 use tracer_abi as abi;
+use tracer_core::propagation::FLAG_SAMPLED;
+use tracer_core::task::StopReason;
 
 use super::grants::Reach;
 use super::layout::{Mapping, PARENT_IS_REMOTE, SLOT_ENDED, SLOT_FREE, SLOT_OPEN, SlotHeader, SpoolError};
 use super::record::{EntryWriter, OwnedValue};
 use super::slot_caches::{self, SlotCaches};
 use super::story::{self, SpanStory, SpoolCounts};
-use super::{PARCEL_SPANS, Prefix, claims, hooks, prefixes};
+use super::{claims, hooks, prefixes};
 use crate::claims::CLAIM_COUNT;
 use crate::fork;
 use crate::identity::BirthWindow;
-use tracer_core::propagation::FLAG_SAMPLED;
-use tracer_core::task::StopReason;
+use crate::spool::parcel::PARCEL_SPANS;
+use crate::spool::prefixes::Prefix;
 
 /// A slot that holds a span of this process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -1002,8 +1004,9 @@ mod tests {
     use std::os::unix::fs::MetadataExt;
 
     use super::super::layout::SLOTS_PER_STEP;
-    use super::super::{SLOT_COUNT, SLOT_SIZE, Story};
     use super::*;
+    use crate::spool::layout::{SLOT_COUNT, SLOT_SIZE};
+    use crate::spool::story::Story;
 
     fn opening(span_id: u8) -> SpanOpening<'static> {
         SpanOpening {

@@ -4,13 +4,12 @@
 //! `handover` folder, the import strings of its hooks in their order, one a line; a head that takes parcels of other sessions over takes
 //! these files over too.
 
-use std::fs;
-use std::io;
 use std::path::{Path, PathBuf};
+use std::{fs, io};
 
-use super::Parcel;
 use super::hooks;
 use crate::private_file;
+use crate::spool::parcel::Parcel;
 
 /// The folder, in the one for parcels, with those that no hook of the session is to have.
 pub const FOREIGN: &str = "foreign";

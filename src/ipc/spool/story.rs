@@ -9,14 +9,13 @@ use std::sync::atomic::fence;
 
 use tracer_abi as abi;
 
-use super::claims;
 use super::grants::{self, Grants};
 use super::layout::{
     ENTRIES_SIZE, Header, Mapping, PARENT_IS_REMOTE, SLOT_ENDED, SLOT_OPEN, SLOT_SIZE, SLOTS_OFFSET, SlotHeader,
     SpoolError, check_start,
 };
-use super::logs;
 use super::record::{OwnedValue, SpanRecord, read_attributes};
+use super::{claims, logs};
 use crate::identity::BirthWindow;
 use crate::pages::FileExt;
 
@@ -359,10 +358,13 @@ impl SpanStory {
 #[cfg(test)]
 mod tests {
     use tracer_abi as abi;
-
-    use super::super::{Arrival, Prefix, SLOT_COUNT, SpanOpening, Spool, hooks};
-    use super::*;
     use tracer_core::propagation::FLAG_SAMPLED;
+
+    use super::super::hooks;
+    use super::*;
+    use crate::spool::layout::SLOT_COUNT;
+    use crate::spool::owner::{Arrival, SpanOpening, Spool};
+    use crate::spool::prefixes::Prefix;
 
     fn spool() -> (tempfile::TempDir, Spool, Story) {
         let folder = tempfile::tempdir().unwrap();

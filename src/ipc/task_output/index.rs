@@ -7,8 +7,8 @@ use std::path::{Path, PathBuf};
 
 use tracer_core::task::TaskId;
 
-use super::Owner;
-use crate::protocol::Stream;
+use crate::protocol::message::Stream;
+use crate::task_output::mark::Owner;
 
 /// The beginning of an index, as long as a record.
 pub const HEADER: [u8; INDEX_RECORD] = *b"tracer output index 1\n                                  ";

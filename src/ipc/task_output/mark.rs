@@ -1,9 +1,8 @@
 //! Marks in a pipe: their bytes, and the reader that takes them out.
 
 use serde::{Deserialize, Serialize};
+use tracer_core::codec::{Put, Take, WireError};
 use tracer_core::task::TaskId;
-
-use crate::protocol::wire::{Put, Take, WireError};
 
 /// Bytes of a mark: below `PIPE_BUF`, so that one write puts it into a pipe whole.
 pub const MARK_SIZE: usize = NONCE_SIZE + 1 + 4 + 8 + 4 + 16;

@@ -12,7 +12,9 @@ use std::io::{self, Write};
 use serde::{Serialize, Serializer};
 
 use super::processes::Processes;
-use crate::{Attributes, Item, Kind, Span, SpanId, Status, Trace, TraceId, Tree};
+use crate::loaded::Trace;
+use crate::span::{Attributes, Kind, Span, SpanId, Status, TraceId};
+use crate::tree::{Item, Tree};
 
 /// Writes the spans of the traces.
 pub fn chrome(traces: &[&Trace], out: &mut dyn Write) -> io::Result<()> {

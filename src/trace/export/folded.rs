@@ -3,7 +3,7 @@
 
 use std::io::{self, Write};
 
-use crate::Trace;
+use crate::loaded::Trace;
 use crate::paths::Paths;
 
 /// Writes the own time of each path of names in the traces. Paths below half a microsecond are left out.

@@ -11,8 +11,8 @@ use serde::ser::SerializeMap;
 use serde::{Serialize, Serializer};
 use serde_json::Value;
 
-use crate::span::{Details, resource};
-use crate::{Attributes, Kind, Span, SpanId, SpanLink, Status, Trace, TraceId};
+use crate::loaded::Trace;
+use crate::span::{Attributes, Details, Kind, Span, SpanId, SpanLink, Status, TraceId, resource};
 
 /// Limit on the spans in one line: that of a batch of the SDK, so that no reader meets a line of any length.
 const SPANS_PER_LINE: usize = 512;

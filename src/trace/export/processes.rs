@@ -2,8 +2,7 @@
 
 use std::collections::{HashMap, HashSet};
 
-use crate::span::{Details, process, resource};
-use crate::{Attributes, Span};
+use crate::span::{Attributes, Details, Span, process, resource};
 
 /// No process of Linux has a higher id; those that share one get a number above.
 pub(super) const PID_MAX: u32 = 1 << 22;

@@ -10,7 +10,8 @@ use std::io::{self, Write};
 use serde::Serialize;
 
 use super::processes::Processes;
-use crate::{Span, Trace};
+use crate::loaded::Trace;
+use crate::span::Span;
 
 /// A file, after the schema at <https://www.speedscope.app/file-format-schema.json>.
 #[derive(Serialize)]

@@ -5,7 +5,7 @@ use std::fs::File;
 use std::path::PathBuf;
 
 use super::{Among, Index, IndexedFile, Region, Run, TraceRow, read_pieces};
-use crate::{Span, TraceId};
+use crate::span::{Span, TraceId};
 
 /// Traces that have left an index, and those of which the positions have. They are read without the index, so that it can go on.
 pub struct Older {

@@ -5,7 +5,8 @@ use tracer_core::pattern;
 use tracer_ipc::protocol::{TaskReport, TaskState};
 
 use super::{AttributeValue, Comparison, Query, State, Test};
-use crate::{Attributes, Span, Status, Trace, TraceId};
+use crate::loaded::Trace;
+use crate::span::{Attributes, Span, Status, TraceId};
 
 impl Query {
     /// Returns whether the trace matches: one of its spans meets all terms without `-`, and none meets one with `-`.

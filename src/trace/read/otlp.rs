@@ -256,7 +256,7 @@ struct StatusPart {
 }
 
 #[derive(Deserialize)]
-pub(in super::super) struct KeyValue {
+pub(crate) struct KeyValue {
     key: String,
     #[serde(default)]
     value: Value,
@@ -291,13 +291,13 @@ struct ResourcePart {
 }
 
 /// Returns the attributes of a resource.
-pub(in super::super) fn resource(text: &[u8]) -> Attributes {
+pub(crate) fn resource(text: &[u8]) -> Attributes {
     let resource: ResourcePart = serde_json::from_slice(text).unwrap_or_default();
     Attributes(resource.attributes.into_iter().map(|pair| (pair.key, plain(pair.value))).collect())
 }
 
 /// Returns the span as an object in the format of the Python console exporter.
-pub(in super::super) fn text(span: &Span, object_text: &[u8], resource: &[u8], schema_url: &[u8]) -> String {
+pub(crate) fn text(span: &Span, object_text: &[u8], resource: &[u8], schema_url: &[u8]) -> String {
     let parts: Parts = serde_json::from_slice(object_text).unwrap_or_default();
     let context = |trace_id: TraceId, span_id: SpanId, trace_state: &str| {
         let trace_state = tracer_span_file::python_trace_state(trace_state);
@@ -357,12 +357,12 @@ fn object(pairs: Vec<KeyValue>) -> Map<String, Value> {
 }
 
 /// Returns attributes with plain values.
-pub(in super::super) fn pairs(pairs: Vec<KeyValue>) -> Vec<(String, Value)> {
+pub(crate) fn pairs(pairs: Vec<KeyValue>) -> Vec<(String, Value)> {
     pairs.into_iter().map(|pair| (pair.key, plain(pair.value))).collect()
 }
 
 /// Returns the value in an `AnyValue`; null for none.
-pub(in super::super) fn any_value(any: Value) -> Value {
+pub(crate) fn any_value(any: Value) -> Value {
     plain(any)
 }
 

@@ -3,6 +3,8 @@ use proptest::prelude::*;
 use super::super::fixture::{EPOCH, SpanText, loaded, span};
 use super::super::{Attributes, SpanId, TraceId};
 use super::*;
+use crate::load::{NEEDLES, load, load_traces};
+use crate::loaded::Loaded;
 
 /// Output of the console exporter of the OpenTelemetry Python SDK 1.45 when it is asked for one object per line.
 const ONE_PER_LINE: &str = include_str!("golden/one_per_line.json");

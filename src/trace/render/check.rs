@@ -6,7 +6,7 @@ use tracer_core::count::{Count, Elapsed};
 
 use super::{BOLD, DIM, GREEN, RED, clean, fit, fit_middle, pad_left};
 use crate::check::{Offender, Report};
-use crate::{Diff, DiffRow, Side};
+use crate::diff::{Diff, DiffRow, Side};
 
 /// Limit on the offenders of a bound that are shown.
 const OFFENDERS_SHOWN: usize = 10;

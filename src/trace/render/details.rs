@@ -2,8 +2,9 @@
 
 use tracer_core::count::{Count, Elapsed};
 
-use super::super::{Attributes, LogRecord, Span};
 use super::{DIM, INDENT, NAME_MIN, clean, wrap};
+use crate::log_records::LogRecord;
+use crate::span::{Attributes, Span};
 
 /// An attribute with more lines is cut; the whole value is in the report for programs.
 const VALUE_LINES_MAX: usize = 12;

@@ -5,7 +5,8 @@ use unicode_width::UnicodeWidthStr;
 
 use super::show::{fit_gutter, gutter};
 use super::{BOLD, DIM, GAP, INDENT, NAME_MIN, clean, fit, pad, pad_left};
-use crate::{Item, Open, OpenTrace, Tree};
+use crate::open::{Open, OpenTrace};
+use crate::tree::{Item, Tree};
 
 /// Renders what is open in `width` columns.
 pub fn open(open: &Open, width: usize, colour: bool) -> String {

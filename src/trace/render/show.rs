@@ -12,8 +12,11 @@ use unicode_width::UnicodeWidthStr;
 use super::details::{self, Details};
 use super::siblings::{self, Content, Row};
 use super::{BOLD, DIM, GAP, GREEN, INDENT, NAME_MIN, RED, Style, clean, fit_middle, pad_left, wrap};
-use crate::path::PathFigures;
-use crate::{Idle, Item, Kind, LogRecord, Span, Status, Trace, Tree, idle};
+use crate::loaded::Trace;
+use crate::log_records::LogRecord;
+use crate::path::{Idle, PathFigures, idle};
+use crate::span::{Kind, Span, Status};
+use crate::tree::{Item, Tree};
 
 /// Bars of one process have one colour; a failed span's is red.
 const PROCESS_STYLES: [Style; 5] = [Style("36"), Style("33"), Style("35"), Style("34"), Style("32")];

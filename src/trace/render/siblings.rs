@@ -3,7 +3,9 @@
 use std::collections::HashMap;
 
 use super::super::path::PathFigures;
-use super::super::{Item, Kind, Span, Status, Trace, Tree};
+use crate::loaded::Trace;
+use crate::span::{Kind, Span, Status};
+use crate::tree::{Item, Tree};
 
 /// From so many siblings of one name on, they are folded.
 const FOLD_FROM: usize = 10;
@@ -30,7 +32,7 @@ pub(super) enum Content {
 
 /// Returns a line for each node of the tree.
 pub(super) fn unfolded(tree: &Tree) -> Vec<Row> {
-    let row = |node: super::super::Node| Row {
+    let row = |node: crate::tree::Node| Row {
         depth: node.depth,
         is_last: node.is_last,
         has_children: false,

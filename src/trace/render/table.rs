@@ -3,7 +3,8 @@
 use tracer_core::count::{Count, Elapsed};
 
 use super::{BOLD, DIM, RED, clean, fit, pad, pad_left};
-use crate::{List, Stats};
+use crate::list::List;
+use crate::stats::Stats;
 
 /// From this width on there is room for whole ids.
 const WIDTH_FOR_WHOLE_IDS: usize = 110;

@@ -4,7 +4,7 @@ use std::fmt;
 
 use opentelemetry_sdk::trace::{SdkTracerProvider, SpanProcessor};
 
-use super::Tracing;
+use crate::hook::builder::Tracing;
 
 /// Return value of a hook: a [`Tracing`], a finished [`SdkTracerProvider`], a list of span processors, or a `Result` with one of them whose error can
 /// be displayed.

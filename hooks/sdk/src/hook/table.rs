@@ -20,16 +20,14 @@ use opentelemetry_sdk::logs::SdkLoggerProvider;
 use opentelemetry_sdk::trace::{IdGenerator, RandomIdGenerator, SdkTracer, SdkTracerProvider};
 use tracer_abi as abi;
 
-use super::Tracing;
-use super::additions;
 use super::builder::Notice;
-use super::convert;
 use super::delivery::Delivery;
 use super::direct::{Direct, Handle};
 use super::guard::{FileFormat, GuardedProcessor, panic_text};
-use super::logs;
-use super::running_request;
 use super::sink::{Reply, Sink};
+use super::{additions, convert, logs};
+use crate::hook::builder::Tracing;
+use crate::hook::running_request;
 use crate::runtime::{self, RuntimeContext};
 
 /// W3C: the trace id is random. The SDK loses it for spans that it drops.

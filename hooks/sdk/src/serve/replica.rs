@@ -17,7 +17,6 @@ use tokio::task::AbortHandle;
 use tracer_abi as abi;
 
 use super::DeploymentItem;
-use super::batch;
 use super::body::Body;
 use super::context::{Inner, RequestContext};
 use super::exchange::{Exchange, Mailbox};
@@ -25,6 +24,7 @@ use super::handler::Handler;
 use super::lent::{HostTable, read_headers, take_over};
 use super::method::CalledMethod;
 use crate::export::panicked;
+use crate::serve::batch;
 use crate::task::{Arguments, Failure};
 use crate::{panics, proxy};
 

@@ -5,9 +5,9 @@ use std::ops::Range;
 use std::ptr;
 
 use tracer_abi as abi;
-
-use crate::hook::ActiveSpan;
 use tracer_core::propagation::TraceContext;
+
+use crate::hook::recorder::ActiveSpan;
 
 /// Events for the module. What they say is copied here, where it stays until all of them were taken and the next are put together; its
 /// memory is used again.
