@@ -107,70 +107,131 @@ fn libraries_that_tests_load_are_built_by_the_tests() {
     assert!(packages > 15, "{packages} libraries were found");
 }
 
+/// The most files of a crate that import each other in a circle, where it is not [`CIRCLE`]. A larger one is work that is left; it may only become smaller.
+const CIRCLES: &[(&str, usize)] = &[("reactor/", 1), ("client/", 10), ("engine/", 13), ("head/", 13), ("serving/", 13)];
+/// The most files of any other crate that do.
+const CIRCLE: usize = 8;
+
 #[test]
-fn no_two_files_of_the_reactor_import_each_other() {
+fn circles_of_files_that_import_each_other_are_small() {
     let sources = sources();
-    let files =
-        sources.iter().filter_map(|(file, code)| Some((file.strip_prefix("reactor/")?.strip_suffix(".rs")?, code)));
-    // The face of the crate names all of them.
-    let modules: BTreeMap<String, &String> =
-        files.filter(|&(file, _)| file != "lib").map(|(file, code)| (file.replace('/', "::"), code)).collect();
-    assert!(modules.len() > 40, "{} modules were found", modules.len());
-    let mut imports: BTreeMap<&str, BTreeSet<String>> =
-        modules.iter().map(|(module, code)| (&**module, imports(module, code, &modules))).collect();
-    assert!(imports["schedule"].contains("follow_up") && imports["state"].contains("state::actor"), "{imports:?}");
-    // What imports nothing that is left can be in no circle.
-    loop {
-        let leaves: Vec<_> = imports.iter().filter(|(_, of)| of.is_empty()).map(|(&module, _)| module).collect();
-        if leaves.is_empty() {
-            break;
+    let roots: Vec<&str> = sources.keys().filter_map(|file| file.strip_suffix("lib.rs")).collect();
+    assert!(roots.len() > 25, "{roots:?} were found");
+    let mut wrong = Vec::new();
+    for root in &roots {
+        // A file belongs to the crate whose folder is the nearest one above it.
+        let is_here = |file: &str| {
+            file.starts_with(root) && !roots.iter().any(|other| other.len() > root.len() && file.starts_with(other))
+        };
+        let files = sources.iter().filter(|(file, _)| is_here(file) && *file != "main.rs");
+        let modules: BTreeMap<String, &String> = files
+            .filter(|(file, _)| !root.is_empty() || !file.starts_with("hooks/"))
+            .map(|(file, code)| {
+                let name = file[root.len()..].trim_end_matches(".rs").replace('/', "::");
+                (if name == "lib" { String::new() } else { name }, code)
+            })
+            .collect();
+        let imports: BTreeMap<&str, BTreeSet<String>> =
+            modules.iter().map(|(module, code)| (&**module, imports(module, code, &modules))).collect();
+        if *root == "reactor/" {
+            assert!(imports["schedule"].contains("follow_up") && imports["state"].contains("state::actor"));
         }
-        for leaf in leaves {
-            imports.remove(leaf);
-            for of in imports.values_mut() {
-                of.remove(leaf);
-            }
+        let largest = circles(&imports).into_iter().max_by_key(BTreeSet::len).unwrap_or_default();
+        let limit = CIRCLES.iter().find(|(name, _)| name == root).map_or(CIRCLE, |&(_, limit)| limit);
+        println!("{:>3} of {:>3}  {root}", largest.len(), modules.len());
+        if largest.len() > limit {
+            wrong.push(format!("{root}: {} files import each other in a circle: {largest:?}", largest.len()));
+        } else if largest.len() < limit && limit != CIRCLE && limit > 1 {
+            wrong.push(format!("{root} has become better: {} is enough in CIRCLES", largest.len()));
         }
     }
-    assert!(imports.is_empty(), "these import each other in circles, or what does: {imports:#?}");
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
-/// Modules of the reactor that a module imports, or names by a path from the crate.
+/// Modules that reach each other, with facades counted: whoever imports what a module exports again imports that module.
+fn circles(imports: &BTreeMap<&str, BTreeSet<String>>) -> Vec<BTreeSet<String>> {
+    let reached = |from: &str| {
+        let (mut found, mut next) = (BTreeSet::new(), vec![from.to_owned()]);
+        while let Some(module) = next.pop() {
+            next.extend(imports[&*module].iter().filter(|of| found.insert((*of).clone())).cloned());
+        }
+        found
+    };
+    let reached: BTreeMap<&str, BTreeSet<String>> = imports.keys().map(|&module| (module, reached(module))).collect();
+    let circle = |(&module, of): (&&str, &BTreeSet<String>)| -> Option<BTreeSet<String>> {
+        of.contains(module).then(|| of.iter().filter(|other| reached[&***other].contains(module)).cloned().collect())
+    };
+    reached.iter().filter_map(circle).collect()
+}
+
+/// Modules of the crate that a module imports, or names by a path. The root of the crate has an empty name.
 fn imports(module: &str, code: &str, modules: &BTreeMap<String, &String>) -> BTreeSet<String> {
-    let mut paths = Vec::new();
-    for (at, word) in code.match_indices("use ").chain(code.match_indices("crate::")) {
-        if code[..at].ends_with(|before: char| before.is_alphanumeric() || before == '_') {
+    let inner = inner_modules(code);
+    let mut found = BTreeSet::new();
+    let words = ["use ", "crate::", "super::"];
+    for (at, word) in words.iter().flat_map(|word| code.match_indices(word)) {
+        let before = code[..at].chars().next_back().unwrap_or(' ');
+        let is_of_visibility = code[..at].ends_with("pub(in ");
+        if before.is_alphanumeric() || matches!(before, '_' | ':') || is_of_visibility {
             continue;
         }
-        let tree = if word == "use " { &code[at + word.len()..] } else { &code[at..] };
-        let end = if word == "use " {
-            tree.find(';')
+        let mut paths = Vec::new();
+        if word == "use " {
+            let tree = &code[at + word.len()..];
+            expand("", &tree[..tree.find(';').unwrap_or(tree.len())], &mut paths);
         } else {
-            tree.find(|c: char| !(c.is_alphanumeric() || c == '_' || c == ':'))
-        };
-        let tree = &tree[..end.unwrap_or(tree.len())];
-        // A tree is expanded where its `use` is found.
-        if !tree.ends_with("::") {
-            expand("", tree, &mut paths);
+            let path = &code[at..];
+            let end = path.find(|c: char| !(c.is_alphanumeric() || c == '_' || c == ':')).unwrap_or(path.len());
+            // A tree is expanded where its `use` is found.
+            if !path[..end].ends_with("::") {
+                paths.push(path[..end].to_owned());
+            }
         }
+        let depth = inner.iter().filter(|range| range.contains(&at)).count();
+        found.extend(paths.iter().filter_map(|path| resolve(module, depth, path, modules)));
     }
-    let parent = module.rsplit_once("::").map_or("", |(parent, _)| parent);
-    let mut found = BTreeSet::new();
-    for path in paths {
-        let mut path = match path.split_once("::") {
-            Some(("crate", rest)) => rest.to_owned(),
-            Some(("super", rest)) => format!("{parent}::{rest}").trim_start_matches("::").to_owned(),
-            _ => format!("{module}::{path}"),
-        };
-        // The longest beginning of the path that is a module.
-        while !path.is_empty() && !modules.contains_key(&path) {
-            path.truncate(path.rfind("::").unwrap_or(0));
-        }
-        if !path.is_empty() && path != module {
-            found.insert(path);
-        }
-    }
+    found.remove(module);
     found
+}
+
+/// Ranges of the modules whose code is in the same file.
+fn inner_modules(code: &str) -> Vec<std::ops::Range<usize>> {
+    let begins = code.match_indices("mod ").filter_map(|(at, _)| {
+        let open = at + code[at..].find(['{', ';'])?;
+        let is_word = at == 0 || code.as_bytes()[at - 1].is_ascii_whitespace();
+        (is_word && code.as_bytes()[open] == b'{').then_some(open)
+    });
+    let end = |open: usize| {
+        let mut depth = 0_usize;
+        code[open..].char_indices().find_map(|(at, c)| {
+            depth = if c == '{' { depth + 1 } else { depth - usize::from(c == '}') };
+            (depth == 0).then_some(open + at)
+        })
+    };
+    begins.map(|open| open..end(open).unwrap_or(code.len())).collect()
+}
+
+/// Returns the module of the crate that a path leads to, from a place that is `depth` modules deep in the file of a module.
+fn resolve(module: &str, depth: usize, path: &str, modules: &BTreeMap<String, &String>) -> Option<String> {
+    let is_here = |first: &str| first == "self" || modules.contains_key(&format!("{module}::{first}"));
+    let mut parts: Vec<&str> = path.split("::").filter(|part| !part.is_empty()).collect();
+    let mut at: Vec<&str> = module.split("::").filter(|part| !part.is_empty()).collect();
+    match *parts.first()? {
+        "crate" => at.clear(),
+        "super" => {
+            let up = parts.iter().take_while(|&&part| part == "super").count().checked_sub(depth)?;
+            at.truncate(at.len().saturating_sub(up));
+            parts.retain(|&part| part != "super");
+        }
+        first if module.is_empty() && modules.contains_key(first) || is_here(first) => {}
+        _ => return None,
+    }
+    at.extend(parts.into_iter().filter(|part| !matches!(*part, "crate" | "self")));
+    // The longest beginning of the path that is a module.
+    while !at.is_empty() && !modules.contains_key(&at.join("::")) {
+        at.pop();
+    }
+    Some(at.join("::"))
 }
 
 /// The paths of a tree of imports.

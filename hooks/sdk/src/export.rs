@@ -14,10 +14,11 @@ use std::{io, ptr};
 
 use tracer_abi::{
     ABI_MAJOR, ABI_MINOR, Actor, Bytes, Deployment, Hook, Host, MODULE_MAGIC, Module, Parameter, STATUS_FAILED,
-    STATUS_OK, STATUS_PANICKED, Str, TASK_CONCURRENT, TASK_ERROR_PANICKED, TASK_PHASE_DECODE, TASK_PHASE_END, Task,
-    TaskCall, TaskError, TextBuffer, Tracing,
+    STATUS_OK, STATUS_PANICKED, Str, TASK_CONCURRENT, TASK_PHASE_DECODE, TASK_PHASE_END, Task, TaskCall, TextBuffer,
+    Tracing,
 };
 
+pub use crate::items::{ActorItem, HookItem, LoadItem, MethodItem, ParameterItem, TaskItem};
 #[cfg(feature = "serve")]
 use crate::serve::DeploymentItem;
 use crate::task::Phases;
@@ -26,123 +27,6 @@ pub use crate::task::{
     ViaNothing, ViaResult, ViaUnserializable, ViaValue, encode,
 };
 use crate::{blocking, host, panics, proxy, runtime};
-
-/// A task, as [`task`](crate::task) describes it.
-#[derive(Debug)]
-pub struct TaskItem {
-    /// The function's name.
-    pub name: &'static str,
-    /// Its documentation.
-    pub doc: &'static str,
-    /// The crate it is in.
-    pub crate_name: &'static str,
-    /// The version of that crate.
-    pub crate_version: &'static str,
-    /// Its name with the path to it.
-    pub function_name: &'static str,
-    /// The file it is in.
-    pub file: &'static str,
-    /// The line in it, from 1.
-    pub line: u32,
-    /// True if it is an `async fn`.
-    pub is_async: bool,
-    /// Parameters, in order.
-    pub parameters: &'static [ParameterItem],
-    /// Type of its result, as written.
-    pub result_type: &'static str,
-    /// Decodes the arguments, calls it and encodes the result.
-    pub run: fn(&mut Arguments<'_>) -> Outcome,
-}
-
-/// A type of actors, as [`actor`](macro@crate::actor) describes it. What makes one is named `Type.new`, methods are `Type.method`.
-#[derive(Debug)]
-pub struct ActorItem {
-    /// The type's name.
-    pub name: &'static str,
-    /// The documentation of the `impl` block.
-    pub doc: &'static str,
-    /// The crate it is in.
-    pub crate_name: &'static str,
-    /// The version of that crate.
-    pub crate_version: &'static str,
-    /// Its name with the path to it.
-    pub function_name: &'static str,
-    /// The file it is in.
-    pub file: &'static str,
-    /// The line in it, from 1.
-    pub line: u32,
-    /// Number of calls of concurrent methods that run at a time; at least 1.
-    pub max_concurrency: u32,
-    /// Task that makes an actor of the type.
-    pub creation: &'static TaskItem,
-    /// Methods that can be called.
-    pub methods: &'static [MethodItem],
-}
-
-/// A method of an actor.
-#[derive(Debug)]
-pub struct MethodItem {
-    /// The method, as a task that finds a state.
-    pub task: TaskItem,
-    /// True if calls of it may run beside each other.
-    pub is_concurrent: bool,
-}
-
-/// A parameter of a task.
-#[derive(Debug)]
-pub struct ParameterItem {
-    /// Its name.
-    pub name: &'static str,
-    /// Its type, as written.
-    pub type_name: &'static str,
-    /// True if it may be left out.
-    pub is_optional: bool,
-}
-
-/// A tracing hook, as `startup_hook` or `tracing_exporter` describes it.
-#[derive(Debug)]
-pub struct HookItem {
-    /// The function's name.
-    pub name: &'static str,
-    /// Its documentation.
-    pub doc: &'static str,
-    /// The crate it is in.
-    pub crate_name: &'static str,
-    /// The version of that crate.
-    pub crate_version: &'static str,
-    /// Its name with the path to it.
-    pub function_name: &'static str,
-    /// The file it is in.
-    pub file: &'static str,
-    /// The line in it, from 1.
-    pub line: u32,
-    /// `HOOK_STARTUP` or `HOOK_EXPORTER` of the contract.
-    pub contract: u32,
-    /// Calls it and turns what it returns into a table that lives as long as the process.
-    pub setup: fn() -> Result<*const Tracing, String>,
-}
-
-/// A function that runs when the module is loaded, as [`on_load`](crate::on_load) describes it.
-#[derive(Debug)]
-pub struct LoadItem {
-    /// Its name with the path to it.
-    pub function_name: &'static str,
-    /// The crate it is in.
-    pub crate_name: &'static str,
-    /// The version of that crate.
-    pub crate_version: &'static str,
-    /// The file it is in.
-    pub file: &'static str,
-    /// The line in it, from 1.
-    pub line: u32,
-    /// Calls it.
-    pub run: fn() -> Result<(), String>,
-}
-
-inventory::collect!(ActorItem);
-inventory::collect!(TaskItem);
-inventory::collect!(HookItem);
-inventory::collect!(LoadItem);
 
 /// Properties that all kinds of items share: the place in the source, the function's name, the package.
 trait Item: 'static {
@@ -528,18 +412,8 @@ unsafe extern "C" fn on_run(task: *const Task, call: *const TaskCall) -> u32 {
         let _ = io::stderr().flush();
         outcome
     };
-    let outcome = panics::catch(run).unwrap_or_else(|panic| Err(panicked(panic)));
+    let outcome = panics::catch(run).unwrap_or_else(|panic| Err(Failure::of_panic(panic)));
     report(&call, outcome)
-}
-
-pub(crate) fn panicked(panic: panics::Panic) -> Failure {
-    Failure {
-        kind: TASK_ERROR_PANICKED,
-        type_name: "panic".into(),
-        message: panic.message,
-        location: panic.location,
-        stacktrace: panic.stacktrace,
-    }
 }
 
 /// A call, on its way to a thread of its own.
@@ -592,7 +466,7 @@ fn perform(item: &'static TaskItem, call: &TaskCall) -> Outcome {
     if !HAS_RUN.swap(true, Ordering::Relaxed) {
         proxy::report_displaced(item.crate_name);
     }
-    outcome.unwrap_or_else(|panic| Err(panicked(panic)))
+    outcome.unwrap_or_else(|panic| Err(Failure::of_panic(panic)))
 }
 
 /// Hands the outcome to the host.
@@ -607,23 +481,11 @@ fn report(call: &TaskCall, outcome: Outcome) -> u32 {
         Err(failure) => {
             let Some(host_error) = call.host_error else { return STATUS_PANICKED };
             // SAFETY: the host's function with its own data; the error outlives the call.
-            with_error(&failure, |error| unsafe { host_error(data, error) });
+            failure.lend(|error| unsafe { host_error(data, error) });
             return STATUS_FAILED;
         }
     }
     STATUS_OK
-}
-
-/// Calls `f` with the error as the host takes it.
-pub(crate) fn with_error<R>(failure: &Failure, f: impl FnOnce(*const TaskError) -> R) -> R {
-    f(&TaskError {
-        size: size_of::<TaskError>(),
-        kind: failure.kind,
-        type_name: Str::new(&failure.type_name),
-        message: Str::new(&failure.message),
-        location: Str::new(&failure.location),
-        stacktrace: Str::new(&failure.stacktrace),
-    })
 }
 
 #[cfg(test)]

@@ -38,6 +38,7 @@ mod guard;
 mod intern;
 mod into_tracing;
 mod limits;
+mod lock;
 mod logs;
 mod otlp;
 mod pause;
@@ -45,12 +46,8 @@ mod request_stamps;
 mod ring;
 mod running_request;
 mod sink;
+mod sync;
 mod table;
-
-/// Atomics and locks of a [`box_ring`]; its model has loom's.
-mod sync {
-    pub(super) use std::sync::{Mutex, PoisonError, atomic};
-}
 
 pub use builder::{SAMPLING_RATIO_VARIABLE, SERVICE_VARIABLE, Tracing, TracingBuilder};
 pub use convert::trace_state_as_sent;

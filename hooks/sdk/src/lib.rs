@@ -85,6 +85,7 @@ pub mod export;
 #[cfg(feature = "hooks")]
 pub mod hook;
 mod host;
+mod items;
 mod messagepack;
 mod panics;
 pub mod proxy;
@@ -107,40 +108,6 @@ pub use runtime::{RuntimeContext, current, current as runtime_context};
 pub use runtime::{TraceContext, current_trace_context};
 #[cfg(any(feature = "tracing", feature = "tracing-0-32", feature = "tracing-0-31"))]
 pub use subscriber::layer;
-
-/// Makes a function a task, under the function's name.
-///
-/// Parameters are of types that implement `serde::Deserialize`, or references to them; a parameter that is an
-/// `Option` may be left out. The result is of a type that implements `serde::Serialize`, or a `Result` of one with an
-/// error that can be displayed: then `Err` fails the task, with the error's message and causes. The documentation of
-/// the function is the task's. The function itself stays what it was and can be called and tested as ever.
-///
-/// Arguments that do not fit are an error that names the parameter and both types, and the function is not called.
-/// A panic fails the task, with its message and place, and with a stack when `RUST_BACKTRACE` asks for one.
-///
-/// An `async fn` runs on a Tokio runtime of the module's, on the task's thread (feature `async`).
-///
-/// ```
-/// use std::{collections::BTreeMap, fs, io};
-///
-/// /// The most frequent words of a file.
-/// #[tracer_sdk::task]
-/// fn frequencies(path: &str, limit: Option<usize>) -> io::Result<BTreeMap<String, u64>> {
-///     let mut counts = BTreeMap::new();
-///     for word in fs::read_to_string(path)?.split_whitespace().take(limit.unwrap_or(usize::MAX)) {
-///         *counts.entry(word.to_owned()).or_default() += 1;
-///     }
-///     Ok(counts)
-/// }
-///
-/// # #[cfg(feature = "async")]
-/// #[tracer_sdk::task]
-/// async fn nap(seconds: f64) {
-///     tokio::time::sleep(std::time::Duration::from_secs_f64(seconds)).await;
-/// }
-/// ```
-pub use tracer_macros::task;
-
 /// Makes a type an actor: its state lives in a worker of its own, and its methods are called from anywhere.
 ///
 /// On an `impl` block with `pub fn new`, which makes the state: `Self`, or a `Result` of it. Public methods are exported, and are called by their
@@ -191,7 +158,44 @@ pub use tracer_macros::task;
 /// 3
 /// ```
 pub use tracer_macros::actor;
-
+/// Makes a function that returns the record of a module which is linked into the host.
+///
+/// It has what is listed and nothing else, whatever is registered in the program. The record is built at the first
+/// call and lives as long as the process. Its version is that of the crate where this is written.
+///
+/// ```
+/// /// Returns 1.
+/// #[tracer_sdk::task]
+/// pub fn my_function() -> u32 {
+///     1
+/// }
+///
+/// tracer_sdk::builtin_module! {
+///     /// The module `demo`.
+///     pub fn module, tasks = [my_function]
+/// }
+/// # let record = module();
+/// # assert_eq!(unsafe { (*record).task_count }, 1);
+/// ```
+///
+/// The lists are `tasks`, `hooks` and `loads`, with paths to functions that carry the attribute.
+pub use tracer_macros::builtin_module;
+/// Exports items of other crates from this library.
+///
+/// For a thin library around a crate that others link too: the linker may leave out what a crate registers if
+/// nothing else of it is used, so the shim names what it exports. What arrives twice is exported once.
+///
+/// ```
+/// # mod inner {
+/// #     #[tracer_sdk::task]
+/// #     pub fn my_function() -> u32 { 1 }
+/// # }
+/// # use inner as tracer_demo;
+/// tracer_sdk::export!(tasks = [tracer_demo::my_function]);
+/// ```
+///
+/// The lists are `tasks`, `hooks` and `loads`, with paths to functions that carry the attribute.
+pub use tracer_macros::export;
 /// Makes a function run once when the module is loaded: after the proxy is in place, before a `tracing` subscriber
 /// is set and before the first task.
 ///
@@ -207,14 +211,44 @@ pub use tracer_macros::actor;
 /// }
 /// ```
 pub use tracer_macros::on_load;
-
 /// Makes a function a tracing hook, under the function's name.
 ///
 /// It takes nothing and returns a description of the tracing it wants, or a `Result` of one. It runs once in every
 /// process of a cluster that was started with `--tracing-startup-hook=module:function`.
 #[cfg(feature = "hooks")]
 pub use tracer_macros::startup_hook;
-
+/// Makes a function a task, under the function's name.
+///
+/// Parameters are of types that implement `serde::Deserialize`, or references to them; a parameter that is an
+/// `Option` may be left out. The result is of a type that implements `serde::Serialize`, or a `Result` of one with an
+/// error that can be displayed: then `Err` fails the task, with the error's message and causes. The documentation of
+/// the function is the task's. The function itself stays what it was and can be called and tested as ever.
+///
+/// Arguments that do not fit are an error that names the parameter and both types, and the function is not called.
+/// A panic fails the task, with its message and place, and with a stack when `RUST_BACKTRACE` asks for one.
+///
+/// An `async fn` runs on a Tokio runtime of the module's, on the task's thread (feature `async`).
+///
+/// ```
+/// use std::{collections::BTreeMap, fs, io};
+///
+/// /// The most frequent words of a file.
+/// #[tracer_sdk::task]
+/// fn frequencies(path: &str, limit: Option<usize>) -> io::Result<BTreeMap<String, u64>> {
+///     let mut counts = BTreeMap::new();
+///     for word in fs::read_to_string(path)?.split_whitespace().take(limit.unwrap_or(usize::MAX)) {
+///         *counts.entry(word.to_owned()).or_default() += 1;
+///     }
+///     Ok(counts)
+/// }
+///
+/// # #[cfg(feature = "async")]
+/// #[tracer_sdk::task]
+/// async fn nap(seconds: f64) {
+///     tokio::time::sleep(std::time::Duration::from_secs_f64(seconds)).await;
+/// }
+/// ```
+pub use tracer_macros::task;
 /// Makes a function a tracing exporter, under the function's name.
 ///
 /// It takes nothing and returns span processors, as a `Vec<Box<dyn SpanProcessor>>` or a `Result` of one. It says where spans go and
@@ -246,46 +280,6 @@ pub use tracer_macros::startup_hook;
 /// ```
 #[cfg(feature = "hooks")]
 pub use tracer_macros::tracing_exporter;
-
-/// Exports items of other crates from this library.
-///
-/// For a thin library around a crate that others link too: the linker may leave out what a crate registers if
-/// nothing else of it is used, so the shim names what it exports. What arrives twice is exported once.
-///
-/// ```
-/// # mod inner {
-/// #     #[tracer_sdk::task]
-/// #     pub fn my_function() -> u32 { 1 }
-/// # }
-/// # use inner as tracer_demo;
-/// tracer_sdk::export!(tasks = [tracer_demo::my_function]);
-/// ```
-///
-/// The lists are `tasks`, `hooks` and `loads`, with paths to functions that carry the attribute.
-pub use tracer_macros::export;
-
-/// Makes a function that returns the record of a module which is linked into the host.
-///
-/// It has what is listed and nothing else, whatever is registered in the program. The record is built at the first
-/// call and lives as long as the process. Its version is that of the crate where this is written.
-///
-/// ```
-/// /// Returns 1.
-/// #[tracer_sdk::task]
-/// pub fn my_function() -> u32 {
-///     1
-/// }
-///
-/// tracer_sdk::builtin_module! {
-///     /// The module `demo`.
-///     pub fn module, tasks = [my_function]
-/// }
-/// # let record = module();
-/// # assert_eq!(unsafe { (*record).task_count }, 1);
-/// ```
-///
-/// The lists are `tasks`, `hooks` and `loads`, with paths to functions that carry the attribute.
-pub use tracer_macros::builtin_module;
 
 /// For the code that the macros write.
 #[doc(hidden)]

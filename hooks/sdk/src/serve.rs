@@ -52,18 +52,24 @@ mod replica;
 mod upgrade;
 
 pub use batch::{BatchError, batch};
+#[doc(hidden)]
+pub use batch::{BatchFunction, BatchPoint, Outputs, adopt, on_a_thread};
 pub use body::{Body, BodyError, Sender};
 pub use bytes::Bytes;
 #[cfg(any(feature = "otel-0-31", feature = "otel-0-32", feature = "otel-0-33"))]
 pub(crate) use context::running;
 pub use context::{RequestContext, RequestScope, request_context, set_route};
 pub use handle::{Answers, CallError, CallErrorKind, DeploymentHandle, MethodCall, deployment_handle};
+#[doc(hidden)]
+pub use handler::{Creation, Handled, Handler, asynchronous, blocking, service};
 pub use handler::{FromRequest, IntoResponse, Json};
 pub use http::{self, HeaderMap, HeaderName, HeaderValue, Method, Request, Response, StatusCode, Uri};
 pub use method::{ValueSender, Values};
+#[doc(hidden)]
+pub use method::{method_answer, method_arguments};
 pub use models::Models;
 pub(crate) use replica::serve;
-
+use serde::de::DeserializeOwned;
 /// Makes a function or a type a deployment, under its name: what `tracer serve run module:name` serves.
 ///
 /// - An `async fn` of one argument that implements [`FromRequest`], such as `Request<Body>` or [`Json`], and whose result implements
@@ -81,18 +87,9 @@ pub(crate) use replica::serve;
 /// replica handles at a time is the service's, unless `#[deployment(max_ongoing_requests = 64)]` says otherwise.
 pub use tracer_macros::deployment;
 
-use serde::de::DeserializeOwned;
-
-use crate::export::ParameterItem;
+use crate::items::ParameterItem;
 use crate::messagepack;
 use crate::task::{Arguments, Failure};
-
-#[doc(hidden)]
-pub use batch::{BatchFunction, BatchPoint, Outputs, adopt, on_a_thread};
-#[doc(hidden)]
-pub use handler::{Creation, Handled, Handler, asynchronous, blocking, service};
-#[doc(hidden)]
-pub use method::{method_answer, method_arguments};
 
 /// A deployment, as [`deployment`] describes it.
 #[doc(hidden)]

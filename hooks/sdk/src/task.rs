@@ -14,11 +14,13 @@ use std::{io, ptr};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use tracer_abi::{
-    Bytes, TASK_ERROR_ARGUMENTS, TASK_ERROR_RESULT, TASK_ERROR_RETURNED, TASK_PHASE_ENCODE, TASK_PHASE_RUN, TaskCall,
+    Bytes, Str, TASK_ERROR_ARGUMENTS, TASK_ERROR_PANICKED, TASK_ERROR_RESULT, TASK_ERROR_RETURNED, TASK_PHASE_ENCODE,
+    TASK_PHASE_RUN, TaskCall, TaskError,
 };
 
-use crate::export::{ParameterItem, TaskItem};
+use crate::items::{ParameterItem, TaskItem};
 use crate::messagepack::{self, Reader, counted, describe};
+use crate::panics::Panic;
 use crate::wide::Wide;
 
 /// The encoded result of a task, or what is left of it when its beginning went to the host already; or why there is none.
@@ -35,6 +37,29 @@ pub struct Failure {
 }
 
 impl Failure {
+    /// Returns the failure of code that panicked.
+    pub(crate) fn of_panic(panic: Panic) -> Failure {
+        Failure {
+            kind: TASK_ERROR_PANICKED,
+            type_name: "panic".into(),
+            message: panic.message,
+            location: panic.location,
+            stacktrace: panic.stacktrace,
+        }
+    }
+
+    /// Lends it to `f` as the host takes it.
+    pub(crate) fn lend<R>(&self, f: impl FnOnce(*const TaskError) -> R) -> R {
+        f(&TaskError {
+            size: size_of::<TaskError>(),
+            kind: self.kind,
+            type_name: Str::new(&self.type_name),
+            message: Str::new(&self.message),
+            location: Str::new(&self.location),
+            stacktrace: Str::new(&self.stacktrace),
+        })
+    }
+
     fn new(kind: u32, type_name: &'static str, message: String) -> Failure {
         let (location, stacktrace) = (String::new(), String::new());
         Failure { kind, type_name: type_name.into(), message, location, stacktrace }

@@ -3,10 +3,19 @@
 use std::convert::Infallible;
 use std::pin::Pin;
 use std::task::{Context, Poll};
+use std::time::Duration;
 
-use hyper::body::{Body as HttpBody, Bytes, Frame, SizeHint};
+use http::{Response, header};
+use http_body_util::{BodyExt, LengthLimitError, Limited};
+use hyper::body::{Body as HttpBody, Bytes, Frame, Incoming, SizeHint};
 use tokio::sync::{OwnedSemaphorePermit, mpsc};
 use tokio::task::AbortHandle;
+use tracer_core::problem::{self, Problem};
+
+use super::limits::{BODY_BYTES, BODY_TIME};
+
+/// An answer, or what is wrong.
+pub(crate) type Answer = Result<Response<Body>, Problem>;
 
 /// An answer's body.
 pub(crate) enum Body {
@@ -65,4 +74,28 @@ impl HttpBody for Body {
             Body::Pieces(_) => SizeHint::default(),
         }
     }
+}
+
+/// Reads a body that is not too long and comes in time.
+pub(super) async fn read_body(body: Incoming) -> Result<Bytes, Problem> {
+    let too_large = || {
+        Problem::new(problem::TOO_LARGE, format!("the body has more than {BODY_BYTES} bytes"))
+            .hint("pass large data in a file, and its path as the argument")
+    };
+    if body.size_hint().lower() > BODY_BYTES as u64 {
+        return Err(too_large());
+    }
+    match in_time(BODY_TIME, Limited::new(body, BODY_BYTES).collect()).await? {
+        Ok(body) => Ok(body.to_bytes()),
+        Err(error) if error.is::<LengthLimitError>() => Err(too_large()),
+        Err(error) => Err(Problem::new(problem::INVALID, format!("the body did not arrive whole: {error}"))),
+    }
+}
+
+async fn in_time<T>(limit: Duration, future: impl Future<Output = T>) -> Result<T, Problem> {
+    let too_slow = |_| {
+        let text = format!("the body did not arrive within {} seconds", limit.as_secs());
+        Problem::new(problem::TOO_SLOW, text).header(header::CONNECTION, "close")
+    };
+    tokio::time::timeout(limit, future).await.map_err(too_slow)
 }

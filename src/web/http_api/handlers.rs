@@ -1,15 +1,14 @@
 //! Operations of the HTTP API, once a request is let in.
 
 use std::cell::Cell;
-use std::future::Future;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use http::request::Parts;
 use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode, header};
-use http_body_util::{BodyExt, LengthLimitError, Limited};
-use hyper::body::{Body as HttpBody, Bytes, Incoming};
+use http_body_util::BodyExt;
+use hyper::body::{Bytes, Incoming};
 use serde_json::json;
 use tokio::sync::{Semaphore, SemaphorePermit, mpsc};
 use tracer_core::lock::lock;
@@ -27,8 +26,8 @@ use tracer_trace::log_entries::{PageRequest, Reader, Spans};
 use tracer_trace::{Live, TraceId, json};
 
 use super::access::Role;
-use super::body::Body;
-use super::limits::{self, BODY_BYTES, BODY_TIME, HELD_TIME, Rate};
+use super::body::{Answer, Body, read_body};
+use super::limits::{self, HELD_TIME, Rate};
 use super::link::LinkError;
 use super::metrics::Collected;
 use super::metrics::report::MetricsReport;
@@ -56,8 +55,6 @@ const KEEP_ALIVE: Duration = Duration::from_secs(15);
 const LAST_LINE: u64 = (1 << 53) - 1;
 /// Pieces that wait for a client that follows.
 const PIECES: usize = 64;
-
-pub(crate) type Answer = Result<Response<Body>, Problem>;
 
 /// Parent of a submission.
 struct Parent {
@@ -722,30 +719,6 @@ fn check_is_json(headers: &HeaderMap) -> Result<(), Problem> {
         found => format!("`Content-Type` is `{}`; send `application/json`", found.escape_debug()),
     };
     Err(Problem::new(problem::WRONG_TYPE, text))
-}
-
-/// Reads a body that is not too long and comes in time.
-pub(super) async fn read_body(body: Incoming) -> Result<Bytes, Problem> {
-    let too_large = || {
-        Problem::new(problem::TOO_LARGE, format!("the body has more than {BODY_BYTES} bytes"))
-            .hint("pass large data in a file, and its path as the argument")
-    };
-    if body.size_hint().lower() > BODY_BYTES as u64 {
-        return Err(too_large());
-    }
-    match in_time(BODY_TIME, Limited::new(body, BODY_BYTES).collect()).await? {
-        Ok(body) => Ok(body.to_bytes()),
-        Err(error) if error.is::<LengthLimitError>() => Err(too_large()),
-        Err(error) => Err(Problem::new(problem::INVALID, format!("the body did not arrive whole: {error}"))),
-    }
-}
-
-async fn in_time<T>(limit: Duration, future: impl Future<Output = T>) -> Result<T, Problem> {
-    let too_slow = |_| {
-        let text = format!("the body did not arrive within {} seconds", limit.as_secs());
-        Problem::new(problem::TOO_SLOW, text).header(header::CONNECTION, "close")
-    };
-    tokio::time::timeout(limit, future).await.map_err(too_slow)
 }
 
 /// Returns a server-sent event. JSON has no line feeds of its own.

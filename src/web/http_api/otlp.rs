@@ -40,7 +40,7 @@ use tracer_host::hook::Recorder;
 use tracer_ipc::http_place as place;
 use tracer_span_file::{Rotation, SpanFile};
 
-use super::handlers::read_body;
+use super::body::read_body;
 use super::limits::{BODIES, HELD_TIME, UNPACKED_BYTES};
 use super::metrics::received::ReceivedMetrics;
 

@@ -23,8 +23,7 @@ use tracer_options::LONGEST_MS;
 use tracer_trace::json;
 use tracer_trace::task_summary::{self, EXPLAINED, FunctionSummary, Summary};
 
-use super::body::Body;
-use super::handlers::Answer;
+use super::body::{Answer, Body};
 use super::{limits, otlp_counts};
 
 /// The trace of a task, in answers about it.

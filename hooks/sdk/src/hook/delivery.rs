@@ -12,7 +12,7 @@ use std::collections::HashMap;
 use std::ffi::c_void;
 use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 use opentelemetry::Context;
@@ -23,6 +23,7 @@ use opentelemetry_sdk::trace::{Span, SpanData, SpanExporter, SpanProcessor};
 use tracer_abi as abi;
 
 use super::guard::{GuardedExporter, GuardedProcessor, keep_last_values, say_random};
+use super::lock::lock;
 use super::pause::Pause;
 
 /// Default size of the queue of the SDK's batch processor, in spans.
@@ -584,11 +585,6 @@ impl Flusher {
         let spans = std::mem::take(&mut *lock(&self.spans));
         self.processors.iter().for_each(|_| self.delivery.done(&spans, &Ok(())));
     }
-}
-
-pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    // What the locks guard is whole after every statement.
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 #[cfg(test)]

@@ -28,7 +28,9 @@ use opentelemetry_sdk::trace::{Span, SpanData, SpanExporter, SpanProcessor};
 use super::delivery::{Pulse, SinkTarget};
 use super::direct::SpanWriter;
 use super::ring::EndedRings;
-use super::table::FLAG_RANDOM;
+
+/// Bit of the trace flags: the trace id is random (W3C Trace Context, level 2).
+pub(super) const FLAG_RANDOM: u8 = 0x02;
 
 /// A span processor that keeps spans on this machine's disk.
 ///

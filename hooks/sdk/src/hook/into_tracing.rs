@@ -4,7 +4,7 @@ use std::fmt;
 
 use opentelemetry_sdk::trace::{SdkTracerProvider, SpanProcessor};
 
-use crate::hook::builder::Tracing;
+use crate::hook::builder::{Tracing, TracingBuilder};
 
 /// Return value of a hook: a [`Tracing`], a finished [`SdkTracerProvider`], a list of span processors, or a `Result` with one of them whose error can
 /// be displayed.
@@ -53,7 +53,7 @@ impl IntoTracing for SdkTracerProvider {
 impl IntoTracing for Vec<Box<dyn SpanProcessor>> {
     fn into_tracing(self) -> Result<Tracing, Error> {
         let builder = Tracing::builder();
-        Ok(self.into_iter().fold(builder, super::TracingBuilder::with_boxed_processor).build())
+        Ok(self.into_iter().fold(builder, TracingBuilder::with_boxed_processor).build())
     }
 }
 

@@ -3,7 +3,8 @@
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::{Duration, Instant};
 
-use super::delivery::{Delivery, lock};
+use super::delivery::Delivery;
+use super::lock::lock;
 
 /// The pause of an exporter's receiver: whoever is told to wait, or fails, tells all processes of the session.
 ///

@@ -9,7 +9,7 @@ use opentelemetry::{Context, KeyValue};
 use opentelemetry_sdk::error::OTelSdkResult;
 use opentelemetry_sdk::trace::{Span, SpanData, SpanProcessor};
 
-use super::delivery::lock;
+use super::lock::lock;
 
 /// The attributes that are handed down: the request, then what serves it.
 const STAMPS: [&str; 4] = ["request_id", "app", "deployment", "replica_id"];

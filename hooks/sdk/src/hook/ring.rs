@@ -8,8 +8,8 @@ use std::cell::Cell;
 use std::sync::{Arc, Mutex, MutexGuard, TryLockError};
 
 use super::box_ring::BoxRing;
-use super::delivery::lock;
 use super::direct::{Handle, write};
+use super::lock::lock;
 
 /// Number of spans that a thread puts down: enough that the lock is not felt, and few enough that their memory, which comes back in turn, stays in
 /// the nearest cache.

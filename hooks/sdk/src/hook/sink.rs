@@ -14,8 +14,9 @@ use opentelemetry_sdk::error::OTelSdkResult;
 use opentelemetry_sdk::trace::SpanData;
 use tracer_abi as abi;
 
-use super::delivery::{lock, refused_of, status};
+use super::delivery::{refused_of, status};
 use super::guard::GuardedProcessor;
+use super::lock::lock;
 use super::otlp;
 
 /// Batches that may wait.

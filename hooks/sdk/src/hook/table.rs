@@ -23,15 +23,13 @@ use tracer_abi as abi;
 use super::builder::Notice;
 use super::delivery::Delivery;
 use super::direct::{Direct, Handle};
-use super::guard::{FileFormat, GuardedProcessor, panic_text};
+use super::guard::{FLAG_RANDOM, FileFormat, GuardedProcessor, panic_text};
 use super::sink::{Reply, Sink};
 use super::{additions, convert, logs};
 use crate::hook::builder::Tracing;
 use crate::hook::running_request;
 use crate::runtime::{self, RuntimeContext};
 
-/// W3C: the trace id is random. The SDK loses it for spans that it drops.
-pub(super) const FLAG_RANDOM: u8 = 0x02;
 /// The flags that exist. Others may not be passed on.
 const FLAGS_KNOWN: u8 = 0x03;
 /// Room for attributes that are set after the start. Without it the first one moves all that the span was started with.

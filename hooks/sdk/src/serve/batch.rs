@@ -17,16 +17,6 @@ use std::time::{Duration, Instant};
 
 use tokio::runtime::Handle;
 use tokio::sync::{Notify, oneshot};
-
-use self::gathering::{Batch, Gathering, Next, Ticket};
-use self::span::{BatchSpan, Caller};
-use super::handler::Boxed;
-use super::lent::HostTable;
-use crate::export::panicked;
-use crate::proxy::Held;
-use crate::task::Failure;
-use crate::{panics, runtime};
-
 /// Makes a function take its inputs in batches: it is written for many, and called with one.
 ///
 /// ```
@@ -76,6 +66,14 @@ use crate::{panics, runtime};
 ///
 /// Outside of a replica, as in tests of a library, each call is a batch of its own.
 pub use tracer_macros::batch;
+
+use self::gathering::{Batch, Gathering, Next, Ticket};
+use self::span::{BatchSpan, Caller};
+use super::handler::Boxed;
+use super::lent::HostTable;
+use crate::proxy::Held;
+use crate::task::Failure;
+use crate::{panics, runtime};
 
 /// The reason for which a caller of a [`batch`] has no output.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -273,7 +271,7 @@ impl BatchPoint {
 #[doc(hidden)]
 pub async fn on_a_thread<R: Send + 'static>(f: impl FnOnce() -> R + Send + 'static) -> Result<R, Failure> {
     if Handle::try_current().is_err() {
-        return panics::catch(f).map_err(panicked);
+        return panics::catch(f).map_err(Failure::of_panic);
     }
     let held = Held::current();
     let call = move || {
@@ -281,7 +279,7 @@ pub async fn on_a_thread<R: Send + 'static>(f: impl FnOnce() -> R + Send + 'stat
         panics::catch(f)
     };
     match tokio::task::spawn_blocking(call).await {
-        Ok(outcome) => outcome.map_err(panicked),
+        Ok(outcome) => outcome.map_err(Failure::of_panic),
         Err(error) => Err(Failure::runtime(format!("the thread of the batch ended without a result: {error}"))),
     }
 }
@@ -435,7 +433,7 @@ async fn within<O>(held: &Held, run: impl FnOnce() -> Boxed<Outputs<O>>) -> Outp
     let enter = || (held.attach(), super::context::enter(None), runtime::enter(None));
     let mut future = {
         let _current = enter();
-        Some(panics::catch(run).map_err(panicked)?)
+        Some(panics::catch(run).map_err(Failure::of_panic)?)
     };
     let outputs = poll_fn(|context| {
         let _current = enter();
@@ -443,11 +441,11 @@ async fn within<O>(held: &Held, run: impl FnOnce() -> Boxed<Outputs<O>>) -> Outp
         match panics::catch(|| running.as_mut().poll(context)) {
             Ok(Poll::Pending) => Poll::Pending,
             Ok(Poll::Ready(outputs)) => Poll::Ready(outputs),
-            Err(panic) => Poll::Ready(Err(panicked(panic))),
+            Err(panic) => Poll::Ready(Err(Failure::of_panic(panic))),
         }
     })
     .await;
     let _current = enter();
     let dropped = panics::catch(|| drop(future.take()));
-    outputs.and_then(|outputs| dropped.map(|()| outputs).map_err(panicked))
+    outputs.and_then(|outputs| dropped.map(|()| outputs).map_err(Failure::of_panic))
 }

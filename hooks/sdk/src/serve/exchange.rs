@@ -17,7 +17,6 @@ use super::handler::{Boxed, Handled, Handler};
 use super::lent::{HostTable, Taken};
 use super::method::{self, CalledMethod};
 use super::upgrade;
-use crate::export::panicked;
 use crate::proxy::{Held, Lender};
 use crate::task::Failure;
 use crate::{panics, runtime};
@@ -199,7 +198,7 @@ impl Exchange {
             panics::catch(move || drop(future))
         };
         let ending = match (ending, dropped) {
-            (Ending::Whole(_), Err(panic)) => Ending::Failed(panicked(panic)),
+            (Ending::Whole(_), Err(panic)) => Ending::Failed(Failure::of_panic(panic)),
             (ending, _) => ending,
         };
         self.held = Held::default();
@@ -226,7 +225,7 @@ impl Future for Exchange {
         let ending = match polled {
             Ok(Poll::Pending) => return Poll::Pending,
             Ok(Poll::Ready(ending)) => ending,
-            Err(panic) => Ending::Failed(panicked(panic)),
+            Err(panic) => Ending::Failed(Failure::of_panic(panic)),
         };
         self.finish(ending);
         Poll::Ready(())

@@ -301,7 +301,7 @@ where
             };
             match tokio::task::spawn_blocking(call).await {
                 Ok(Ok(handled)) => handled,
-                Ok(Err(panic)) => Err(crate::export::panicked(panic)),
+                Ok(Err(panic)) => Err(crate::task::Failure::of_panic(panic)),
                 Err(error) => {
                     Err(Failure::runtime(format!("the thread of the request ended without a response: {error}")))
                 }

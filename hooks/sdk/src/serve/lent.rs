@@ -10,7 +10,6 @@ use smallvec::SmallVec;
 use tokio::sync::Notify;
 use tracer_abi as abi;
 
-use crate::export::with_error;
 use crate::task::Failure;
 
 /// Headers that are handed over without an allocation.
@@ -174,7 +173,7 @@ impl HostTable {
     pub(crate) fn fail(&self, request: u64, failure: &Failure) {
         if let Some(fail) = self.raw.host_fail {
             // SAFETY: the host's function with its own data; the error outlives the call.
-            with_error(failure, |error| unsafe { fail(self.raw.data, request, error) });
+            failure.lend(|error| unsafe { fail(self.raw.data, request, error) });
         }
         self.note_answer();
     }

@@ -9,7 +9,7 @@ use serde::Serialize;
 
 use super::body::{Body, BodyError, Sender};
 use super::handler::{Handled, Handler};
-use crate::export::ParameterItem;
+use crate::items::ParameterItem;
 use crate::task::{self, Arguments, Failure};
 
 /// The most bytes of a call's arguments.

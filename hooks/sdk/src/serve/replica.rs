@@ -23,7 +23,6 @@ use super::exchange::{Exchange, Mailbox};
 use super::handler::Handler;
 use super::lent::{HostTable, read_headers, take_over};
 use super::method::CalledMethod;
-use crate::export::panicked;
 use crate::serve::batch;
 use crate::task::{Arguments, Failure};
 use crate::{panics, proxy};
@@ -47,10 +46,10 @@ pub(crate) unsafe fn serve(item: &'static DeploymentItem, serving: *const abi::S
             let mut arguments = Arguments::of_creation(item.name, item.parameters, bytes)?;
             (item.create)(&mut arguments)
         });
-        let mut creation = creation.map_err(panicked)??;
+        let mut creation = creation.map_err(Failure::of_panic)??;
         poll_fn(|context| match panics::catch(|| creation.as_mut().poll(context)) {
             Ok(polled) => polled,
-            Err(panic) => Poll::Ready(Err(panicked(panic))),
+            Err(panic) => Poll::Ready(Err(Failure::of_panic(panic))),
         })
         .await
     });
@@ -336,11 +335,11 @@ impl Replica {
                     let mut future = pin!(future);
                     poll_fn(|context| match panics::catch(|| future.as_mut().poll(context)) {
                         Ok(polled) => polled,
-                        Err(panic) => Poll::Ready(Err(panicked(panic))),
+                        Err(panic) => Poll::Ready(Err(Failure::of_panic(panic))),
                     })
                     .await
                 }
-                Err(panic) => Err(panicked(panic)),
+                Err(panic) => Err(Failure::of_panic(panic)),
             };
             replica.host.answer(number, outcome);
         });
