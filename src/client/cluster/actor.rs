@@ -4,11 +4,15 @@ use std::borrow::Cow;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::{Argument, Cluster, Remote, RemoteError, TaskHandle};
-use crate::driver::ActorHandle;
 use tracer_core::task::{ActorRole, TaskId, TaskOptions};
 use tracer_ipc::protocol::ActorReport;
 use tracer_options::{ActorOptions, HasOptions};
+
+use super::connected::Cluster;
+use super::error::RemoteError;
+use super::remote::{Argument, Remote};
+use super::task::TaskHandle;
+use crate::driver::ActorHandle;
 
 /// An actor that is about to be created; see [`Cluster::actor`].
 #[derive(Debug)]

@@ -7,12 +7,13 @@ use std::task::Poll;
 use std::time::{Duration, Instant};
 
 use serde::de::DeserializeOwned;
+use tracer_ipc::protocol::{Finished, Query, Reply};
 
-use super::task::of_one_cluster;
-use super::{Inner, RemoteError, RemoteErrorKind, TaskHandle};
+use super::connected::Inner;
+use super::error::{RemoteError, RemoteErrorKind};
+use super::task::{TaskHandle, of_one_cluster};
 use crate::connection::{EndedTasks, Exchange};
 use crate::error::DriverError;
-use tracer_ipc::protocol::{Finished, Query, Reply};
 
 /// Gives the results of tasks as they come, in the order in which the tasks end.
 ///

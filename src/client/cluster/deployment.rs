@@ -10,11 +10,11 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use tracer_core::clock::now_unix_nano;
 use tracer_core::lock::lock;
-use tracer_core::request_names as names;
-use tracer_core::value;
+use tracer_core::{request_names as names, value};
 use tracer_host::hook::{CallEvent, CallHeaders, CallRequest};
 
-use super::{Cluster, current};
+use super::connected::Cluster;
+use super::current;
 use crate::calls::Calls;
 
 /// A deployment that is called by its name. Clones are cheap.

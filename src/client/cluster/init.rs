@@ -1,24 +1,23 @@
 //! `tracer::init`.
 
 use std::ffi::OsString;
-use std::fmt;
-use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
+use std::{fmt, io};
 
-use tracer_otel_env::Reader;
-
-use super::embedded::{EXECUTABLE_VARIABLE, Embedded};
-use super::interrupts::{self, Say};
-use super::{Cluster, Inner};
-use crate::driver::{Driver, DriverError, DriverParts, hook_names};
 use tracer_core::causes;
 use tracer_core::propagation::Carrier;
 use tracer_host::hook::{HookContract, HookError};
 use tracer_ipc::environment;
 use tracer_ipc::protocol::{HookChoice, Welcome};
 use tracer_ipc::session::{self, SessionError};
+use tracer_otel_env::Reader;
+
+use super::connected::{Cluster, Inner};
+use super::embedded::{EXECUTABLE_VARIABLE, Embedded};
+use super::interrupts::{self, Say};
+use crate::driver::{Driver, DriverError, DriverParts, hook_names};
 
 /// Choice between a running head and one of the program's own.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -30,6 +29,21 @@ pub enum EmbeddedHead {
     Always,
     /// A running one in any case: it is an error when none runs.
     Never,
+}
+
+/// Connects to the running head of this machine, or starts one for the life of this program if none runs. [`Init`] says more.
+///
+/// ```
+/// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/support/documentation.rs"));
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # use_built_executable();
+/// let cluster = tracer::init()?;
+/// let one: u64 = cluster.remote("demo:my_function").submit()?.get()?;
+/// assert_eq!(one, 1);
+/// # Ok(()) }
+/// ```
+pub fn init() -> Result<Cluster, InitError> {
+    Init::new().init()
 }
 
 /// Says how [`init`](super::init) goes about it. Without anything said, it is [`init`](super::init).

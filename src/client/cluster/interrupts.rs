@@ -3,15 +3,16 @@
 use std::io::{self, Read};
 use std::os::unix::net::UnixStream;
 use std::sync::Weak;
-use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
+use std::sync::atomic::AtomicUsize;
+use std::sync::atomic::Ordering::SeqCst;
 
 use signal_hook::consts::SIGINT;
 use signal_hook::low_level::{emulate_default_handler, pipe};
-
-use super::Inner;
 use tracer_core::count::Count;
 use tracer_core::exit;
 use tracer_ipc::protocol::{CancelWhich, Query, Reply};
+
+use super::connected::Inner;
 
 /// Hears what is done.
 pub(super) type Say = Box<dyn FnMut(&str) + Send>;

@@ -4,10 +4,12 @@ use std::collections::VecDeque;
 use std::sync::{Mutex, MutexGuard, PoisonError, Weak};
 use std::task::Waker;
 
-use super::{RemoteError, TaskHandle};
-use crate::connection::{Exchange, Follower, TaskOutput};
 use tracer_core::escape::whole_characters;
 use tracer_ipc::protocol::Stream;
+
+use super::error::RemoteError;
+use super::task::TaskHandle;
+use crate::connection::{Exchange, Follower, TaskOutput};
 
 /// Bytes of a line that is handed out in pieces if it is longer.
 const LINE_LIMIT: usize = 64 << 10;

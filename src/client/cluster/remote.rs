@@ -8,16 +8,19 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use serde::Serialize;
-
-use super::output::Followed;
-use super::{Cluster, RemoteError, TaskHandle, current};
-use crate::connection::{Follower, Origin, SubmitRequest};
-use crate::driver::{encode_argument, split_target};
 use tracer_core::propagation::Carrier;
 use tracer_core::task::{ActorRole, FunctionSpec, Input, InputSource, TaskOptions, TaskSpec, sort_resources};
 use tracer_core::value;
 use tracer_ipc::stored::{Pending, Written};
 use tracer_options::{HasOptions, NotesProblems};
+
+use super::connected::Cluster;
+use super::current;
+use super::error::RemoteError;
+use super::output::Followed;
+use super::task::TaskHandle;
+use crate::connection::{Follower, Origin, SubmitRequest};
+use crate::driver::{encode_argument, split_target};
 
 /// A submission that is being put together: of a function, which [`Cluster::remote`] begins, or of a command, which
 /// [`Cluster::command`] begins. What is wrong with it is said by [`submit`](Self::submit), so that calls can be written one after another.
@@ -81,6 +84,41 @@ impl Argument for &TaskHandle {
             return Err(RemoteError::submission("it is the handle of a task in another cluster"));
         }
         self.task_id().map(Encoded::Task)
+    }
+}
+
+impl Cluster {
+    /// Begins the submission of a task: `module:function`.
+    ///
+    /// ```
+    /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/support/documentation.rs"));
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # use_built_executable();
+    /// # let cluster = tracer::init()?;
+    /// let task = cluster.remote("demo:my_function").name("first").retries(3).submit()?;
+    /// eprintln!("submitted as task {:?}", task.id());
+    /// assert_eq!(task.get::<u64>()?, 1);
+    /// # Ok(()) }
+    /// ```
+    pub fn remote<'a>(&'a self, target: impl Into<Cow<'a, str>>) -> Remote<'a> {
+        Remote::function(self, target.into())
+    }
+
+    /// Begins the submission of a program, which runs without a shell. Unless said otherwise it runs in this process's folder and in the
+    /// environment of the cluster. What it writes goes to the logs of its worker.
+    ///
+    /// ```
+    /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/support/documentation.rs"));
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # use_built_executable();
+    /// # let cluster = tracer::init()?;
+    /// cluster.command("test").args(["-n", "text"]).submit()?.get::<()>()?;
+    /// let error = cluster.command("false").submit()?.get::<()>().unwrap_err();
+    /// assert_eq!(error.error_type(), "exit:1");
+    /// # Ok(()) }
+    /// ```
+    pub fn command(&self, program: impl AsRef<OsStr>) -> Remote<'_, Command> {
+        Remote::command(self, program.as_ref())
     }
 }
 

@@ -5,15 +5,16 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use serde::de::DeserializeOwned;
-
-use super::output::Followed;
-use super::{CancelReport, Inner, RemoteError};
-use crate::connection::{Exchange, Ticket};
-use crate::error::DriverError;
 use tracer_core::task::{Outcome, TaskId};
 use tracer_core::value;
-use tracer_ipc::protocol::{CancelWhich, Finished, Query, Reply};
+use tracer_ipc::protocol::{CancelReport, CancelWhich, Finished, Query, Reply};
 use tracer_ipc::stored::{self, Value};
+
+use super::connected::Inner;
+use super::error::RemoteError;
+use super::output::Followed;
+use crate::connection::{Exchange, Ticket};
+use crate::error::DriverError;
 
 /// Characters of a result that are shown when it is of another type than was expected.
 const SHOWN: usize = 100;
