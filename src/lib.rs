@@ -129,6 +129,8 @@
 //!   (`tracer_engine::process`) and the proxy of a service, processes of their own, have one, and so have `tracer engine init` and `tracer doctor`, which speak
 //!   to an engine themselves.
 
+#![warn(missing_docs)]
+
 // The library of a program that submits tasks.
 pub use tracer_client::{
     Actor, ActorHandle, AsCompleted, Call, CancelReport, Cluster, Completed, DeploymentAnswer, DeploymentCall,

@@ -16,6 +16,8 @@
 //! | [`search_path`] | the variables by which a caller finds its programs, for commands |
 //! | [`cluster`] | what programs use: [`init`], [`Cluster`], [`TaskHandle`], shared between threads and executors |
 
+#![warn(missing_docs)]
+
 pub mod calls;
 pub mod cluster;
 pub mod connection;

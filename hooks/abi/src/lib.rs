@@ -33,6 +33,8 @@
 //! with `host_`. The functions of [`Tracing`] have no prefix, because the same table serves in both
 //! directions: a hook hands one to the host, and the host lends a table of its own to the modules.
 
+#![warn(missing_docs)]
+
 #![no_std]
 
 use core::ffi::c_void;

@@ -4,6 +4,8 @@
 //! for the module's record. The constant has a name made from the function's, so that the list macros can find it from
 //! a path. Mistakes are reported all at once, each at its place.
 
+#![warn(missing_docs)]
+
 mod actors;
 mod batches;
 mod deployments;

@@ -12,6 +12,8 @@
 //!
 //! This crate holds values and their checks. It knows neither clap nor JSON nor the head: those who use the rows do.
 
+#![warn(missing_docs)]
+
 mod extra;
 mod resources;
 mod retry_on;

@@ -74,6 +74,8 @@
 //! | `serve` | | deployments: functions, types and tower services that answer HTTP requests |
 //! | `hooks` | | what hook authors need |
 
+#![warn(missing_docs)]
+
 // The attributes write `::tracer_sdk`, also in this crate's own tests.
 extern crate self as tracer_sdk;
 

@@ -7,7 +7,6 @@ use std::time::{Duration, Instant};
 
 use http::request::Parts;
 use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode, header};
-use http_body_util::BodyExt;
 use hyper::body::{Bytes, Incoming};
 use serde_json::json;
 use tokio::sync::{Semaphore, SemaphorePermit, mpsc};
