@@ -34,7 +34,6 @@
 //! directions: a hook hands one to the host, and the host lends a table of its own to the modules.
 
 #![warn(missing_docs)]
-
 #![no_std]
 
 use core::ffi::c_void;
