@@ -12,6 +12,10 @@ use tracer_ipc::protocol::frame::{FRAME_LIMIT, FrameBuffer, HELLO_LIMIT};
 
 use super::watch::Seen;
 
+/// Bytes of output kept for a driver that reads slowly. From there on the output of its task stays in the pipe, and the task waits
+/// as it would for any reader.
+pub(super) const OUTPUT_BACKLOG_LIMIT: usize = 4 << 20;
+
 /// Bytes kept for a client that does not read. Beyond it the connection is closed: a client that has died inside must not
 /// fill the head's memory. The longest frame is far from being too much.
 const BACKLOG_LIMIT: usize = FRAME_LIMIT + (64 << 20);

@@ -43,5 +43,6 @@ pub mod server;
 mod services;
 pub mod settings;
 mod shared_output;
+mod source;
 mod status;
 mod watch;

@@ -38,7 +38,7 @@ use super::front::{self, Front};
 use super::guard::Inherited;
 use super::handover::Handover;
 use super::heap::Heap;
-use super::io::{HeadIo, Kept, Source, Stories, WorkerProcesses};
+use super::io::{HeadIo, Kept, Stories, WorkerProcesses};
 use super::journal::{self, Journal, Opened};
 use super::keeper::{AllKept, Key};
 use super::logs::{HeadLog, Logs};
@@ -48,6 +48,7 @@ use super::process::describe_exit;
 use super::services::ServicesIo;
 use super::settings::{Fresh, HeadSettings, settings_of};
 use super::shared_output::SharedOutputs;
+use super::source::Source;
 use super::{guard, watch};
 
 mod frames;

@@ -3,13 +3,12 @@
 //! Delivery is best effort, without backpressure: a piece for which agent, engine or driver has no room is dropped. Each piece says how much was written before
 //! it, and the end says how much there was in all, so a driver is told what is missing. The worker's log has the whole.
 
-use rustc_hash::FxHashMap;
-use tracer_core::task::TaskId;
-use tracer_core::{ClusterTaskId, PlaceId};
-use tracer_ipc::protocol::{Output, OutputSize, SharedEnd, SharedOutput, Stream, ToAgent, Written};
-use tracer_reactor::state::{DriverId, State};
+mod passing;
 
-use super::io::{HeadIo, OUTPUT_BACKLOG_LIMIT};
+use rustc_hash::FxHashMap;
+use tracer_core::PlaceId;
+use tracer_core::task::TaskId;
+use tracer_ipc::protocol::{OutputSize, SharedOutput, Written};
 
 /// The most bytes of a piece.
 const PIECE: usize = 64 << 10;
@@ -84,80 +83,10 @@ fn pieces(mut bytes: &[u8]) -> impl Iterator<Item = &[u8]> {
     })
 }
 
-impl HeadIo {
-    /// Has the agent send the origin of an import what that has written.
-    pub(super) fn send_to_origin(
-        &mut self,
-        (task, id, from_attempt): (TaskId, ClusterTaskId, u32),
-        (worker_pid, stream): (u32, Stream),
-        bytes: &[u8],
-    ) {
-        let Some(agent) = &mut self.agent else { return };
-        let connection = agent.connection.and_then(|id| self.clients.connections.get(&id));
-        let backlog = connection.map_or(0, |connection| connection.backlog());
-        let size = self.shared_outputs.written.entry(task).or_default();
-        for bytes in pieces(bytes) {
-            let before = Written { from_attempt, size: *size };
-            *size = size.plus(OutputSize::of(bytes));
-            if backlog + agent.outbox.len() <= AGENT_BACKLOG_LIMIT {
-                let output = SharedOutput { before, worker_pid, stream, bytes: bytes.into() };
-                agent.tell(&ToAgent::Output { id, output });
-            }
-        }
-    }
-
-    /// Shows the driver that follows a task in a queue what that has written at a node.
-    pub(super) fn show_shared_output(
-        &mut self,
-        state: &State,
-        task: TaskId,
-        (place, node_id): (PlaceId, &str),
-        output: &SharedOutput,
-    ) {
-        let Some(follower) = tracer_reactor::follower_in_queue(state, task) else { return };
-        let arrived = self.shared_outputs.arrived.entry(task).or_insert_with(Arrived::nothing);
-        let Some(DriverId(driver)) = follower else {
-            if arrived.told.replace(place) != Some(place)
-                && let Some(agent) = &mut self.agent
-            {
-                agent.tell(&ToAgent::NotFollowed(task, place));
-            }
-            return;
-        };
-        let Some(connection) = self.clients.connections.get_mut(&driver) else { return };
-        if connection.backlog() > OUTPUT_BACKLOG_LIMIT {
-            return;
-        }
-        let Some(lost) = arrived.take_in(output) else { return };
-        let SharedOutput { worker_pid, stream, bytes, .. } = output;
-        Output { task, worker_pid: *worker_pid, stream: *stream, is_shared: false, node_id, lost, bytes }
-            .encode(&mut connection.outbox);
-        self.clients.dirty.push(driver);
-    }
-
-    /// Tells the driver that follows a task in a queue what has not arrived of its output, before it hears of the end.
-    pub(super) fn end_shared_output(&mut self, state: &State, task: TaskId, end: &[u8]) {
-        let arrived = self.shared_outputs.arrived.remove(&task).unwrap_or_else(Arrived::nothing);
-        let Some(Some(DriverId(driver))) = tracer_reactor::follower_in_queue(state, task) else { return };
-        let Ok(SharedEnd { written: Some(written), node_id, worker, .. }) = SharedEnd::decode(end) else { return };
-        if let Some(lost) = arrived.missing(written)
-            && let Some(connection) = self.clients.connections.get_mut(&driver)
-        {
-            let worker_pid = worker.map_or(0, |(_, pid)| pid);
-            Output { task, worker_pid, stream: Stream::Stderr, is_shared: false, node_id: &node_id, lost, bytes: &[] }
-                .encode(&mut connection.outbox);
-            self.clients.dirty.push(driver);
-        }
-    }
-
-    /// Forgets the output of a task in a queue that has ended otherwise.
-    pub(super) fn forget_shared_output(&mut self, task: TaskId) {
-        self.shared_outputs.arrived.remove(&task);
-    }
-}
-
 #[cfg(test)]
 mod tests {
+    use tracer_ipc::protocol::Stream;
+
     use super::*;
 
     fn at(from_attempt: u32, bytes: u64, lines: u64) -> Written {

@@ -45,6 +45,7 @@ mod outbox;
 mod pace;
 mod progress;
 mod refusals;
+mod reports;
 mod request;
 mod rounds;
 mod settings;
@@ -60,7 +61,7 @@ use std::collections::VecDeque;
 use std::fmt;
 use std::io::{self, ErrorKind};
 use std::net::TcpListener;
-use std::os::fd::{BorrowedFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::Relaxed;
@@ -69,6 +70,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use limits::Room;
+use reports::{Commits, Reports};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use rustix::process::{Resource, getrlimit};
 use settings::Settings;
@@ -125,54 +127,6 @@ impl std::error::Error for ProxyError {
 
 fn io_error(doing: &'static str) -> impl FnOnce(io::Error) -> ProxyError {
     move |source| ProxyError::Io { doing, source }
-}
-
-/// The way back to the head.
-pub(super) struct Reports {
-    socket: OwnedFd,
-}
-
-impl Reports {
-    /// Sends a report. A head that is gone hears of nothing.
-    fn send(&self, report: &ProxyReport) {
-        self.send_with(report, &[]);
-    }
-
-    /// Sends a report with files.
-    fn send_with(&self, report: &ProxyReport, files: &[BorrowedFd<'_>]) {
-        if let Err(error) = control::send(&self.socket, report, files) {
-            eprintln!("tracer: the proxy cannot report to its head: {error}");
-        }
-    }
-}
-
-/// Asks the main thread to bring spans that have ended to where their hooks want them.
-pub(super) struct Commits {
-    wake: OwnedFd,
-    /// True when some have ended, which are brought on after a while, with others.
-    is_asked: AtomicBool,
-    /// True when many have, which are brought on at once.
-    is_due: AtomicBool,
-}
-
-impl Commits {
-    /// Asks for it, unless somebody has just now.
-    fn ask(&self) {
-        if !self.is_asked.load(Relaxed) && !self.is_asked.swap(true, Relaxed) {
-            self.wake();
-        }
-    }
-
-    /// Asks for it without a delay. The thread that asks has requests to serve, and the disk may be slow.
-    fn ask_at_once(&self) {
-        if !self.is_due.swap(true, Relaxed) {
-            self.wake();
-        }
-    }
-
-    fn wake(&self) {
-        let _ = rustix::io::write(&self.wake, &1_u64.to_ne_bytes());
-    }
 }
 
 /// The main thread.
@@ -413,7 +367,7 @@ impl Proxy {
             }
             let spawned = std::thread::Builder::new()
                 .name(format!("proxy-{}", caller.get()))
-                .spawn(move || thread::run(begin, taken));
+                .spawn(move || thread::serving::run(begin, taken));
             started.threads.push(spawned.map_err(io_error("start a thread"))?);
             started.orders.push(orders);
         }

@@ -108,7 +108,7 @@ fn libraries_that_tests_load_are_built_by_the_tests() {
 }
 
 /// The most files of a crate that import each other in a circle, where it is not [`CIRCLE`]. A larger one is work that is left; it may only become smaller.
-const CIRCLES: &[(&str, usize)] = &[("reactor/", 1), ("engine/", 13), ("head/", 13), ("serving/", 13)];
+const CIRCLES: &[(&str, usize)] = &[("reactor/", 1), ("engine/", 13)];
 /// The most files of any other crate that do.
 const CIRCLE: usize = 8;
 

@@ -10,7 +10,7 @@ use tracer_reactor::Effects;
 use tracer_reactor::state::{Now, Unfinished};
 
 use super::{LISTEN_PAUSE, SIGNAL_GRACE, Server};
-use crate::io::Source;
+use crate::source::Source;
 
 impl Server {
     pub(super) fn accept(&mut self) {

@@ -24,19 +24,19 @@ use tracer_reactor::deployments::{INDICES, PLACES, ProxyStart, ReplicaStart, Ser
 use tracer_reactor::state::ProcessIds;
 use tracer_settings::LOG_SIZE_LEAST;
 
+use super::callers::CALLERS;
 use super::control::{Control, Order};
 use super::listeners::Listeners;
 use super::takeover::ProcessFacts;
 use super::{ProcessKind, ServiceProcess, ServiceTable};
-use crate::io::{HeadIo, Source};
+use crate::io::HeadIo;
 use crate::keeper::{Keeper, Key};
 use crate::memory::Bound;
 use crate::process::{ServiceCommand, WorkerProcess};
+use crate::source::Source;
 
 /// Spans that the spool of a proxy has room for.
 const PROXY_SLOTS: usize = 32_768;
-/// Callers that a table has room for: the threads of proxies that live, end and begin, and processes whose code calls deployments.
-pub(super) const CALLERS: usize = 512;
 /// The share of the session's logs that a proxy's may take.
 const LOG_SHARE: u64 = 8;
 /// Hook of a service in a session without one.

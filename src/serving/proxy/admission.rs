@@ -13,7 +13,7 @@ use tracer_client::router::{Admitted, Arrival, Preference, Router, Ticket};
 use tracer_ipc::replica_table::{CallerIndex, DeploymentIndex, ReplicaIndex, ReplicaTable};
 use tracer_ipc::serving::ProxyReport;
 
-use super::Reports;
+use super::reports::Reports;
 
 /// The router of a thread, with those who wait in it.
 pub(super) struct Admission {

@@ -20,8 +20,8 @@ use tokio_rustls::rustls::server::ProducesTickets;
 use tokio_rustls::rustls::{self, ServerConfig};
 use tracer_ipc::serving::{CertificateReport, ProxyReport, Tls};
 
-use super::Reports;
 use super::connection::Connection;
+use super::reports::Reports;
 use super::stream::ClientStream;
 use crate::certificates::{Certificates, Pair, provider};
 
