@@ -3,30 +3,21 @@
 use std::fmt;
 
 /// A body that is not what its kind says. The connection it came from is closed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum WireError {
     /// The body ends before the message does.
+    #[error("a message ends too early")]
     Truncated,
     /// The body goes on after the message.
+    #[error("a message has bytes after its end")]
     TrailingBytes,
     /// Text that is not UTF-8.
+    #[error("a text in a message is not UTF-8")]
     NotUtf8,
     /// A value outside of those known; names the field.
+    #[error("a message has an unknown value for `{0}`")]
     UnknownValue(&'static str),
 }
-
-impl fmt::Display for WireError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            WireError::Truncated => f.write_str("a message ends too early"),
-            WireError::TrailingBytes => f.write_str("a message has bytes after its end"),
-            WireError::NotUtf8 => f.write_str("a text in a message is not UTF-8"),
-            WireError::UnknownValue(field) => write!(f, "a message has an unknown value for `{field}`"),
-        }
-    }
-}
-
-impl std::error::Error for WireError {}
 
 /// In the place of a length of one byte: it follows, in four.
 const LONG: u8 = u8::MAX;

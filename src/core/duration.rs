@@ -4,18 +4,11 @@ use std::fmt;
 use std::time::Duration;
 
 /// A text that is not a duration. Its message says what was expected and found.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("expected a duration such as `500ms`, `10s` or `2m`, found `{}`", .found)]
 pub struct DurationError {
     found: String,
 }
-
-impl fmt::Display for DurationError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "expected a duration such as `500ms`, `10s` or `2m`, found `{}`", self.found)
-    }
-}
-
-impl std::error::Error for DurationError {}
 
 /// Reads a duration: a number, which may have decimals, and a unit (`ns`, `us`, `ms`, `s`, `m` or `h`); without a unit, seconds.
 ///

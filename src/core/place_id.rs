@@ -24,16 +24,9 @@ pub struct ClusterTaskId {
 }
 
 /// Text that is no such id.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("expected 13 digits and letters, as in c3f9a2m4q7cxw, and for a task its number behind a hyphen")]
 pub struct PlaceIdError;
-
-impl fmt::Display for PlaceIdError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("expected 13 digits and letters, as in c3f9a2m4q7cxw, and for a task its number behind a hyphen")
-    }
-}
-
-impl std::error::Error for PlaceIdError {}
 
 const DIGITS: &[u8; 32] = b"0123456789abcdefghjkmnpqrstvwxyz";
 /// Characters of an id: 5 bits each, of which the first has 4.

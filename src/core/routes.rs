@@ -12,19 +12,12 @@ use std::str::FromStr;
 pub struct RoutePrefix(String);
 
 /// A text that is no prefix. Its message says what was expected and found.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("expected {}, found `{}`", .expected, .found.escape_debug())]
 pub struct PrefixError {
     found: String,
     expected: &'static str,
 }
-
-impl fmt::Display for PrefixError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "expected {}, found `{}`", self.expected, self.found.escape_debug())
-    }
-}
-
-impl std::error::Error for PrefixError {}
 
 impl RoutePrefix {
     /// Returns the prefix of all paths.

@@ -66,18 +66,11 @@ impl FromStr for SamplingRatio {
 }
 
 /// A text or a number that is not a ratio. Its message says what was expected and found.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("expected a number from 0 to 1, found `{}`", .found)]
 pub struct SamplingRatioError {
     found: String,
 }
-
-impl fmt::Display for SamplingRatioError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "expected a number from 0 to 1, found `{}`", self.found)
-    }
-}
-
-impl std::error::Error for SamplingRatioError {}
 
 #[cfg(test)]
 mod tests {

@@ -5,18 +5,11 @@ use std::fmt;
 use crate::count::Size;
 
 /// A text that is not a size. Its message says what was expected and found.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("expected a size such as `500MiB` or `2GiB`, found `{}`", .found)]
 pub struct SizeError {
     found: String,
 }
-
-impl fmt::Display for SizeError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "expected a size such as `500MiB` or `2GiB`, found `{}`", self.found)
-    }
-}
-
-impl std::error::Error for SizeError {}
 
 /// Reads a number of bytes: a whole number and a unit, `B`, `KiB`, `MiB`, `GiB` or `TiB` in powers of 1024, `KB`, `MB`, `GB` or `TB` in powers of
 /// 1000. Without a unit nobody would know which was meant.

@@ -15,16 +15,9 @@ mod wide;
 pub use json::{Json as JsonText, from_json};
 
 /// A value that cannot be carried over.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
 pub struct ValueError(String);
-
-impl fmt::Display for ValueError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
-    }
-}
-
-impl std::error::Error for ValueError {}
 
 /// Limit of the nesting of a value, as in the arguments of a task and in JSON that is read. A deeper value is refused: its reader needs stack for
 /// every level.

@@ -44,30 +44,21 @@ pub(crate) const KEEP: Duration = Duration::from_secs(3);
 const GIVE_BACK_LIMIT: Duration = Duration::from_millis(500);
 
 /// Reason why the process ends. The head starts it again.
-#[derive(Debug)]
+#[derive(Debug, thiserror::Error)]
 pub enum AgentError {
     /// The head cannot be spoken to.
+    #[error("the head cannot be spoken to: {0}")]
     Head(io::Error),
     /// The head says what cannot be.
+    #[error("the head sent what cannot be read: {0}")]
     Protocol(WireError),
     /// The engine's address cannot be used.
+    #[error("{0}")]
     Engine(EngineError),
     /// The runtime cannot be started.
+    #[error("the runtime cannot be started: {0}")]
     Runtime(io::Error),
 }
-
-impl fmt::Display for AgentError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            AgentError::Head(error) => write!(f, "the head cannot be spoken to: {error}"),
-            AgentError::Protocol(error) => write!(f, "the head sent what cannot be read: {error}"),
-            AgentError::Engine(error) => error.fmt(f),
-            AgentError::Runtime(error) => write!(f, "the runtime cannot be started: {error}"),
-        }
-    }
-}
-
-impl std::error::Error for AgentError {}
 
 fn runtime() -> io::Result<tokio::runtime::Runtime> {
     tokio::runtime::Builder::new_current_thread().enable_io().enable_time().build()

@@ -62,13 +62,16 @@ const DRAIN: u8 = 7;
 const AFTER_LENGTH: usize = 1 + 1 + 4;
 
 /// Error in a frame. Its lane is closed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum LaneError {
     /// The frame is not what its kind says.
+    #[error("{0}")]
     Layout(WireError),
     /// There is no such kind.
+    #[error("a frame of a lane has the kind {0}, expected {open} to {drain}", open = OPEN, drain = DRAIN)]
     Kind(u8),
     /// A flag is set that this kind does not have.
+    #[error("a frame of the kind {kind} has the flags {flags:#x}")]
     Flags {
         /// The kind.
         kind: u8,
@@ -76,39 +79,21 @@ pub enum LaneError {
         flags: u8,
     },
     /// Bytes that its place does not allow; names the part: a method, a target, a name, a value, a status.
+    #[error("a frame of a lane has a {0} with bytes that none may have")]
     Text(&'static str),
     /// More headers than one frame may have.
+    #[error("a frame of a lane has {0} headers, expected {most} at most", most = HEADER_LIMIT)]
     TooManyHeaders(u32),
     /// More bytes of a body than one frame may have, or than there was credit for.
+    #[error("a frame of a lane has {0} bytes of a body, more than it may have")]
     TooMuchData(usize),
     /// More credit than a window has.
+    #[error("a window of a lane would have {0} bytes, expected {most} at most", most = WINDOW)]
     TooMuchCredit(u64),
     /// A frame that cannot come at this point of its request; names the kind.
+    #[error("unexpected lane frame of kind {0}")]
     Order(&'static str),
 }
-
-impl fmt::Display for LaneError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            LaneError::Layout(error) => error.fmt(f),
-            LaneError::Kind(kind) => write!(f, "a frame of a lane has the kind {kind}, expected {OPEN} to {DRAIN}"),
-            LaneError::Flags { kind, flags } => write!(f, "a frame of the kind {kind} has the flags {flags:#x}"),
-            LaneError::Text(part) => write!(f, "a frame of a lane has a {part} with bytes that none may have"),
-            LaneError::TooManyHeaders(count) => {
-                write!(f, "a frame of a lane has {count} headers, expected {HEADER_LIMIT} at most")
-            }
-            LaneError::TooMuchData(bytes) => {
-                write!(f, "a frame of a lane has {bytes} bytes of a body, more than it may have")
-            }
-            LaneError::TooMuchCredit(bytes) => {
-                write!(f, "a window of a lane would have {bytes} bytes, expected {WINDOW} at most")
-            }
-            LaneError::Order(kind) => write!(f, "a frame of a lane has come where none of its kind can: {kind}"),
-        }
-    }
-}
-
-impl std::error::Error for LaneError {}
 
 impl From<WireError> for LaneError {
     fn from(error: WireError) -> LaneError {

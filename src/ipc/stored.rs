@@ -51,14 +51,16 @@ const SLACK: u64 = 4;
 pub const SPARE_FOLDER: &str = "spare_values";
 
 /// A stored value that cannot be had.
-#[derive(Debug)]
+#[derive(Debug, thiserror::Error)]
 pub enum StoredError {
     /// Nobody needed it any more.
+    #[error("the value, of {bytes} bytes, is not kept any more")]
     Removed {
         /// Length of the value.
         bytes: u64,
     },
     /// The file cannot be read, or is not what was written.
+    #[error("the value in `{}` cannot be read: {reason}", .path.display())]
     Unreadable {
         /// Path of the file.
         path: PathBuf,
@@ -66,19 +68,6 @@ pub enum StoredError {
         reason: String,
     },
 }
-
-impl fmt::Display for StoredError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            StoredError::Removed { bytes } => write!(f, "the value, of {bytes} bytes, is not kept any more"),
-            StoredError::Unreadable { path, reason } => {
-                write!(f, "the value in `{}` cannot be read: {reason}", path.display())
-            }
-        }
-    }
-}
-
-impl std::error::Error for StoredError {}
 
 /// Returns where the values of a session's place are.
 pub fn folder(session_dir: &Path) -> PathBuf {

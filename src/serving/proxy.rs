@@ -88,11 +88,13 @@ use tracer_process::parent;
 const SHUTDOWN_LIMIT: Duration = Duration::from_secs(2);
 
 /// Error that ends the proxy. The head sees it end and starts another one.
-#[derive(Debug)]
+#[derive(Debug, thiserror::Error)]
 pub enum ProxyError {
     /// The process that started it is gone.
+    #[error("a proxy is started by a head only, which is not this one's parent")]
     Orphaned,
     /// Something with the operating system.
+    #[error("the proxy cannot {doing}")]
     Io {
         /// The failed action: a verb with its object.
         doing: &'static str,
@@ -100,29 +102,11 @@ pub enum ProxyError {
         source: io::Error,
     },
     /// Its spool cannot be used.
+    #[error("{0}")]
     Spool(SpoolError),
     /// The head has said something that is not for a proxy.
+    #[error("the head said something that this proxy cannot take: {0}")]
     Order(String),
-}
-
-impl fmt::Display for ProxyError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            ProxyError::Orphaned => f.write_str("a proxy is started by a head only, which is not this one's parent"),
-            ProxyError::Io { doing, .. } => write!(f, "the proxy cannot {doing}"),
-            ProxyError::Spool(error) => error.fmt(f),
-            ProxyError::Order(reason) => write!(f, "the head said something that this proxy cannot take: {reason}"),
-        }
-    }
-}
-
-impl std::error::Error for ProxyError {
-    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
-        match self {
-            ProxyError::Io { source, .. } => Some(source),
-            ProxyError::Spool(_) | ProxyError::Orphaned | ProxyError::Order(_) => None,
-        }
-    }
 }
 
 fn io_error(doing: &'static str) -> impl FnOnce(io::Error) -> ProxyError {

@@ -25,15 +25,19 @@ const EXTENSION_BYTES: usize = 8 << 10;
 const TRAILER_BYTES: usize = 8 << 10;
 
 /// Reason why a request is refused. The connection is closed then.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Refusal {
     /// It is not HTTP, or could be read in two ways; says what.
+    #[error("the request is malformed: {0}")]
     Malformed(&'static str),
     /// The method is `CONNECT`: this is no proxy of clients.
+    #[error("`CONNECT` is not served")]
     Method,
     /// The body has an encoding other than `chunked`.
+    #[error("the body has a `Transfer-Encoding` that is not known, expected `chunked`")]
     Encoding,
     /// The head has too many bytes or headers.
+    #[error("the head of the request has more than {} bytes or {} headers", HEAD_BYTES, HEADERS)]
     TooLarge,
 }
 
@@ -48,23 +52,6 @@ impl Refusal {
         }
     }
 }
-
-impl fmt::Display for Refusal {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Refusal::Malformed(what) => write!(f, "the request is malformed: {what}"),
-            Refusal::Method => f.write_str("`CONNECT` is not served"),
-            Refusal::Encoding => {
-                f.write_str("the body has a `Transfer-Encoding` that is not known, expected `chunked`")
-            }
-            Refusal::TooLarge => {
-                write!(f, "the head of the request has more than {HEAD_BYTES} bytes or {HEADERS} headers")
-            }
-        }
-    }
-}
-
-impl std::error::Error for Refusal {}
 
 /// Time that the body is that follows a head.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -79,19 +79,12 @@ const TABLES: Tables = &[
 ];
 
 /// A mistake in a configuration file. The message begins with the line's number.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{}: {}", .line, .message)]
 pub struct FileError {
     line: usize,
     message: String,
 }
-
-impl fmt::Display for FileError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}: {}", self.line, self.message)
-    }
-}
-
-impl std::error::Error for FileError {}
 
 /// Returns a hint for a text that is YAML or JSON, as far as its first line shows.
 fn other_format(text: &str) -> &'static str {

@@ -26,45 +26,23 @@ use super::span::{Found, Kind, Maker, Origin, Part, Span, SpanFile, Status, Trac
 use super::time;
 
 /// Reason why a folder could not be read at all.
-#[derive(Debug)]
+#[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum LoadError {
     /// There is no such folder.
+    #[error("there is no spans folder `{}`: nothing has been traced yet, or the spans are elsewhere", .folder.display())]
     Missing {
         /// The folder.
         folder: PathBuf,
     },
     /// The folder cannot be listed.
+    #[error("cannot read the spans folder `{}`: {source}", .folder.display())]
     Unreadable {
         /// The folder.
         folder: PathBuf,
         /// The operating system's error.
         source: io::Error,
     },
-}
-
-impl fmt::Display for LoadError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            LoadError::Missing { folder } => write!(
-                f,
-                "there is no spans folder `{}`: nothing has been traced yet, or the spans are elsewhere",
-                folder.display()
-            ),
-            LoadError::Unreadable { folder, source } => {
-                write!(f, "cannot read the spans folder `{}`: {source}", folder.display())
-            }
-        }
-    }
-}
-
-impl std::error::Error for LoadError {
-    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
-        match self {
-            LoadError::Missing { .. } => None,
-            LoadError::Unreadable { source, .. } => Some(source),
-        }
-    }
 }
 
 /// Something in a file that could not be used. It prints as a sentence with the file's name.

@@ -27,18 +27,11 @@ pub struct TraceId(pub u128);
 pub struct SpanId(pub u64);
 
 /// A text that is not an id.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("expected {} hexadecimal digits that are not all zero", .digits)]
 pub struct ParseIdError {
     digits: usize,
 }
-
-impl fmt::Display for ParseIdError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "expected {} hexadecimal digits that are not all zero", self.digits)
-    }
-}
-
-impl std::error::Error for ParseIdError {}
 
 impl FromStr for TraceId {
     type Err = ParseIdError;

@@ -210,32 +210,21 @@ fn set_up_tracing(tracing: &TracingSettings, spool: &'static Spool) -> (Option<&
 }
 
 /// Reason why a worker cannot go on. The head sees it end and says so.
-#[derive(Debug)]
+#[derive(Debug, thiserror::Error)]
 pub enum WorkerError {
     /// The process that started it is gone.
+    #[error("a worker is started by a head only: {0}")]
     Orphaned(std::io::Error),
     /// Its spool cannot be used.
+    #[error("{0}")]
     Spool(tracer_ipc::spool::SpoolError),
     /// The head cannot be reached.
+    #[error("{0}")]
     Session(session::SessionError),
     /// The connection to the head broke.
+    #[error("the connection to the head broke: {0}")]
     Io(std::io::Error),
     /// The head refused it, or said something that is not for a worker.
+    #[error("the head said something that this worker cannot take: {0}")]
     Protocol(String),
 }
-
-impl std::fmt::Display for WorkerError {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match self {
-            WorkerError::Orphaned(error) => write!(f, "a worker is started by a head only: {error}"),
-            WorkerError::Spool(error) => error.fmt(f),
-            WorkerError::Session(error) => error.fmt(f),
-            WorkerError::Io(error) => write!(f, "the connection to the head broke: {error}"),
-            WorkerError::Protocol(reason) => {
-                write!(f, "the head said something that this worker cannot take: {reason}")
-            }
-        }
-    }
-}
-
-impl std::error::Error for WorkerError {}

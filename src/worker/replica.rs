@@ -598,26 +598,15 @@ fn leak<T>(value: T) -> &'static T {
 }
 
 /// Error that ends a replica. The head sees it end and says so.
-#[derive(Debug)]
+#[derive(Debug, thiserror::Error)]
 pub enum ReplicaError {
     /// The process that started it is gone.
+    #[error("a replica is started by a head only: {0}")]
     Orphaned(io::Error),
     /// Its control socket cannot be used.
+    #[error("its control socket, which is standard input, cannot be used: {0}")]
     Control(io::Error),
     /// Its handler could not be made, or has ended by itself.
+    #[error("{0}")]
     Failed(String),
 }
-
-impl fmt::Display for ReplicaError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            ReplicaError::Orphaned(error) => write!(f, "a replica is started by a head only: {error}"),
-            ReplicaError::Control(error) => {
-                write!(f, "its control socket, which is standard input, cannot be used: {error}")
-            }
-            ReplicaError::Failed(reason) => f.write_str(reason),
-        }
-    }
-}
-
-impl std::error::Error for ReplicaError {}

@@ -50,7 +50,8 @@ pub struct DeploymentAnswer {
 }
 
 /// Error of a call that has no answer, or whose method has failed.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{message}")]
 pub struct DeploymentError {
     error_type: String,
     message: String,
@@ -67,14 +68,6 @@ impl DeploymentError {
         &self.error_type
     }
 }
-
-impl fmt::Display for DeploymentError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.message)
-    }
-}
-
-impl std::error::Error for DeploymentError {}
 
 impl Cluster {
     /// Returns a handle to a deployment of a service: its name, `application/name` or `service/application/name`.

@@ -94,30 +94,19 @@ impl fmt::Display for Propagators {
 }
 
 /// Names that are not those of propagators. Its message says what was expected and found.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum PropagatorsError {
     /// A name that is not known.
+    #[error("expected `tracecontext`, `baggage`, both or `none`, found `{found}`")]
     Unknown {
         /// The name.
         found: String,
     },
     /// `none` together with another name.
+    #[error("expected `none` alone, found another name beside it")]
     NoneAmongOthers,
 }
-
-impl fmt::Display for PropagatorsError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            PropagatorsError::Unknown { found } => {
-                write!(f, "expected `tracecontext`, `baggage`, both or `none`, found `{found}`")
-            }
-            PropagatorsError::NoneAmongOthers => f.write_str("expected `none` alone, found another name beside it"),
-        }
-    }
-}
-
-impl std::error::Error for PropagatorsError {}
 
 #[cfg(test)]
 mod tests {

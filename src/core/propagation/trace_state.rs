@@ -23,55 +23,42 @@ pub struct TraceState {
 }
 
 /// Defect of a `tracestate`.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum TraceStateError {
     /// There are more than [`TRACE_STATE_MEMBERS_LIMIT`] members.
+    #[error("expected at most {} members, found {found}", TRACE_STATE_MEMBERS_LIMIT)]
     Members {
         /// Number of members found.
         found: usize,
     },
     /// A member has no `=`.
+    #[error("expected `key=value`, found no `=` in member {position}")]
     NoValue {
         /// The member, from 1.
         position: usize,
     },
     /// A member's key is not one.
+    #[error(
+        "expected a key of at most {} characters a-z, 0-9, `_`, `-`, `*`, `/` and `@` that begins with \
+                 a letter or digit, found another in member {position}",
+        KEY_LIMIT
+    )]
     Key {
         /// The member, from 1.
         position: usize,
     },
     /// A member's value is not one.
+    #[error(
+        "expected a value of 1 to {} printable ASCII characters without `,` and `=`, found another in \
+                 member {position}",
+        VALUE_LIMIT
+    )]
     Value {
         /// The member, from 1.
         position: usize,
     },
 }
-
-impl fmt::Display for TraceStateError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            TraceStateError::Members { found } => {
-                write!(f, "expected at most {TRACE_STATE_MEMBERS_LIMIT} members, found {found}")
-            }
-            TraceStateError::NoValue { position } => {
-                write!(f, "expected `key=value`, found no `=` in member {position}")
-            }
-            TraceStateError::Key { position } => write!(
-                f,
-                "expected a key of at most {KEY_LIMIT} characters a-z, 0-9, `_`, `-`, `*`, `/` and `@` that begins with \
-                 a letter or digit, found another in member {position}"
-            ),
-            TraceStateError::Value { position } => write!(
-                f,
-                "expected a value of 1 to {VALUE_LIMIT} printable ASCII characters without `,` and `=`, found another in \
-                 member {position}"
-            ),
-        }
-    }
-}
-
-impl std::error::Error for TraceStateError {}
 
 impl TraceState {
     /// Reads the header's values, in order; several are one list. Empty members are skipped, and of several members with the same key

@@ -16,9 +16,10 @@ const HEADER: usize = 4;
 const READ_AT_LEAST: usize = 64 << 10;
 
 /// A frame that cannot be taken. Its connection is closed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum FrameError {
     /// The frame says it has more bytes than are allowed.
+    #[error("a frame of {length} bytes arrived, but at most {limit} are taken")]
     TooLong {
         /// Length that the frame announces, in bytes.
         length: usize,
@@ -26,21 +27,9 @@ pub enum FrameError {
         limit: usize,
     },
     /// The frame has no kind.
+    #[error("a frame without a kind arrived")]
     Empty,
 }
-
-impl fmt::Display for FrameError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            FrameError::TooLong { length, limit } => {
-                write!(f, "a frame of {length} bytes arrived, but at most {limit} are taken")
-            }
-            FrameError::Empty => f.write_str("a frame without a kind arrived"),
-        }
-    }
-}
-
-impl std::error::Error for FrameError {}
 
 impl From<FrameError> for io::Error {
     fn from(error: FrameError) -> io::Error {

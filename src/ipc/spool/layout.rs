@@ -39,9 +39,10 @@ pub(super) const SLOTS_OFFSET: usize = (CLAIMS_OFFSET + size_of::<Claims>()).nex
 pub(super) const SLOTS_PER_STEP: usize = 32;
 
 /// Error for which a spool could not be made or read.
-#[derive(Debug)]
+#[derive(Debug, thiserror::Error)]
 pub enum SpoolError {
     /// The file could not be opened, sized or mapped. Look at the space and the rights of the session folder.
+    #[error("the spool `{}` cannot be used", .path.display())]
     Io {
         /// The file.
         path: PathBuf,
@@ -49,32 +50,13 @@ pub enum SpoolError {
         source: io::Error,
     },
     /// The file is not a spool of this version; it was left by another version of tracer, or is damaged.
+    #[error("`{}` is not a spool of version {}: {found}", .path.display(), VERSION)]
     Foreign {
         /// The file.
         path: PathBuf,
         /// Content that was found instead, as a clause.
         found: String,
     },
-}
-
-impl std::fmt::Display for SpoolError {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match self {
-            SpoolError::Io { path, .. } => write!(f, "the spool `{}` cannot be used", path.display()),
-            SpoolError::Foreign { path, found } => {
-                write!(f, "`{}` is not a spool of version {VERSION}: {found}", path.display())
-            }
-        }
-    }
-}
-
-impl std::error::Error for SpoolError {
-    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
-        match self {
-            SpoolError::Io { source, .. } => Some(source),
-            SpoolError::Foreign { .. } => None,
-        }
-    }
 }
 
 /// The first bytes of a spool file. Everything is an atomic because two processes may look at once.

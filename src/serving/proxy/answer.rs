@@ -94,16 +94,9 @@ impl Drop for Given {
 }
 
 /// A body that does not come to its end: the connection is closed, or the stream reset.
-#[derive(Debug)]
+#[derive(Debug, thiserror::Error)]
+#[error("the answer has broken off")]
 pub(super) struct Cut;
-
-impl fmt::Display for Cut {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("the answer has broken off")
-    }
-}
-
-impl std::error::Error for Cut {}
 
 impl Stream {
     pub(super) fn new(
