@@ -1,7 +1,5 @@
 //! The fixed layout of hot messages: little-endian integers and length-prefixed bytes, without padding.
 
-use std::fmt;
-
 /// A body that is not what its kind says. The connection it came from is closed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum WireError {

@@ -1,6 +1,5 @@
 //! Durations as people type them.
 
-use std::fmt;
 use std::time::Duration;
 
 /// A text that is not a duration. Its message says what was expected and found.

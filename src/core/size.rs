@@ -1,7 +1,5 @@
 //! Sizes as people type them.
 
-use std::fmt;
-
 use crate::count::Size;
 
 /// A text that is not a size. Its message says what was expected and found.

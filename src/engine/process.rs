@@ -1,7 +1,6 @@
 //! The process `agent`: one runtime over two ends, the head's socket and the engine, with the core between them.
 
 use std::borrow::Cow;
-use std::fmt;
 use std::io::{self, Read, Write};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};

@@ -19,8 +19,6 @@
 //! replica runs code of others. A name is a token in lower case, a value has no control characters, so that no header can be forged by
 //! one that is passed on; a frame that breaks a rule closes its lane and nothing else.
 
-use std::fmt;
-
 use tracer_core::codec::{Put, Take, WireError, text};
 
 use crate::claims::CLAIM_COUNT;

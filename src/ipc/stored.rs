@@ -11,7 +11,6 @@
 //! into their pages where they are (`in_place`). A file is locked exclusively (`flock`) while it is written and shared while it is read, so none is
 //! written to that somebody reads.
 
-use std::fmt;
 use std::fs::{self, File, OpenOptions};
 use std::hint::black_box;
 use std::io::{self, Read, Write};

@@ -58,7 +58,6 @@ mod upload;
 mod websocket;
 
 use std::collections::VecDeque;
-use std::fmt;
 use std::io::{self, ErrorKind};
 use std::net::TcpListener;
 use std::os::fd::OwnedFd;

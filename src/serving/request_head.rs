@@ -8,8 +8,6 @@
 //! A [`Scanner`] follows a connection through heads and bodies, whatever pieces the bytes come in. It keeps a head only while that is not
 //! whole.
 
-use std::fmt;
-
 use memchr::{memchr_iter, memchr2_iter, memmem};
 use tracer_core::http_field;
 

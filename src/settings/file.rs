@@ -2,7 +2,6 @@
 //!
 //! The keys are walked by hand and not with serde, so that every complaint names key, expectation, finding and line.
 
-use std::fmt;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::time::Duration;

@@ -32,7 +32,7 @@ use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::{AcqRel, Acquire};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::time::{Duration, Instant};
-use std::{fmt, io, mem};
+use std::{io, mem};
 
 use commits::Commits;
 use lane::Lane;

@@ -85,28 +85,6 @@ fn only_those_do_it_who_may() {
     assert!(wrong.is_empty(), "the table in src/lib.rs and the sources differ:\n{}", wrong.join("\n"));
 }
 
-/// A folder of libraries that was built before hides that the tests do not build one.
-#[test]
-fn libraries_that_tests_load_are_built_by_the_tests() {
-    let built = fs::read_to_string(root().join("tests/support/modules.rs")).expect("the sources are here");
-    let mut packages = 0;
-    for folder in ["examples", "tests/fixtures"] {
-        for entry in fs::read_dir(root().join(folder)).expect("the folder is here") {
-            let package = entry.expect("the folder can be read").path();
-            let Ok(manifest) = fs::read_to_string(package.join("Cargo.toml")) else { continue };
-            let name = package.file_name().and_then(|name| name.to_str()).expect("a plain name");
-            if manifest.contains("crate-type = [\"cdylib\"") {
-                packages += 1;
-                assert!(
-                    built.contains(&format!("    \"{name}\",\n")),
-                    "{name} is not in PACKAGES of tests/support/modules.rs"
-                );
-            }
-        }
-    }
-    assert!(packages > 15, "{packages} libraries were found");
-}
-
 /// The most files of a crate that import each other in a circle, where it is not [`CIRCLE`]. A larger one is work that is left; it may only become smaller.
 const CIRCLES: &[(&str, usize)] = &[("reactor/", 1), ("engine/", 13)];
 /// The most files of any other crate that do.

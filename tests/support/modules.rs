@@ -8,51 +8,13 @@ use std::sync::OnceLock;
 
 use rustix::fs::{FlockOperation, flock};
 
-/// The packages whose libraries tests load, beside the executable under test as after `cargo build --workspace`.
-const PACKAGES: &[&str] = &[
-    "wordcount",
-    "async_task",
-    "axum_chat",
-    "counter",
-    "fan_out",
-    "http_task",
-    "shop",
-    "storefront",
-    "tracing_task",
-    "hook_stdout",
-    "local_tmp_tracing",
-    "otlp",
-    "otlp_file",
-    "otlp_grpc",
-    "console",
-];
-
-/// The packages of `tests/fixtures`. Their libraries are examples, which cargo puts into a folder of their own: they are not among the modules and
-/// hooks of somebody who has built tracer, and `cargo build --workspace` does without them.
-const FIXTURES: &[&str] = &[
-    "actor_tasks",
-    "hostile_tasks",
-    "misbehaving_tasks",
-    "nested_tasks",
-    "bad_hooks",
-    "exporters",
-    "handlers",
-    "hook_forms",
-    "interop",
-    "own_provider",
-    "own_subscriber",
-    "traced_tasks",
-];
-
-/// The programs that tests run.
-const PROGRAMS: &[&str] = &["driver", "driver_program"];
-
 /// Returns the folder of the executable under test, and of the libraries that are built with it.
 pub fn module_folder() -> &'static Path {
     Path::new(env!("CARGO_BIN_EXE_tracer")).parent().expect("an executable is in a folder")
 }
 
-/// Returns the folder of the fixtures' libraries. No name is looked for there unless `TRACER_MODULE_PATH` says so.
+/// Returns the folder of the libraries of `tests/fixtures`. They are examples, which cargo puts into a folder of their own: they are not among the modules and
+/// hooks of somebody who has built tracer, and `cargo build --workspace` does without them. No name is looked for there unless `TRACER_MODULE_PATH` says so.
 pub fn fixture_folder() -> PathBuf {
     module_folder().join("examples")
 }
@@ -90,22 +52,19 @@ fn build_once() -> Result<(), String> {
     if run_id.as_ref() == Some(&built_for) {
         return Ok(());
     }
-    // What is there is used as it is; the registry is asked only when something was never fetched.
-    let libraries = PACKAGES.iter().flat_map(|package| ["-p", package]);
-    let fixtures = FIXTURES.iter().flat_map(|package| ["-p", package, "--example", package]);
-    let libraries: Vec<_> = ["--lib"].into_iter().chain(libraries).chain(fixtures).collect();
-    let programs = PROGRAMS.iter().flat_map(|program| ["--example", program]);
-    let programs: Vec<_> = ["-p", "tracer"].into_iter().chain(programs).collect();
-    for targets in [libraries, programs] {
-        build(&targets, &["--offline"]).or_else(|_| build(&targets, &[]))?;
-    }
+    // As `cargo test --workspace` builds them, so that nothing is built twice with other features. What is there is used as it is; the registry is asked
+    // only when something was never fetched.
+    build(&["--offline"]).or_else(|_| build(&[]))?;
     mark.set_len(0).and_then(|()| mark.rewind()).map_err(|error| error.to_string())?;
     mark.write_all(run_id.unwrap_or_default().as_bytes()).map_err(|error| error.to_string())
 }
 
-fn build(targets: &[&str], flags: &[&str]) -> Result<(), String> {
+fn build(flags: &[&str]) -> Result<(), String> {
     let mut cargo = Command::new(env!("CARGO"));
-    cargo.current_dir(env!("CARGO_MANIFEST_DIR")).args(["build", "--quiet"]).args(flags).args(targets);
+    cargo
+        .current_dir(env!("CARGO_MANIFEST_DIR"))
+        .args(["build", "--quiet", "--workspace", "--lib", "--examples"])
+        .args(flags);
     cargo.arg("--target-dir").arg(target_dir());
     let (target, profile) = target_and_profile();
     cargo.args(["--profile", profile]);

@@ -1,7 +1,6 @@
 //! Calls of deployments by a program: requests and methods, answered while the program waits.
 
 use std::collections::VecDeque;
-use std::fmt;
 use std::marker::PhantomData;
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::Duration;

@@ -1,6 +1,5 @@
 //! Frames: `length: u32` (of what follows), `kind: u8`, body.
 
-use std::fmt;
 use std::io::{self, Read};
 
 /// The longest frame taken from a peer that has said hello.

@@ -3,7 +3,6 @@
 //! The last byte is given to the connection when the spans of the request have ended, and not before. Where the length of the body says which
 //! byte is the last, that one is held back until the replica has said that nothing follows.
 
-use std::fmt;
 use std::future::Future;
 use std::pin::Pin;
 use std::rc::Rc;

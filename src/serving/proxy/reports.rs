@@ -1,4 +1,4 @@
-//! What threads of the proxy tell: the head, and the main thread.
+//! Reports of the threads of the proxy: to the head, and to the main thread.
 
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::atomic::AtomicBool;

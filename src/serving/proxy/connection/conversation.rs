@@ -1,4 +1,4 @@
-//! What is said on a connection, from its first byte to its last: handshake, requests, the end.
+//! The conversation on a connection, from its first byte to its last: handshake, requests, the end.
 
 use std::cell::RefCell;
 use std::future::{Future, poll_fn};
