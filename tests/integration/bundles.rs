@@ -135,13 +135,15 @@ fn a_task_in_a_bundle_is_looked_up_cancelled_and_ended_by_itself() {
     let c = origin(&broker);
     agent_pid(&c);
     measure(&a, &broker);
-    let get = |id: u64| c.tracer(&["get", &in_cluster(&a, id), "--format", "json"]).success().json();
+    let ask = |id: u64| c.tracer(&["get", &in_cluster(&a, id), "--format", "json"]);
+    let get = |id: u64| ask(id).success().json();
     let blocked = ["one", "two"].map(|name| submit_blocked(&a, &[], name));
     blocked.iter().for_each(|(_, [started, _])| b.wait_for_file(started.as_ref()));
     let before = messages(&broker, "Q") + messages(&broker, "Q2");
     let (running, ids) = submit_some_that_wait(&a, 1);
     let waits = wait_until("all are in the queue", || {
-        let task = get(*ids.last().unwrap());
+        // Another node hears of a task once it is in the engine.
+        let task = Some(ask(*ids.last().unwrap())).filter(|run| run.output.status.success())?.json();
         (task["queue"] == "default").then_some(task)
     });
     assert_eq!(waits["state"], "waiting", "{waits}");
