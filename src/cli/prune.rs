@@ -167,7 +167,7 @@ pub(super) fn run(args: &Args) -> CommandResult {
             counted.in_use += u64::from(candidate.is_in_use);
         }
     }
-    undelivered::tell_heads(&discarded);
+    undelivered::notify_heads(&discarded);
     report::value(args.format.format, &result, render);
     // Each of them was said.
     Ok(if failures == 0 { exit::OK } else { exit::FAILED })

@@ -719,7 +719,7 @@ pub(super) fn run_head(state: Option<i32>) -> CommandResult {
                 if let Err(failure) = &end {
                     note_failure(&place, failure);
                 }
-                tell_how_it_ends(end)
+                report_outcome(end)
             }
         };
     }
@@ -737,7 +737,7 @@ pub(super) fn run_head(state: Option<i32>) -> CommandResult {
             })?
         }
     };
-    tell_how_it_ends(serve(settings, None).map(drop))
+    report_outcome(serve(settings, None).map(drop))
 }
 
 /// Writes into the log of the session why a head has not gone on with it: nobody reads what it prints.
@@ -772,7 +772,7 @@ fn run_embedded(args: Args) -> CommandResult {
         let alive = rustix::io::fcntl_dupfd_cloexec(io::stdin(), 3).map_err(io::Error::from)?;
         serve(settings, Some(Program { alive, keeps_place })).map(drop)
     };
-    tell_how_it_ends(serve())
+    report_outcome(serve())
 }
 
 /// Finishes what the dead head of a program has left in its place: at once what its workers left, and what is the program's own once that has ended or has let
@@ -842,7 +842,7 @@ impl OwnHead {
 /// Runs the head, and tells when it has started.
 fn serve(settings: HeadSettings, program: Option<Program>) -> Result<HeadEnd, CommandError> {
     let end = run_server(settings, program, &mut |started, session_dir| {
-        tell(&Report::Started(Box::new(started.clone())));
+        print(&Report::Started(Box::new(started.clone())));
         // From here on the command that started this process is gone, and with it where its output went.
         if let Err(error) = detach(session_dir) {
             eprintln!("tracer: the head stays attached: {error}");
@@ -856,17 +856,17 @@ fn serve(settings: HeadSettings, program: Option<Program>) -> Result<HeadEnd, Co
     }
 }
 
-fn tell_how_it_ends(end: Result<(), CommandError>) -> CommandResult {
+fn report_outcome(end: Result<(), CommandError>) -> CommandResult {
     let Err(failure) = end else { return Ok(exit::OK) };
     let mut message = failure.error.to_string();
     if let Some(source) = failure.error.source() {
         message.push_str(&format!(": {source}"));
     }
-    tell(&Report::Refused { exit_code: failure.exit_code, message });
+    print(&Report::Refused { exit_code: failure.exit_code, message });
     Ok(failure.exit_code)
 }
 
-fn tell(report: &Report) {
+fn print(report: &Report) {
     if let Ok(line) = serde_json::to_string(report) {
         report::json(&line);
     }

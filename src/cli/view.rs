@@ -66,7 +66,7 @@ pub(super) fn run(args: &Args) -> CommandResult {
                 && args.address.is_none()
                 && let Some(code) = page_code(&temp_dir, args.control)
             {
-                tell(args, link(&code.url, &code.code, &view), code.url + "/", folder);
+                print(args, link(&code.url, &code.code, &view), code.url + "/", folder);
                 return Ok(exit::OK);
             }
             (folder, Some(temp_dir))
@@ -81,7 +81,7 @@ pub(super) fn run(args: &Args) -> CommandResult {
         )
     })?;
     let links = viewer.link_maker(args.control);
-    tell(args, links.link(&view).map_err(failed)?, links.url(), folder);
+    print(args, links.link(&view).map_err(failed)?, links.url(), folder);
     if args.format.format == Format::Text {
         report::talk("the link works once, within a minute; Enter makes another one, Ctrl-C ends");
         make_links_on_enter(links, view);
@@ -95,7 +95,7 @@ pub(super) fn run(args: &Args) -> CommandResult {
 }
 
 /// Says where the page is.
-fn tell(args: &Args, link: String, url: String, folder: PathBuf) {
+fn print(args: &Args, link: String, url: String, folder: PathBuf) {
     match args.format.format {
         Format::Json => report::json(&json::line(&Page { link, url, folder })),
         Format::Text => report::text(&format!("traces of {} are at\n{link}\n", folder.display())),

@@ -416,7 +416,7 @@ impl Connection {
         // What had come before it broke counts.
         let taken = shared.take_in(&mut read_half);
         shared.read_half = Some(read_half);
-        self.tell(shared, read.and(taken))
+        self.notify(shared, read.and(taken))
     }
 
     /// Takes in what has arrived, without waiting, unless another thread is about to.
@@ -428,11 +428,11 @@ impl Connection {
         let read = read_half.read(&self.stream);
         let taken = shared.take_in(&mut read_half);
         shared.read_half = Some(read_half);
-        self.tell(shared, read.and(taken))
+        self.notify(shared, read.and(taken))
     }
 
     /// Tells everyone of what has come, or of why nothing will come any more.
-    fn tell<'a>(&'a self, mut shared: Locked<'a>, taken: Result<(), DriverError>) -> Result<Locked<'a>, DriverError> {
+    fn notify<'a>(&'a self, mut shared: Locked<'a>, taken: Result<(), DriverError>) -> Result<Locked<'a>, DriverError> {
         if let Err(error) = taken {
             drop(self.break_off(shared, &error.to_string()));
             return Err(error);
@@ -499,7 +499,7 @@ impl Connection {
             }
             let told = match readable {
                 Ok(_) | Err(rustix::io::Errno::INTR) => self.take_available(shared),
-                Err(error) => self.tell(shared, Err(DriverError::Disconnected(error.into()))),
+                Err(error) => self.notify(shared, Err(DriverError::Disconnected(error.into()))),
             };
             // Why it broke is found above.
             drop(told);

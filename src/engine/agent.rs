@@ -505,7 +505,7 @@ impl Agent {
     pub fn take_effects(&mut self) -> Vec<Effect> {
         if self.is_stopping && !self.has_told_let_go && self.has_let_go() {
             self.has_told_let_go = true;
-            self.tell(ToHead::HasLetGo);
+            self.notify(ToHead::HasLetGo);
         }
         std::mem::take(&mut self.effects)
     }
@@ -548,7 +548,7 @@ impl Agent {
         self.effects.push(Effect::Ask(number, request));
     }
 
-    fn tell(&mut self, what: ToHead) {
+    fn notify(&mut self, what: ToHead) {
         self.effects.push(Effect::Tell(what));
     }
 
@@ -588,14 +588,14 @@ impl Agent {
     /// Does what is due, and returns when to come again, in nanoseconds of the monotonic clock.
     pub fn on_tick(&mut self, now_ns: u64) -> u64 {
         self.end_if_cut_off(now_ns);
-        let next_ns = self.go_on(now_ns);
-        let others = [self.go_on_cancelling(now_ns), self.go_on_asking(now_ns), self.resume_unanswered(now_ns)];
+        let next_ns = self.resume(now_ns);
+        let others = [self.resume_cancelling(now_ns), self.resume_asking(now_ns), self.resume_unanswered(now_ns)];
         let next_ns = others.into_iter().flatten().fold(next_ns, u64::min);
         self.hearing.lapse_ns().map_or(next_ns, |lapse_ns| next_ns.min(lapse_ns))
     }
 
     /// Does the rest of what is due, and returns when to come again for that.
-    fn go_on(&mut self, now_ns: u64) -> u64 {
+    fn resume(&mut self, now_ns: u64) -> u64 {
         let since_last_ns = now_ns.saturating_sub(std::mem::replace(&mut self.ticked_ns, now_ns));
         if self.is_reachable && since_last_ns >= self.settings.ack_wait_ns {
             // This process was stopped.
@@ -612,7 +612,7 @@ impl Agent {
             for task in over {
                 self.remove_share(task);
                 self.drop_values(task);
-                self.tell(ToHead::NotStored(task, NotStored::Unreachable));
+                self.notify(ToHead::NotStored(task, NotStored::Unreachable));
             }
             self.refuse_waiting_bundles(now_ns);
             return now_ns + self.settings.keep_ns.min(limit_ns.max(1));
@@ -644,25 +644,25 @@ impl Agent {
             self.look_at_followed();
             // What was not answered is asked again, and who has not heard is told again.
             for first in self.shared_bundles.keys().copied().collect::<Vec<_>>() {
-                self.go_on_sharing_bundle(first);
+                self.resume_sharing_bundle(first);
             }
             for task in self.shares.keys().collect::<Vec<_>>() {
-                self.go_on_sharing(task);
-                self.go_on_withdrawing(task);
-                self.go_on_taking_back(task);
-                self.go_on_ending(task);
+                self.resume_sharing(task);
+                self.resume_withdrawing(task);
+                self.resume_taking_back(task);
+                self.resume_ending(task);
             }
             for id in self.giving.keys().copied().collect::<Vec<_>>() {
-                self.go_on_giving(id);
+                self.resume_giving(id);
             }
             for id in self.held.keys().collect::<Vec<_>>() {
-                self.go_on_fetching(id);
+                self.resume_fetching(id);
             }
             for id in self.changes.keys().collect::<Vec<_>>() {
-                self.go_on_changing(id);
+                self.resume_changing(id);
             }
             for id in self.bundle_changes.keys().copied().collect::<Vec<_>>() {
-                self.go_on_changing_bundle(id);
+                self.resume_changing_bundle(id);
             }
         }
         let is_soon = self.hurry_bundles(now_ns) | self.ask_slow_back(now_ns);
@@ -675,7 +675,7 @@ impl Agent {
         match Told::decode(told) {
             Ok(Told::Stop(id, stop)) if self.held.get(&id).is_some_and(|held| held.attempt.is_some()) => {
                 self.hurry_bundle_of(id);
-                self.tell(ToHead::Stop(id, stop));
+                self.notify(ToHead::Stop(id, stop));
             }
             Ok(Told::DoYouRun(id)) if !self.held.contains_key(&id) && self.changes.len() < QUESTIONS => {
                 let event = Event::NotRun { by: self.settings.own };
@@ -688,7 +688,7 @@ impl Agent {
             Ok(Told::NeedsValues(id)) if id.place == self.settings.own.place => self.put_values_again(id.task),
             Ok(Told::NotFollowed(id)) => self.on_told_not_followed(id),
             Ok(Told::Cancel(id, stop, by)) if id.place == self.settings.own.place => {
-                self.tell(ToHead::Cancel(id.task, stop, by));
+                self.notify(ToHead::Cancel(id.task, stop, by));
             }
             Ok(Told::CancelAnswered(id, report)) => self.on_cancel_answered(id, report),
             Err(_) => self.on_output_told(told),

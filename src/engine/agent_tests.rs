@@ -524,10 +524,10 @@ impl World {
             agent.on_reachable(now_ns);
         }
         node.agent = Some(agent);
-        self.tell_free(at);
+        self.report_free(at);
     }
 
-    fn tell_free(&mut self, at: usize) {
+    fn report_free(&mut self, at: usize) {
         let node = &mut self.nodes[at];
         let busy = node.head.runs.values().filter(|run| run.outcome.is_none()).count();
         let (free, seen) = (SLOTS.saturating_sub(busy), node.head.imports_seen);
@@ -584,11 +584,11 @@ impl World {
             }
             ToHead::Import(import) => {
                 self.on_import(at, import);
-                self.tell_free(at);
+                self.report_free(at);
             }
             ToHead::ImportBundle(bundle) => {
                 bundle.imports().for_each(|import| self.on_import(at, import));
-                self.tell_free(at);
+                self.report_free(at);
             }
             ToHead::BundleClaimed(first, _) => {
                 let is_open = node.head.all_of(first).any(|accepted| accepted.end.is_none());
@@ -608,7 +608,7 @@ impl World {
                     if let Some(agent) = &mut node.agent {
                         agent.on_import_given_back(id, attempt, true);
                     }
-                    self.tell_free(at);
+                    self.report_free(at);
                 }
             }
             ToHead::CutOff(ended) => {
@@ -630,12 +630,12 @@ impl World {
                     if let Some(agent) = &mut node.agent {
                         agent.on_import_given_back(id, attempt, false);
                     }
-                    self.tell_free(at);
+                    self.report_free(at);
                 }
             }
             ToHead::Settled(first, count) => {
                 (0..count).for_each(|place| drop(node.head.runs.remove(&member(first, place))));
-                self.tell_free(at);
+                self.report_free(at);
             }
             ToHead::Found(..) => panic!("nobody has asked"),
             ToHead::Cancel(task, stop, by) => {
@@ -898,7 +898,7 @@ impl World {
                 }
             }
         }
-        self.tell_free(at);
+        self.report_free(at);
     }
 
     /// Has something arrive that is on its way, in whatever order.

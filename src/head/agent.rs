@@ -191,7 +191,7 @@ impl AgentLink {
     }
 
     /// Appends a message for it. False if there is none.
-    pub(super) fn tell(&mut self, message: &ToAgent) -> bool {
+    pub(super) fn notify(&mut self, message: &ToAgent) -> bool {
         if self.connection.is_some() {
             put_frame(&mut self.outbox, kind::SHARING, |out| message.put(out));
         }
@@ -201,7 +201,7 @@ impl AgentLink {
     /// Asks it something for a connection that waits with the number of its query. False if there is none.
     fn ask(&mut self, question: Question, (connection, query): (u64, u64)) -> bool {
         let number = self.next_question;
-        let is_told = self.tell(&match question {
+        let is_told = self.notify(&match question {
             Question::Task(id) => ToAgent::Find { number, id },
             Question::Cluster => ToAgent::Survey(number),
             Question::Cancel(id, stop) => {

@@ -499,7 +499,7 @@ mod tests {
     }
 
     fn session_discarded(folder: &Path) {
-        tracer_ipc::session::tell_of_discarded(folder).unwrap();
+        tracer_ipc::session::report_discarded(folder).unwrap();
     }
 
     #[test]

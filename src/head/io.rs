@@ -337,7 +337,7 @@ impl HeadIo {
     }
 
     /// Tells whoever wants the output of a command what an attempt of it has used.
-    pub(super) fn tell_usage(&mut self, state: &State, worker: WorkerId, lease: u64, usage: &CommandUsage) {
+    pub(super) fn report_usage(&mut self, state: &State, worker: WorkerId, lease: u64, usage: &CommandUsage) {
         let Some(worker) = state.workers().get(&worker).filter(|worker| worker.watched().contains(&lease)) else {
             return;
         };
@@ -412,7 +412,7 @@ impl HeadIo {
             self.logs.write(worker, &text, &extents);
             self.show_output(watchers, pid, stream, &text, &extents);
         }
-        self.tell_marking(process, &extents);
+        self.report_marking(process, &extents);
         if !is_open {
             let closed: Option<OwnedFd> = match stream {
                 Stream::Stdout => process.worker.stdout.take().map(Into::into),
@@ -451,7 +451,7 @@ impl HeadIo {
     }
 
     /// Tells a worker which functions it is to mark, if that has changed.
-    fn tell_marking(&mut self, process: &mut Process, extents: &[Extent]) {
+    fn report_marking(&mut self, process: &mut Process, extents: &[Extent]) {
         let orders = process.output.orders(extents, Instant::now());
         if orders.is_empty() {
             return;
@@ -1012,7 +1012,7 @@ impl Effects for HeadIo {
         if matches!(message, ToAgent::Share { .. } | ToAgent::ShareBundle { .. }) {
             fault::point("task_journaled");
         }
-        self.agent.as_mut().is_some_and(|agent| agent.tell(message))
+        self.agent.as_mut().is_some_and(|agent| agent.notify(message))
     }
 
     fn log(&mut self, line: String) {

@@ -636,7 +636,7 @@ impl Server {
         tracer_reactor::fail_if_no_worker(&mut self.state, &mut self.io, now);
         tracer_reactor::schedule(&mut self.state, &mut self.io, now);
         if self.io.agent.is_some() {
-            self.tell_free_slots();
+            self.report_free_slots();
         }
         for (_, worker, _) in &self.io.clients.held {
             // Its command would write if it were read.
@@ -670,11 +670,11 @@ impl Server {
     }
 
     /// Tells the agent how many slots are free for tasks of queues, if that has changed.
-    fn tell_free_slots(&mut self) {
+    fn report_free_slots(&mut self) {
         let free = tracer_reactor::free_for_imports(&self.state);
         let Some(agent) = self.io.agent.as_mut().filter(|agent| agent.connection.is_some()) else { return };
         if agent.told_free.as_ref() != Some(&free) {
-            agent.tell(&free);
+            agent.notify(&free);
             agent.told_free = Some(free);
         }
     }

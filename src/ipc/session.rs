@@ -493,7 +493,7 @@ pub fn driver_spool(session_dir: &Path, pid: u32, started_unix_nano: u64) -> Pat
 pub const DISCARDED: &str = "discarded";
 
 /// Tells the head, if one runs, that parcels were removed from its folder.
-pub fn tell_of_discarded(handover: &Path) -> io::Result<()> {
+pub fn report_discarded(handover: &Path) -> io::Result<()> {
     let unfinished = handover.join(format!("{DISCARDED}.{}.part", std::process::id()));
     private_file::replace(&handover.join(DISCARDED), &unfinished, b"")
 }

@@ -1022,7 +1022,7 @@ fn services_that_have_ended_do_not_add_up() {
         fixture.world.now += 1;
         let now = fixture.now();
         let ended = fixture.services.all.entry(format!("shop{number}")).or_default();
-        ended.tell(ServiceNews::ShutDown, now);
+        ended.notify(ServiceNews::ShutDown, now);
         fixture.services.has_news = true;
         fixture.turn();
     }

@@ -262,12 +262,12 @@ pub(crate) fn withdraw(
     let stops = stops.into_iter().chain(before).reduce(Stop::sooner);
     open.withdrawn = Some(Box::new(Withdrawn { failure, stops, unix_nano: now.unix_nano }));
     state.shared.gathered = None;
-    tell_withdrawn(state, effects, id);
+    report_withdrawn(state, effects, id);
     CancelReport::Cancelling
 }
 
 /// Tells the agent that somebody wants a shared task to end, if so.
-pub(crate) fn tell_withdrawn(state: &State, effects: &mut impl Effects, id: TaskId) {
+pub(crate) fn report_withdrawn(state: &State, effects: &mut impl Effects, id: TaskId) {
     let Some(withdrawn) = state.shared.open.get(&id).and_then(|open| open.withdrawn.as_deref()).cloned() else {
         return;
     };

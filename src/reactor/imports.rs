@@ -24,7 +24,7 @@ pub(crate) struct Here<'a> {
 }
 
 /// Tells the agent the end of an import, if it has ended.
-pub(crate) fn tell_end(import: &mut Imported, effects: &mut impl Effects) {
+pub(crate) fn report_end(import: &mut Imported, effects: &mut impl Effects) {
     let id = import.id;
     // Lent to the message rather than copied.
     let message = match import.end.take() {
@@ -88,7 +88,7 @@ pub(crate) fn note_end(
         ImportEnd::Outcome { attempt: attempt.max(import.first_attempt), end: end.encode() }
     };
     import.end = Some(end);
-    tell_end(import, effects);
+    report_end(import, effects);
 }
 
 /// Notes that an attempt at an import has failed, and that the next one follows here.

@@ -121,7 +121,7 @@ pub(crate) fn run_in_waiters(state: &mut State, effects: &mut impl Effects, now:
     }
     let mut free = Free::of(state);
     // Where nothing else goes on, nobody else will find what may.
-    let (from, most) = if state.workers.goes_on() { (from, WAITERS_PER_TURN) } else { (None, usize::MAX) };
+    let (from, most) = if state.workers.resumes() { (from, WAITERS_PER_TURN) } else { (None, usize::MAX) };
     let waiting: Vec<_> = state.workers.waiting_from(from.unwrap_or(WorkerId(0))).take(most).collect();
     let last = waiting.last().filter(|_| waiting.len() == most).map(|&(last, _)| last);
     let (mut chosen, mut to_take_back) = (Vec::new(), Vec::new());
@@ -167,7 +167,7 @@ pub(crate) fn run_in_waiters(state: &mut State, effects: &mut impl Effects, now:
         }
     }
     state.waiters_from = last.map(|last| WorkerId(last.0 + 1));
-    if state.workers.goes_on() || !state.tally.retrying().is_empty() {
+    if state.workers.resumes() || !state.tally.retrying().is_empty() {
         return;
     }
     // What a task here waits for may wait, at another node, for what waits here.

@@ -63,7 +63,7 @@ pub fn on_agent(state: &mut State, effects: &mut impl Effects) {
             let (attempt, charge, report) = (*attempt, *charge, report.clone());
             effects.to_agent(&ToAgent::AttemptFailed { id: import.id, attempt, charge, report });
         }
-        imports::tell_end(import, effects);
+        imports::report_end(import, effects);
     }
     shared.to_share = shared.open.keys().collect();
     (shared.gathered, shared.waiting) = (None, None);
@@ -94,7 +94,7 @@ pub(crate) fn hand_over(state: &mut State, effects: &mut impl Effects, now: Now)
             {
                 state.shared.bundles.insert(id, Bundle { count, open: count, claim: None });
                 drop_from_front(state, id, count);
-                tell(state, effects, id, &message);
+                notify(state, effects, id, &message);
                 continue;
             }
         }
@@ -102,11 +102,11 @@ pub(crate) fn hand_over(state: &mut State, effects: &mut impl Effects, now: Now)
             Some((first, count)) => {
                 drop_from_front(state, first, count);
                 if let Some(message) = bundling::message(state, effects, first, count) {
-                    tell(state, effects, first, &message);
+                    notify(state, effects, first, &message);
                 }
             }
             None => match exports::message(state, effects, id) {
-                Some(Ok(message)) => tell(state, effects, id, &message),
+                Some(Ok(message)) => notify(state, effects, id, &message),
                 Some(Err(refusal)) => on_not_stored(state, effects, id, refusal, now),
                 None => {}
             },
@@ -132,7 +132,7 @@ fn drop_from_front(state: &mut State, first: TaskId, count: u32) {
 }
 
 /// Tells the agent of a task, or of the bundle that begins with it.
-fn tell(state: &mut State, effects: &mut impl Effects, first: TaskId, message: &ToAgent) {
+fn notify(state: &mut State, effects: &mut impl Effects, first: TaskId, message: &ToAgent) {
     let is_told = effects.to_agent(message);
     let mut is_stored = true;
     for id in state.shared.named(first) {
@@ -140,7 +140,7 @@ fn tell(state: &mut State, effects: &mut impl Effects, first: TaskId, message: &
         open.is_told |= is_told;
         is_stored &= open.is_stored;
         if open.withdrawn.is_some() {
-            exports::tell_withdrawn(state, effects, id);
+            exports::report_withdrawn(state, effects, id);
         }
     }
     if is_told && !is_stored {

@@ -34,7 +34,7 @@ pub(crate) fn on_deadline(state: &mut State, effects: &mut impl Effects, worker_
     for (lease, why) in too_long {
         runs_all &= stop_attempt(state, effects, worker_id, lease, why, None, now);
     }
-    go_on_stopping(state, effects, worker_id, now);
+    resume_stopping(state, effects, worker_id, now);
     runs_all
 }
 
@@ -61,7 +61,7 @@ pub(crate) fn stop_attempt(
             stopping.next_ns = stopping.next_ns.min(now.monotonic_ns.saturating_add(grace_ns));
             worker.stop(stopping);
             drop(worker);
-            go_on_stopping(state, effects, worker_id, now);
+            resume_stopping(state, effects, worker_id, now);
         }
         return true;
     }
@@ -92,7 +92,7 @@ pub(crate) fn stop_attempt(
     worker.stop(Stopping { task: id, lease, grace_ns, step: StopStep::Asked, next_ns, give_up_ns });
     drop(worker);
     effects.ask_to_stop(worker_id, id, task.attempt, why);
-    go_on_stopping(state, effects, worker_id, now);
+    resume_stopping(state, effects, worker_id, now);
     true
 }
 
@@ -115,7 +115,7 @@ pub(crate) fn stop_next(state: &mut State, effects: &mut impl Effects, worker_id
 }
 
 /// Takes the steps that are due, and returns when the next one is.
-fn go_on_stopping(state: &mut State, effects: &mut impl Effects, worker_id: WorkerId, now: Now) -> Option<u64> {
+fn resume_stopping(state: &mut State, effects: &mut impl Effects, worker_id: WorkerId, now: Now) -> Option<u64> {
     let mut worker = state.workers.get_mut(&worker_id)?;
     let mut stopping = worker.stopping()?;
     let is_command = state.tasks.get(stopping.task).is_some_and(|task| task.is_command);

@@ -241,7 +241,7 @@ impl Proxy {
                     Ok(certified) => {
                         let done = self.countdown(report(None));
                         let order = || Order::Settings(Arc::clone(&settings), certified.clone(), Arc::clone(&done));
-                        self.tell(order);
+                        self.notify(order);
                         self.keep_certified(certified.clone());
                     }
                 }
@@ -263,7 +263,7 @@ impl Proxy {
             (ProxyOrder::Caller { caller: number }, Some(started)) => {
                 let caller = caller(&started.table, number)?;
                 let wake = Arc::new(files.pop_front().ok_or_else(|| missing("an event descriptor"))?);
-                self.tell(|| Order::Caller(caller, Arc::clone(&wake)));
+                self.notify(|| Order::Caller(caller, Arc::clone(&wake)));
                 Ok(())
             }
             (ProxyOrder::Tell, Some(started)) => {
@@ -273,16 +273,16 @@ impl Proxy {
                     hook_failure: started.hook_failure.clone(),
                     lanes: Mutex::default(),
                 });
-                self.tell(|| Order::Tell(Arc::clone(&telling)));
+                self.notify(|| Order::Tell(Arc::clone(&telling)));
                 Ok(())
             }
             (ProxyOrder::Refresh, Some(_)) => {
-                self.tell(|| Order::Refresh);
+                self.notify(|| Order::Refresh);
                 Ok(())
             }
             (ProxyOrder::ReplicaGone { replica: number }, Some(started)) => {
                 let replica = replica(&started.table, number)?;
-                self.tell(|| Order::Gone(replica));
+                self.notify(|| Order::Gone(replica));
                 Ok(())
             }
             (ProxyOrder::Connection, Some(started)) => {
@@ -372,7 +372,7 @@ impl Proxy {
     }
 
     /// Gives all threads an order.
-    fn tell(&self, order: impl Fn() -> Order) {
+    fn notify(&self, order: impl Fn() -> Order) {
         for orders in self.started.iter().flat_map(|started| &started.orders) {
             // A thread that has ended has failed, which is seen when it is joined.
             let _ = orders.send(order());
@@ -382,7 +382,7 @@ impl Proxy {
     /// Has each thread drain, and says when none of them accepts connections any more.
     fn drain_threads(&self, timeout: Duration, has_heir: bool) {
         let done = self.countdown(ProxyReport::AcceptsNoMore);
-        self.tell(|| Order::Drain { timeout, has_heir, done: Arc::clone(&done) });
+        self.notify(|| Order::Drain { timeout, has_heir, done: Arc::clone(&done) });
     }
 
     /// Follows what still concerns it while its threads end, and says when they have.

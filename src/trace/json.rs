@@ -105,7 +105,7 @@ fn with_version(text: &str, indent: &str, end: &str) -> String {
 /// (`started_unix_ms`), which any reader of JSON takes without loss. The result of a task is its own and stays as it is.
 pub fn with_times(report: &impl Serialize) -> Value {
     let mut value = serde_json::to_value(report).expect("reports are plain data");
-    tell_times(&mut value);
+    report_times(&mut value);
     value
 }
 
@@ -118,15 +118,15 @@ pub fn time_text(unix_nano: u64) -> String {
     }
 }
 
-fn tell_times(value: &mut Value) {
+fn report_times(value: &mut Value) {
     match value {
-        Value::Array(items) => items.iter_mut().for_each(tell_times),
+        Value::Array(items) => items.iter_mut().for_each(report_times),
         Value::Object(fields) => {
             let mut told = Map::new();
             for (key, mut value) in std::mem::take(fields) {
                 let Some(what) = key.strip_suffix("_unix_nano") else {
                     if key != "result" {
-                        tell_times(&mut value);
+                        report_times(&mut value);
                     }
                     told.insert(key, value);
                     continue;

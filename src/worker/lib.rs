@@ -141,7 +141,7 @@ fn take_leases(
                         let was_actor = attempts.is_actor();
                         if let Some(result) = attempts.run(&lease) {
                             if let Some(methods) = attempts.actor_methods().filter(|_| !was_actor) {
-                                results.tell_methods(&methods);
+                                results.report_methods(&methods);
                             }
                             results.push(&result, !take.is_empty());
                         }

@@ -70,7 +70,7 @@ impl Results {
     }
 
     /// Tells the head what it has to know of an actor that was made here, before it hears of the result of that.
-    pub(super) fn tell_methods(&self, methods: &ActorMethods) {
+    pub(super) fn report_methods(&self, methods: &ActorMethods) {
         let mut frame = Vec::new();
         put_value(&mut frame, kind::ACTOR_METHODS, methods);
         let Outlet { stream, sender } = &mut *lock(&self.outlet);

@@ -27,7 +27,7 @@ fn with_exporter(hook: &str) -> Builder {
 }
 
 /// Lets every exporter wait, or fail, until the file is removed.
-fn tell(cluster: &Cluster, word: &str) {
+fn notify(cluster: &Cluster, word: &str) {
     fs::create_dir_all(arrived_dir(cluster)).unwrap();
     fs::write(arrived_dir(cluster).join(word), "").unwrap();
 }
@@ -79,7 +79,7 @@ fn assert_whole(spans: &[Value]) {
 /// Runs a task whose spans its worker's exporter does not get rid of, and kills that worker.
 #[track_caller]
 fn worker_dies_with_spans(cluster: &Cluster) -> u32 {
-    tell(cluster, "hold");
+    notify(cluster, "hold");
     cluster.submit(TARGET, &["3"]).success();
     let pid = cluster.worker_pids()[0];
     kill(pid, Signal::KILL);
@@ -159,7 +159,7 @@ fn spans_that_a_reader_completes_for_a_dead_head_are_delivered_once() {
 
 fn head_and_workers_are_killed_together(readers: usize) {
     let cluster = with_exporter(BATCHES).workers(2).start();
-    tell(&cluster, "hold");
+    notify(&cluster, "hold");
     cluster.submit(TARGET, &["3"]).success();
     cluster.submit(TARGET, &["3"]).success();
     let workers = cluster.worker_pids();
@@ -219,7 +219,7 @@ fn a_worker_that_ends_in_good_order_delivers_all_by_itself() {
 #[test]
 fn a_failing_exporter_is_tried_again_and_gets_every_span() {
     let cluster = with_exporter(BATCHES).start();
-    tell(&cluster, "fail");
+    notify(&cluster, "fail");
     for _ in 0..3 {
         cluster.submit(TARGET, &["3"]).success();
     }
@@ -237,7 +237,7 @@ fn a_failing_exporter_is_tried_again_and_gets_every_span() {
 #[test]
 fn more_spans_than_an_exporter_takes_wait_in_files_and_all_arrive() {
     let cluster = with_exporter(BATCHES).start();
-    tell(&cluster, "hold");
+    notify(&cluster, "hold");
     // More than may be under way, and more than the spool has slots.
     cluster.submit(TARGET, &["6000"]).success();
     let counts = wait_until("many wait", || {
@@ -310,7 +310,7 @@ fn undelivered_spans_wait_for_the_hook_that_owes_them_and_are_shown_and_discarde
     // Job, PRODUCER, attempt, and one that the task makes.
     const COUNT: usize = 4;
     let cluster = with_exporter(BATCHES).start();
-    tell(&cluster, "fail");
+    notify(&cluster, "fail");
     cluster.submit("misbehaving_tasks:makes_one_span", &["1"]).success();
     let run = cluster.stop().success().stderr_contains("undelivered: 4 spans, waiting for an exporter");
     run.stderr_contains("(see `tracer hooks undelivered");
@@ -353,7 +353,7 @@ fn undelivered_spans_wait_for_the_hook_that_owes_them_and_are_shown_and_discarde
     wait_until("the head knows", || (cluster.status()["spans"]["waiting"] == 0).then_some(()));
     assert_eq!(undelivered(&[])["hooks"], Value::Array(Vec::new()));
     // Spans that a head has are discarded too.
-    tell(&cluster, "fail");
+    notify(&cluster, "fail");
     cluster.submit("demo:my_function", &[]).success();
     wait_until("they wait", || (cluster.status()["spans"]["waiting"] == 3).then_some(()));
     let discarded = cluster.tracer(&["hooks", "undelivered", BATCHES, "--discard"]).success();

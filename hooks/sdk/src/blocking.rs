@@ -19,7 +19,7 @@ thread_local! {
 }
 
 /// Says who is told when the call on this thread waits for the first time, if anybody.
-pub(crate) fn tell_first_wait(to: Option<Phases>) {
+pub(crate) fn notify_first_wait(to: Option<Phases>) {
     FIRST_WAIT.set(to);
 }
 

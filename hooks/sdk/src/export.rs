@@ -453,13 +453,13 @@ fn perform(item: &'static TaskItem, call: &TaskCall) -> Outcome {
     let phases = Phases::of_call(call);
     phases.begin(TASK_PHASE_DECODE);
     // Hosts that have actors are told; what has to do with none runs alone.
-    blocking::tell_first_wait(Some(phases).filter(|_| call.actor_id != 0));
+    blocking::notify_first_wait(Some(phases).filter(|_| call.actor_id != 0));
     let outcome = panics::catch(|| {
         // SAFETY: as above.
         let mut arguments = unsafe { Arguments::of_call(item, call, phases)? };
         (item.run)(&mut arguments)
     });
-    blocking::tell_first_wait(None);
+    blocking::notify_first_wait(None);
     phases.begin(TASK_PHASE_END);
     drop(attached);
     static HAS_RUN: AtomicBool = AtomicBool::new(false);

@@ -290,7 +290,7 @@ impl<S, W: LineSink> LineQueue<S, W> {
             if consumed < lines.len() {
                 let mut buffer = self.lock();
                 buffer.unwritten = lines.len() - consumed;
-                self.tell(&buffer);
+                self.notify(&buffer);
             }
         }
         *count -= if consumed == lines.len() { *count } else { count_lines(&lines[..consumed]) };
@@ -351,10 +351,10 @@ impl<S, W> LineQueue<S, W> {
 
     fn end_turn(&self, buffer: &mut Buffer<S>) {
         (buffer.is_writing, buffer.is_stuck) = (false, false);
-        self.tell(buffer);
+        self.notify(buffer);
     }
 
-    fn tell(&self, buffer: &Buffer<S>) {
+    fn notify(&self, buffer: &Buffer<S>) {
         // It is a system call, also when nobody waits.
         if buffer.waiters > 0 {
             self.has_changed.notify_all();

@@ -96,17 +96,17 @@ pub(super) fn run(args: &Args) -> CommandResult {
             }
         }
     }
-    tell_heads(&changed);
+    notify_heads(&changed);
     report.hooks = by_name.into_iter().map(|(hook, found)| OfHook { hook, ..found }).collect();
     report::value(args.format.format, &tracer_trace::json::with_times(&report), |_| render(&report));
     Ok(exit::OK)
 }
 
 /// Tells whoever is the head of these `handover` folders that parcels in them were discarded.
-pub(in crate::cli) fn tell_heads<'f>(folders: impl IntoIterator<Item = &'f PathBuf>) {
+pub(in crate::cli) fn notify_heads<'f>(folders: impl IntoIterator<Item = &'f PathBuf>) {
     for folder in folders {
         // A head that is not told finds out when it offers them.
-        let _ = session::tell_of_discarded(folder);
+        let _ = session::report_discarded(folder);
     }
 }
 

@@ -146,7 +146,7 @@ pub(super) fn run(args: &Args) -> CommandResult {
     let (mut traces, mut is_first, mut tail) = (BTreeSet::new(), true, args.tail);
     loop {
         // Looked at before what was written last is read.
-        let goes_on = args.follow && driver.as_mut().is_some_and(|driver| goes_on(driver, &mut wanted));
+        let goes_on = args.follow && driver.as_mut().is_some_and(|driver| is_resumed(driver, &mut wanted));
         if let (Wanted::Tasks { tasks, actor: Some(_), .. }, Some(selected)) = (&wanted, &mut reader.selection().tasks)
         {
             selected.clone_from(tasks);
@@ -439,7 +439,7 @@ fn add_methods(driver: &mut Driver, wanted: &mut Wanted) {
 }
 
 /// Returns whether what is wanted may still be written.
-fn goes_on(driver: &mut Driver, wanted: &mut Wanted) -> bool {
+fn is_resumed(driver: &mut Driver, wanted: &mut Wanted) -> bool {
     add_methods(driver, wanted);
     match wanted {
         Wanted::Tasks { actor: Some(actor), .. } => {

@@ -247,7 +247,7 @@ fn finish(driver: &mut Driver, place: &PlaceArgs, accepted: &ServiceAccepted, fo
             let text =
                 format!("version {version} of service `{service}` is served at {}", url.as_deref().unwrap_or_default());
             let done = Done { warnings: &warnings, ..done(accepted, "rolled_out", None, url) };
-            tell(format, &done, &text);
+            print(format, &done, &text);
             if format == Format::Text {
                 warnings.iter().for_each(|warning| report::warning(warning));
             }
@@ -272,13 +272,13 @@ fn finish(driver: &mut Driver, place: &PlaceArgs, accepted: &ServiceAccepted, fo
             }
         }
         _ => {
-            tell(format, &done(accepted, "shut_down", None, None), &format!("service `{service}` is shut down"));
+            print(format, &done(accepted, "shut_down", None, None), &format!("service `{service}` is shut down"));
             Ok(exit::OK)
         }
     }
 }
 
-fn tell(format: Format, done: &Done<'_>, text: &str) {
+fn print(format: Format, done: &Done<'_>, text: &str) {
     match format {
         Format::Text => report::talk(text),
         Format::Json => report::value(format, done, |_| String::new()),

@@ -502,11 +502,11 @@ impl State {
         }
         self.flush(token);
         self.read_lane(token, now, after);
-        self.go_on_sending(token);
+        self.resume_sending(token);
     }
 
     /// Sends bodies for which there is room again.
-    fn go_on_sending(&mut self, token: u64) {
+    fn resume_sending(&mut self, token: u64) {
         let Some(lane) = self.lanes.get_mut(&token) else { return };
         let unsent: Vec<_> = lane.calls.iter().map(|(id, call)| (*id, *call)).collect();
         for (id, number) in unsent {

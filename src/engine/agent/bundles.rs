@@ -160,11 +160,11 @@ impl Agent {
         };
         self.shared_bundles.insert(first, bundle);
         self.note_submission(now_ns);
-        self.go_on_sharing_bundle(first);
+        self.resume_sharing_bundle(first);
     }
 
     /// Takes the next step of a bundle that the engine may not have.
-    pub(super) fn go_on_sharing_bundle(&mut self, first: TaskId) {
+    pub(super) fn resume_sharing_bundle(&mut self, first: TaskId) {
         let id = self.id(first);
         let Some(bundle) = self.shared_bundles.get_mut(&first).filter(|bundle| self.is_reachable && !bundle.is_asked)
         else {
@@ -201,7 +201,7 @@ impl Agent {
         match answer {
             Answer::Put(Ok(())) => {
                 self.note_bundle_stored(first);
-                self.for_each_shared(first, Self::go_on_withdrawing);
+                self.for_each_shared(first, Self::resume_withdrawing);
             }
             // What the engine may have had before is not refused: it is tried again.
             Answer::Put(Err(why)) if !bundle.was_tried && !bundle.is_stored => {
@@ -213,13 +213,13 @@ impl Agent {
 
     fn refuse_bundle(&mut self, first: TaskId, why: NotStored) {
         self.for_each_shared(first, |agent, task| drop(agent.remove_share(task)));
-        self.tell(ToHead::NotStored(first, why));
+        self.notify(ToHead::NotStored(first, why));
     }
 
     fn note_bundle_stored(&mut self, first: TaskId) {
         let Some(bundle) = self.shared_bundles.get_mut(&first) else { return };
         if !std::mem::replace(&mut bundle.is_stored, true) {
-            self.tell(ToHead::Stored(first));
+            self.notify(ToHead::Stored(first));
         }
     }
 
@@ -241,7 +241,7 @@ impl Agent {
             self.for_each_shared(first, |agent, task| {
                 if let Some(share) = agent.shares.get_mut(&task).filter(|share| share.is_apart) {
                     share.is_old = true;
-                    agent.go_on_sharing(task);
+                    agent.resume_sharing(task);
                 }
             });
         }
@@ -286,7 +286,7 @@ impl Agent {
         if bundle.open.is_empty() {
             self.shared_bundles.remove(&first);
         }
-        self.tell(ToHead::EndedTogether(EndedTogether { first, record: record.into(), places }));
+        self.notify(ToHead::EndedTogether(EndedTogether { first, record: record.into(), places }));
     }
 
     /// Makes the share of a task by itself that has none because it is in a bundle with others, and nothing has happened to it but to all of them.
@@ -326,7 +326,7 @@ impl Agent {
         }
         self.note_bundle_stored(first);
         if let Some(claim) = record.claim() {
-            return self.tell(ToHead::BundleClaimed(first, Some(claimed_by(claim.clone()))));
+            return self.notify(ToHead::BundleClaimed(first, Some(claimed_by(claim.clone()))));
         }
         let mut is_new = true;
         self.for_each_shared(first, |agent, task| {
@@ -340,14 +340,14 @@ impl Agent {
             share.base = base.clone().map(Box::new);
             if !was_apart {
                 if std::mem::take(&mut is_new) {
-                    agent.tell(ToHead::BundleClaimed(first, None));
+                    agent.notify(ToHead::BundleClaimed(first, None));
                 }
                 if let Some(Record::Claimed(claim)) = base {
-                    agent.tell(ToHead::Claimed(task, claimed_by(claim)));
+                    agent.notify(ToHead::Claimed(task, claimed_by(claim)));
                 }
             }
-            agent.go_on_withdrawing(task);
-            agent.go_on_taking_back(task);
+            agent.resume_withdrawing(task);
+            agent.resume_taking_back(task);
         });
     }
 
@@ -368,7 +368,7 @@ impl Agent {
             change.todo.push_back(wish);
             change.known = change.known.take().filter(|_| change.is_asked);
         }
-        self.go_on_changing_bundle(id);
+        self.resume_changing_bundle(id);
     }
 
     /// Refuses bundles that have not left for an engine that is away for too long.
@@ -487,7 +487,7 @@ impl Agent {
             change.known = Some(KnownBundle { revision: None, record: None, stamp_ns: 0 });
         }
         change.todo.push_back(Wish::Deliver(mark, terms, count));
-        self.go_on_changing_bundle(id);
+        self.resume_changing_bundle(id);
     }
 
     /// Takes a task of a bundle that the head runs since before this agent.
@@ -639,7 +639,7 @@ impl Agent {
     }
 
     /// Takes the next step of a whole bundle, of which something has been noted.
-    pub(super) fn go_on_with_bundle(&mut self, first: ClusterTaskId) {
+    pub(super) fn resume_with_bundle(&mut self, first: ClusterTaskId) {
         self.import_waiting(first);
         self.consider_settling(first);
     }
@@ -665,7 +665,7 @@ impl Agent {
             if !change.todo.contains(&Wish::Settle) {
                 change.todo.push_back(Wish::Settle);
             }
-            self.go_on_changing_bundle(first);
+            self.resume_changing_bundle(first);
         }
     }
 
@@ -738,7 +738,7 @@ impl Agent {
             let change = self.changes.get_or_default(id);
             // Where this node has settled it nobody else has made a record since, unless that is found out by trying.
             change.known = record.map(|_| Known { revision: None, record: base, stamp_ns: 0 });
-            self.go_on_changing(id);
+            self.resume_changing(id);
         }
         if let Some(handle) = for_others {
             self.say(Request::GiveBack(handle));
@@ -783,7 +783,7 @@ impl Agent {
                 let mark = mark.clone();
                 change.todo.push_back(Event::Delivered { to, mark, sight: Sight::MayLive, terms });
             }
-            self.go_on_changing(id);
+            self.resume_changing(id);
         }
     }
 
@@ -867,7 +867,7 @@ impl Agent {
         let Some(bundle) = self.bundles.get(&first) else { return };
         let here = bundle.open.iter().map(|place| member(first, place));
         let here: Vec<_> = here.filter(|id| self.held.get(id).is_some_and(|held| held.attempt.is_some())).collect();
-        here.into_iter().for_each(|id| self.tell(ToHead::GiveBack(id)));
+        here.into_iter().for_each(|id| self.notify(ToHead::GiveBack(id)));
     }
 
     // ---- records of bundles -------------------------------------------------------------------------------------------
@@ -881,11 +881,11 @@ impl Agent {
         if !change.todo.contains(&Wish::NotRun) {
             change.todo.push_back(Wish::NotRun);
         }
-        self.go_on_changing_bundle(id);
+        self.resume_changing_bundle(id);
     }
 
     /// Takes the next step towards what is to be brought about in the record of a bundle.
-    pub(super) fn go_on_changing_bundle(&mut self, id: ClusterTaskId) {
+    pub(super) fn resume_changing_bundle(&mut self, id: ClusterTaskId) {
         while let Some(change) = self.bundle_changes.get_mut(&id) {
             if change.is_asked || !self.is_reachable {
                 return;
@@ -971,7 +971,7 @@ impl Agent {
                 return self.let_go_of_bundle(id);
             }
         }
-        self.go_on_changing_bundle(id);
+        self.resume_changing_bundle(id);
     }
 
     pub(super) fn on_bundle_heartbeats(&mut self, id: ClusterTaskId, answer: Answer) {
@@ -986,7 +986,7 @@ impl Agent {
         let is_suspected = matches!(known.record, Some(BundleRecord::Suspected { .. }));
         let stamp_ns = is_suspected.then_some(known.stamp_ns);
         change.sight = Some(sight_of(&self.settings, claim.holder, stamp_ns, (of_other, own)));
-        self.go_on_changing_bundle(id);
+        self.resume_changing_bundle(id);
     }
 
     pub(super) fn on_bundle_swapped(&mut self, id: ClusterTaskId, next: BundleRecord, answer: &Answer) {
@@ -996,12 +996,12 @@ impl Agent {
         if let Answer::TooLarge(_) = answer {
             // Fewer outcomes go together; those that are left out go by themselves.
             self.outcomes_bytes /= 2;
-            return self.go_on_changing_bundle(id);
+            return self.resume_changing_bundle(id);
         }
         let Answer::Swapped(Some(revision)) = answer else {
             // Somebody else was faster, or nobody knows who was.
             change.known = None;
-            return self.go_on_changing_bundle(id);
+            return self.resume_changing_bundle(id);
         };
         let known = |record| Some(KnownBundle { revision: Some(*revision), record: Some(record), stamp_ns: 0 });
         let wish = change.todo.pop_front();
@@ -1012,7 +1012,7 @@ impl Agent {
             if let Some(change) = self.bundle_changes.get_mut(&id) {
                 change.known = known(next);
             }
-            return self.go_on_changing_bundle(id);
+            return self.resume_changing_bundle(id);
         }
         change.known = known(next.clone());
         match (wish, &next) {
@@ -1025,7 +1025,7 @@ impl Agent {
             (Some(Wish::End(_)), _) => self.on_shared_bundle(id, &next),
             (Some(Wish::Settle | Wish::NotRun) | None, _) => {}
         }
-        self.go_on_changing_bundle(id);
+        self.resume_changing_bundle(id);
     }
 
     /// Notes that the record of a bundle refuses what was to be brought about: perhaps because it was already, and the answer was lost.

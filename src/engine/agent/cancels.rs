@@ -70,12 +70,12 @@ impl Agent {
     /// Ends a task of another node, and answers under the number of the question. The end is the one that it has if nobody has begun it.
     pub fn on_cancel_elsewhere(&mut self, number: u64, id: ClusterTaskId, stop: Stop, end: Vec<u8>, now_ns: u64) {
         if !self.is_reachable {
-            return self.tell(ToHead::CancelAnswered(number, CancelAnswer::Unreachable));
+            return self.notify(ToHead::CancelAnswered(number, CancelAnswer::Unreachable));
         }
         let cancel =
             Cancel { id, stop, end, since_ns: now_ns, tell_ns: now_ns, is_asked: false, is_told: false, base: None };
         self.cancels.insert(number, cancel);
-        self.go_on_cancelling(now_ns);
+        self.resume_cancelling(now_ns);
         self.is_due_soon = true;
     }
 
@@ -86,7 +86,7 @@ impl Agent {
     }
 
     /// Does what is due, and returns when to come again, if for any.
-    pub(super) fn go_on_cancelling(&mut self, now_ns: u64) -> Option<u64> {
+    pub(super) fn resume_cancelling(&mut self, now_ns: u64) -> Option<u64> {
         let due = self.cancels.iter().filter(|(_, cancel)| cancel.due_ns() <= now_ns).map(|(number, _)| *number);
         for number in due.collect::<Vec<_>>() {
             let own = self.settings.own.place;
@@ -128,7 +128,7 @@ impl Agent {
     /// Answers a request to end a task. Later answers to it count for nothing.
     pub(super) fn answer_cancel(&mut self, number: u64, answer: CancelAnswer) {
         if self.cancels.remove(&number).is_some() {
-            self.tell(ToHead::CancelAnswered(number, answer));
+            self.notify(ToHead::CancelAnswered(number, answer));
         }
     }
 

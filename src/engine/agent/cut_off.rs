@@ -39,7 +39,7 @@ impl Agent {
         // One that was acknowledged late says nothing of now.
         if self.hearing.is_cut_off && self.ticked_ns < *lapse_ns {
             self.hearing.is_cut_off = false;
-            self.tell(ToHead::HeardAgain);
+            self.notify(ToHead::HeardAgain);
         }
     }
 
@@ -53,11 +53,11 @@ impl Agent {
         let running = self.held.iter().filter(|(_, held)| held.attempt.is_some()).map(|(id, _)| id);
         let running: Vec<_> = running.collect();
         if !running.is_empty() {
-            self.tell(ToHead::CutOff(u32::try_from(running.len()).unwrap_or(u32::MAX)));
+            self.notify(ToHead::CutOff(u32::try_from(running.len()).unwrap_or(u32::MAX)));
         }
         for id in running {
             self.hurry_bundle_of(id);
-            self.tell(ToHead::Superseded(id));
+            self.notify(ToHead::Superseded(id));
         }
     }
 }

@@ -63,7 +63,7 @@ impl Agent {
         for (queue, bound) in &bounds {
             let is_new = self.demands.bounds.get(queue).is_none_or(|known| known != bound);
             if is_new && !self.has_in_all(bound) {
-                self.tell(ToHead::Log(format!(
+                self.notify(ToHead::Log(format!(
                     "nothing is taken from the queue `{queue}`: a task of it may ask for {bound}, and this node does not have that much"
                 )));
             }

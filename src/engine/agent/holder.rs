@@ -255,7 +255,7 @@ impl Agent {
         }
         let mark = Mark { node_id: self.settings.node_id.clone(), unix_nano: now_unix_nano };
         change.todo.push_back(Event::Delivered { to, mark, sight: Sight::MayLive, terms });
-        self.go_on_changing(id);
+        self.resume_changing(id);
     }
 
     /// Has a message put aside that a pull has brought, and that is of no task or is not to be run here.
@@ -276,7 +276,7 @@ impl Agent {
                 RecordKey::Task(id) => ("task", id),
                 RecordKey::Bundle(id) => ("bundle", id),
             };
-            self.tell(ToHead::Log(format!("the record of {kind} {id} cannot be read: {error}")));
+            self.notify(ToHead::Log(format!("the record of {kind} {id} cannot be read: {error}")));
         }
     }
 
@@ -316,7 +316,7 @@ impl Agent {
     pub fn on_import_ended(&mut self, id: ClusterTaskId, attempt: u32, outcome: Vec<u8>) {
         if let Some((shared, stored)) = value_of(&outcome) {
             self.giving.insert(id, Giving { attempt, shared, stored, is_asked: false });
-            return self.go_on_giving(id);
+            return self.resume_giving(id);
         }
         self.note_run_time(self.held.get(&id).and_then(|held| held.function), SharedEnd::run_ns(&outcome));
         let by = self.settings.own;
@@ -324,7 +324,7 @@ impl Agent {
     }
 
     /// Puts a result into the engine.
-    pub(super) fn go_on_giving(&mut self, id: ClusterTaskId) {
+    pub(super) fn resume_giving(&mut self, id: ClusterTaskId) {
         let Some(giving) = self.giving.get_mut(&id).filter(|giving| self.is_reachable && !giving.is_asked) else {
             return;
         };
@@ -392,7 +392,7 @@ impl Agent {
     }
 
     pub(super) fn on_given_back(&mut self, id: ClusterTaskId) {
-        self.tell(ToHead::Settled(id, 1));
+        self.notify(ToHead::Settled(id, 1));
         let bundle = self.held.get(&id).and_then(|held| held.bundle);
         let of_bundle = bundle.and_then(|first| self.return_bundle(first));
         let is_let_go = of_bundle.is_some();
@@ -438,7 +438,7 @@ impl Agent {
                 None if values.is_empty() => None,
                 None => {
                     held.fetch = Some(Box::new(Fetch { claim, values, files: Vec::new(), tries: 0, is_asked: false }));
-                    return self.go_on_fetching(id);
+                    return self.resume_fetching(id);
                 }
             },
             Some(Err(error)) => Some(format!("this node cannot read which arguments it has: {error}")),
@@ -479,11 +479,11 @@ impl Agent {
         held.is_short = self.run_times.short_ns(held.function).is_some();
         self.is_due_soon |= held.is_short;
         let token = Token { id, queue, handle, terms, bundle: of_bundle };
-        self.tell(ToHead::Import(Import { token, claim, submitted_unix_nano, envelope, problem }));
+        self.notify(ToHead::Import(Import { token, claim, submitted_unix_nano, envelope, problem }));
     }
 
     /// Gets the next large argument of a task that this node has claimed.
-    pub(super) fn go_on_fetching(&mut self, id: ClusterTaskId) {
+    pub(super) fn resume_fetching(&mut self, id: ClusterTaskId) {
         let fetch = self.held.get_mut(&id).and_then(|held| held.fetch.as_mut());
         let Some(fetch) = fetch.filter(|fetch| self.is_reachable && !fetch.is_asked) else { return };
         let Some(key) = fetch.values.get(fetch.files.len()) else { return };
@@ -502,7 +502,7 @@ impl Agent {
             Answer::ValueGot(Ok(name)) => {
                 fetch.files.push(name);
                 if fetch.files.len() < fetch.values.len() {
-                    return self.go_on_fetching(id);
+                    return self.resume_fetching(id);
                 }
                 None
             }

@@ -77,7 +77,7 @@ impl Agent {
             }
             Ok(entry) if may_refuse => {
                 self.remove_share(task);
-                return self.tell(ToHead::NotStored(task, NotStored::KeyTaken(entry.key.into(), entry.id)));
+                return self.notify(ToHead::NotStored(task, NotStored::KeyTaken(entry.key.into(), entry.id)));
             }
             Err(problem) if may_refuse => {
                 let why = format!("the entry of its idempotency key cannot be read: {problem}");
@@ -86,7 +86,7 @@ impl Agent {
             // It was accepted longer ago than keys are kept.
             Ok(_) | Err(_) => *is_known = true,
         }
-        self.go_on_sharing(task);
+        self.resume_sharing(task);
     }
 
     /// Has a task of this node be the one that its key names.
@@ -100,7 +100,7 @@ impl Agent {
         (share.is_sent, share.is_old) = (true, true);
         self.follows.insert(task, id);
         self.followed.insert(id, task);
-        self.go_on_sharing(task);
+        self.resume_sharing(task);
     }
 
     /// Forgets which task one of this node follows.

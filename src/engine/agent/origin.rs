@@ -104,7 +104,7 @@ impl Agent {
         let Sharing { queue, tier, message, values, key, asks_for, is_new, is_stored } = sharing;
         let Ok(TaskMessage { terms, .. }) = TaskMessage::decode(&message) else {
             let reason = "its message cannot be read".into();
-            return self.tell(ToHead::NotStored(task, NotStored::Put(PutError::Refused(reason))));
+            return self.notify(ToHead::NotStored(task, NotStored::Put(PutError::Refused(reason))));
         };
         let share = Share {
             message,
@@ -123,7 +123,7 @@ impl Agent {
             self.note_values(task);
         }
         self.note_submission(now_ns);
-        self.go_on_sharing(task);
+        self.resume_sharing(task);
     }
 
     /// Returns whether a task of this node is in a queue, and its end is not known.
@@ -174,7 +174,7 @@ impl Agent {
     }
 
     /// Takes the next step of a task that the engine may not have.
-    pub(super) fn go_on_sharing(&mut self, task: TaskId) {
+    pub(super) fn resume_sharing(&mut self, task: TaskId) {
         let is_due = |share: &&mut Box<Share>| !share.is_asked && share.ending.is_none();
         if self.shares.get_mut(&task).filter(is_due).is_none() || !self.is_reachable || self.asks_for_key(task) {
             return;
@@ -249,7 +249,7 @@ impl Agent {
     pub(super) fn refuse(&mut self, task: TaskId, why: PutError) {
         self.remove_share(task);
         self.drop_values(task);
-        self.tell(ToHead::NotStored(task, NotStored::Put(why)));
+        self.notify(ToHead::NotStored(task, NotStored::Put(why)));
     }
 
     /// Ends a task of this head with an outcome, if nobody has begun it; else its holder is told to end it, if it `stops` there.
@@ -260,16 +260,16 @@ impl Agent {
         if !is_sent {
             self.remove_share(task);
             let end = End::Outcome { attempt: 0, holder: None, outcome };
-            return self.tell(ToHead::Ended(task, end));
+            return self.notify(ToHead::Ended(task, end));
         }
         let Some(share) = self.shares.get_mut(&task).filter(|share| share.ending.is_none()) else { return };
         let before = share.withdrawn.as_ref().and_then(|(_, stops)| *stops);
         let stops = stops.into_iter().chain(before).reduce(Stop::sooner);
         share.withdrawn = Some((outcome, stops));
-        self.go_on_withdrawing(task);
+        self.resume_withdrawing(task);
     }
 
-    pub(super) fn go_on_withdrawing(&mut self, task: TaskId) {
+    pub(super) fn resume_withdrawing(&mut self, task: TaskId) {
         let id = self.id(task);
         let share = self.shares.get(&task).filter(|share| share.ending.is_none());
         let Some(share) = share.filter(|share| share.withdrawn.is_some()) else { return };
@@ -282,7 +282,7 @@ impl Agent {
             change.todo.push_back(Event::EndedUnbegun { outcome, is_cancelled: stops.is_some() });
             change.known = change.known.take().filter(|_| change.is_asked);
         }
-        self.go_on_changing(id);
+        self.resume_changing(id);
     }
 
     /// Takes a task of this node back, unless somebody has begun it: the head is to run it in a worker that waits for it. The time is in nanoseconds since the
@@ -292,11 +292,11 @@ impl Agent {
         // One that is another node's is in its place in the queue.
         if let Some(share) = self.shares.get_mut(&task).filter(|_| !self.follows.contains_key(&task)) {
             share.taken_back = Some(now_unix_nano);
-            self.go_on_taking_back(task);
+            self.resume_taking_back(task);
         }
     }
 
-    pub(super) fn go_on_taking_back(&mut self, task: TaskId) {
+    pub(super) fn resume_taking_back(&mut self, task: TaskId) {
         let id = self.id(task);
         let is_wanted = |share: &&Share| share.taken_back.is_some() && share.ending.is_none() && !self.is_stopping;
         let Some(share) = self.shares.get(&task).map(|share| &**share).filter(is_wanted) else { return };
@@ -316,7 +316,7 @@ impl Agent {
             change.todo.push_back(Event::Withdrawn { by: self.settings.own, mark, terms });
             change.known = change.known.take().filter(|_| change.is_asked);
         }
-        self.go_on_changing(id);
+        self.resume_changing(id);
     }
 
     /// Hands a task to the head that this node has taken back. Its message stays in the queue, and whoever it comes to finds the record.
@@ -357,7 +357,7 @@ impl Agent {
                     return;
                 }
                 self.note_stored(task);
-                self.tell(match record {
+                self.notify(match record {
                     Record::Claimed(claim) | Record::Suspected { claim, .. } => {
                         ToHead::Claimed(task, claimed_by(claim))
                     }
@@ -372,7 +372,7 @@ impl Agent {
     fn note_stored(&mut self, task: TaskId) {
         let share = self.shares.get_mut(&task).filter(|share| share.bundle.is_none());
         if share.is_some_and(|share| !std::mem::replace(&mut share.is_stored, true)) {
-            self.tell(ToHead::Stored(task));
+            self.notify(ToHead::Stored(task));
         }
     }
 
@@ -391,27 +391,27 @@ impl Agent {
                     let key = ValueKey { id, attempt: *attempt, digest, bytes: stored.bytes };
                     share.ending = Some(Box::new(Ending { end, shared, key, tries: 0, is_asked: false }));
                     self.note_values(task);
-                    return self.go_on_ending(task);
+                    return self.resume_ending(task);
                 }
             };
             let message = format!("the result cannot be had: {}", problem.unwrap_or_default());
             let outcome = without_value(&shared, message);
             self.note_values(task);
-            return self.tell_ended(task, end, outcome);
+            return self.report_ended(task, end, outcome);
         }
         self.remove_share(task);
-        self.tell(ToHead::Ended(task, end));
+        self.notify(ToHead::Ended(task, end));
     }
 
     /// Tells the head of an end with another outcome than the one that travelled.
-    fn tell_ended(&mut self, task: TaskId, end: End, outcome: Vec<u8>) {
+    fn report_ended(&mut self, task: TaskId, end: End, outcome: Vec<u8>) {
         let End::Outcome { attempt, holder, .. } = end else { return };
         self.remove_share(task);
-        self.tell(ToHead::Ended(task, End::Outcome { attempt, holder, outcome }));
+        self.notify(ToHead::Ended(task, End::Outcome { attempt, holder, outcome }));
     }
 
     /// Gets the result of a task of this node that has ended.
-    pub(super) fn go_on_ending(&mut self, task: TaskId) {
+    pub(super) fn resume_ending(&mut self, task: TaskId) {
         let Some(ending) = self.shares.get_mut(&task).and_then(|share| share.ending.as_mut()) else { return };
         if self.is_reachable && !ending.is_asked {
             ending.is_asked = true;
@@ -430,7 +430,7 @@ impl Agent {
                 let mut shared = ending.shared;
                 (shared.outcome, shared.digest) = (Outcome::Stored(Stored { name, bytes: ending.key.bytes }), None);
                 let outcome = shared.encode();
-                return self.tell_ended(task, ending.end, outcome);
+                return self.report_ended(task, ending.end, outcome);
             }
             Answer::ValueGot(Err(why)) => {
                 ending.tries += 1;
@@ -445,7 +445,7 @@ impl Agent {
                     "the task has returned {bytes}, but its node's value cannot be had: {why}\n(hint: submit it again)"
                 );
                 let outcome = without_value(&ending.shared, message);
-                self.tell_ended(task, ending.end, outcome);
+                self.report_ended(task, ending.end, outcome);
             }
             None => {
                 if let Some(share) = self.shares.get_mut(&task) {
@@ -468,8 +468,8 @@ impl Agent {
         match answer {
             Answer::Put(Ok(())) => {
                 self.note_stored(task);
-                self.go_on_withdrawing(task);
-                self.go_on_taking_back(task);
+                self.resume_withdrawing(task);
+                self.resume_taking_back(task);
             }
             // What the engine may have had before is not refused: it is tried again.
             Answer::Put(Err(why)) if !share.was_tried && !share.is_stored => self.refuse(task, why),
@@ -526,7 +526,7 @@ impl Agent {
             Answer::Record(None) => {
                 self.remove_share(task);
                 self.drop_values(task);
-                self.tell(ToHead::LostWrites(task));
+                self.notify(ToHead::LostWrites(task));
             }
             Answer::Record(Some(entry)) => self.on_record(RecordKey::Task(self.id(task)), &entry.value),
             _ => share.is_old = true,

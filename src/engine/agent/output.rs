@@ -17,7 +17,7 @@ impl Agent {
         let own = self.settings.own.place;
         let message = OutputMessage { id, place: own, node_id: self.settings.node_id.clone(), output };
         if id.place == own {
-            return self.tell_output(message);
+            return self.report_output(message);
         }
         if self.is_reachable {
             self.effects.push(Effect::SendOutput(id.place, message.encode()));
@@ -29,14 +29,14 @@ impl Agent {
         if let Ok(message) = OutputMessage::decode(told)
             && message.id.place == self.settings.own.place
         {
-            self.tell_output(message);
+            self.report_output(message);
         }
     }
 
-    fn tell_output(&mut self, message: OutputMessage) {
+    fn report_output(&mut self, message: OutputMessage) {
         let OutputMessage { id, place, node_id, output } = message;
         if self.is_open(id.task) {
-            self.tell(ToHead::Output { task: id.task, place, node_id, output });
+            self.notify(ToHead::Output { task: id.task, place, node_id, output });
         }
     }
 

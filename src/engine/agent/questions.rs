@@ -52,7 +52,7 @@ impl Agent {
                     self.is_due_soon = true;
                 } else {
                     self.questions.remove(&number);
-                    self.tell(ToHead::Found(number, found));
+                    self.notify(ToHead::Found(number, found));
                 }
             }
             Asker::Cancel(number) => self.cancel_as_found(number, &found),
@@ -66,7 +66,7 @@ impl Agent {
     }
 
     /// Asks again what was not answered, and returns when to come again, if for any.
-    pub(super) fn go_on_asking(&mut self, now_ns: u64) -> Option<u64> {
+    pub(super) fn resume_asking(&mut self, now_ns: u64) -> Option<u64> {
         let is_due = |question: &Question| question.again_ns.is_some_and(|again_ns| again_ns <= now_ns);
         let due = self.questions.iter().filter(|(_, question)| is_due(question));
         for (number, id) in due.map(|(number, question)| (*number, question.id)).collect::<Vec<_>>() {

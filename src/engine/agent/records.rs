@@ -36,13 +36,13 @@ impl Agent {
         }
         self.changes.get_or_default(id).todo.push_back(event);
         match bundle {
-            Some(first) => self.go_on_with_bundle(first),
-            None => self.go_on_changing(id),
+            Some(first) => self.resume_with_bundle(first),
+            None => self.resume_changing(id),
         }
     }
 
     /// Takes the next step towards what is to be brought about in a record.
-    pub(super) fn go_on_changing(&mut self, id: ClusterTaskId) {
+    pub(super) fn resume_changing(&mut self, id: ClusterTaskId) {
         if self.whole_bundle_of(id).is_some() {
             return;
         }
@@ -129,7 +129,7 @@ impl Agent {
                 return self.let_go_of(id);
             }
         }
-        self.go_on_changing(id);
+        self.resume_changing(id);
     }
 
     pub(super) fn on_heartbeats(&mut self, id: ClusterTaskId, answer: Answer) {
@@ -144,7 +144,7 @@ impl Agent {
         let is_suspected = matches!(known.record, Some(Record::Suspected { .. }));
         let stamp_ns = is_suspected.then_some(known.stamp_ns);
         change.sight = Some(sight_of(&self.settings, claim.holder, stamp_ns, (of_other, own)));
-        self.go_on_changing(id);
+        self.resume_changing(id);
     }
 
     pub(super) fn on_swapped(&mut self, id: ClusterTaskId, next: Option<Record>, answer: Answer) {
@@ -157,13 +157,13 @@ impl Agent {
         let (Answer::Swapped(Some(revision)), Some(next)) = (answer, next) else {
             // Somebody else was faster, or nobody knows who was.
             change.known = None;
-            return self.go_on_changing(id);
+            return self.resume_changing(id);
         };
         change.known = Some(Known { revision: Some(revision), record: Some(next.clone()), stamp_ns: 0 });
         if let Some(event) = change.todo.pop_front() {
             self.on_brought_about(id, &event, next);
         }
-        self.go_on_changing(id);
+        self.resume_changing(id);
     }
 
     /// Has a task fail by name whose outcome the engine does not take. Anything else stays as it is until there is room.
@@ -172,7 +172,7 @@ impl Agent {
         let Some(Event::Outcome { outcome, .. }) = change.todo.front_mut() else { return };
         let Some(shared) = SharedEnd::decode(outcome).ok().filter(SharedEnd::has_returned) else { return };
         *outcome = without_value(&shared, format!("the result is not taken by the engine: {why}"));
-        self.go_on_changing(id);
+        self.resume_changing(id);
     }
 
     /// Notes that the record is now what an event makes of it.
@@ -196,10 +196,10 @@ impl Agent {
             (Event::Withdrawn { .. }, Record::Claimed(claim)) => self.hold_own(id, claim),
             // Whoever wanted it to end may not have reached this node.
             (Event::AttemptFailed { .. }, Record::Claimed(claim)) if claim.wish.is_some() => {
-                self.tell(ToHead::Stop(id, Stop::default()));
+                self.notify(ToHead::Stop(id, Stop::default()));
             }
             (Event::Outcome { .. }, Record::Ended(end)) => {
-                self.tell(ToHead::Settled(id, 1));
+                self.notify(ToHead::Settled(id, 1));
                 self.acknowledge(id);
                 self.on_own_ended(id, end);
             }
@@ -260,17 +260,17 @@ impl Agent {
                 }
             }
             (Event::Outcome { .. }, Refusal::HasEnded) => {
-                self.tell(ToHead::Settled(id, 1));
+                self.notify(ToHead::Settled(id, 1));
                 self.acknowledge(id);
             }
             // Another node has it now, whose message is not acknowledged by this one.
             (Event::Outcome { .. }, _) => {
-                self.tell(ToHead::Settled(id, 1));
+                self.notify(ToHead::Settled(id, 1));
                 self.remove_held(id, true);
             }
             // The same, if this node was to end it for that.
             (Event::GivenBack { by, .. }, _) if claim.is_some_and(|claim| claim.holder != *by) => {
-                self.tell(ToHead::Settled(id, 1));
+                self.notify(ToHead::Settled(id, 1));
                 self.remove_held(id, true);
             }
             (Event::GivenBack { .. }, _) => self.on_given_back(id),

@@ -123,7 +123,7 @@ impl Agent {
                 slow.push(id);
             }
         }
-        slow.into_iter().for_each(|id| self.tell(ToHead::GiveBack(id)));
+        slow.into_iter().for_each(|id| self.notify(ToHead::GiveBack(id)));
         is_waiting
     }
 }

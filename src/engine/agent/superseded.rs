@@ -33,13 +33,13 @@ impl Agent {
                 if is_of_another(&record, own) {
                     if self.stop_superseded(id) {
                         let why = "another node has taken it over, or it has ended";
-                        self.tell(ToHead::Log(format!("task {id} is ended here: {why}")));
+                        self.notify(ToHead::Log(format!("task {id} is ended here: {why}")));
                     }
                 } else if record.claim().is_some_and(|claim| claim.wish.is_some())
                     && self.held.get(&id).is_some_and(|held| held.attempt.is_some())
                 {
                     // Whoever cancelled it did not reach this node.
-                    self.tell(ToHead::Stop(id, Stop::default()));
+                    self.notify(ToHead::Stop(id, Stop::default()));
                 }
             }
             RecordKey::Bundle(first) => {
@@ -50,7 +50,7 @@ impl Agent {
                     let ended = (0..record.count()).filter(|place| self.stop_superseded(member(first, *place))).count();
                     if ended > 0 {
                         let (tasks, why) = (Count(ended, "task"), "another node has taken it over, or all have ended");
-                        self.tell(ToHead::Log(format!("{tasks} of the bundle {first} ended here: {why}")));
+                        self.notify(ToHead::Log(format!("{tasks} of the bundle {first} ended here: {why}")));
                     }
                 }
             }
@@ -62,7 +62,7 @@ impl Agent {
         let is_here = self.held.get(&id).is_some_and(|held| held.attempt.is_some());
         if is_here {
             self.hurry_bundle_of(id);
-            self.tell(ToHead::Superseded(id));
+            self.notify(ToHead::Superseded(id));
         }
         is_here
     }

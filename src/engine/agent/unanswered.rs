@@ -37,7 +37,7 @@ impl Agent {
             let next_ns = next_ns.min(next_ns_of_others);
             self.unanswered_ns = next_ns;
             if !over.is_empty() {
-                self.tell(ToHead::Unanswered(over));
+                self.notify(ToHead::Unanswered(over));
             }
         }
         Some(self.unanswered_ns).filter(|next_ns| *next_ns < u64::MAX)

@@ -51,7 +51,7 @@ impl Nats {
         let Ok(Heartbeat { life, .. }) = Heartbeat::decode(&beat) else { return };
         if self.is_copied.load(Ordering::Relaxed) {
             // A connection that was made anew says that the engine is there.
-            return self.tell_copied();
+            return self.report_copied();
         }
         let mut copies = self.copies_seen.lock().await;
         let entry = self.own_entry().await;
@@ -75,7 +75,7 @@ impl Nats {
         }
         self.is_copied.store(true, Ordering::Relaxed);
         *self.copied_by.lock().expect("nobody panics with it") = other.node_id;
-        self.tell_copied();
+        self.report_copied();
         // A heartbeat of this one would say that the other's life is over.
         let (mut alone, mut last) = (0, None);
         while alone < ALONE {
@@ -155,7 +155,7 @@ impl Nats {
         let _ = self.events.send(FromEngine::Copied(text));
     }
 
-    fn tell_copied(&self) {
+    fn report_copied(&self) {
         let place = self.place;
         let node_id = self.copied_by.lock().expect("nobody panics with it").clone();
         let why = format!(

@@ -173,7 +173,7 @@ impl Server {
                             process.bound.note_kills();
                         }
                         if let Some(usage) = &result.usage {
-                            self.io.tell_usage(&self.state, worker, result.lease, usage);
+                            self.io.report_usage(&self.state, worker, result.lease, usage);
                         }
                         tracer_reactor::on_result(&mut self.state, &mut self.io, worker, result, now);
                     }
@@ -241,7 +241,7 @@ impl Server {
                     let module_path = self.io.settings.module_path.clone();
                     let folders = SearchPath { module_path, is_complete: false }.folders();
                     let node = agent.on_hello(id, &self.io.node_id, folders);
-                    agent.tell(&node);
+                    agent.notify(&node);
                     tracer_reactor::on_agent(&mut self.state, &mut self.io);
                     Peer::Agent
                 }
@@ -354,7 +354,7 @@ impl Server {
             FromAgent::Cancel { task, stop, by } => {
                 let report = tracer_reactor::on_cancel(state, io, task, stop.grace_ns, now);
                 if let Some(agent) = &mut io.agent {
-                    agent.tell(&ToAgent::Cancelled { task, report, by });
+                    agent.notify(&ToAgent::Cancelled { task, report, by });
                 }
             }
             FromAgent::CancelAnswered { number, answer } => io.on_cancel_answered(number, answer),

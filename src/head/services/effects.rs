@@ -253,7 +253,7 @@ impl ServiceEffects for Acting<'_> {
     }
 
     fn close_service(&mut self, service: &str) {
-        self.io.tell_callers_of_end(service);
+        self.io.notify_callers_of_end(service);
         let Some(entry) = self.io.services.tables.remove(service) else { return };
         let listeners = entry.listeners.iter().map(|open| Key::Listeners(service.to_owned(), open.address));
         let wakers = entry.wakers.keys().map(|number| Key::Waker(service.to_owned(), *number));
@@ -387,9 +387,9 @@ impl ServiceEffects for Acting<'_> {
             self.io.forget_callers(name, &numbers);
         } else {
             self.order(process, Order::Proxy(ProxyOrder::Begin(Box::new(begin))), files);
-            self.tell_of_callers(process, name);
-            self.tell_proxy_of_callers(process, name);
-            numbers.iter().for_each(|number| self.tell_all_of(name, *number, None));
+            self.report_callers(process, name);
+            self.notify_proxy_of_callers(process, name);
+            numbers.iter().for_each(|number| self.notify_all_of(name, *number, None));
         }
         started
     }
@@ -524,7 +524,7 @@ impl ServiceEffects for Acting<'_> {
 
 impl Acting<'_> {
     /// Tells the proxies of a service of each other's threads, so that one can wake another's.
-    fn tell_of_callers(&mut self, new: WorkerId, service: &str) {
+    fn report_callers(&mut self, new: WorkerId, service: &str) {
         let of_service = |(id, process): (&WorkerId, &ServiceProcess)| match &process.kind {
             ProcessKind::Proxy { callers } if process.service == service => Some((*id, callers.clone())),
             _ => None,
@@ -533,12 +533,12 @@ impl Acting<'_> {
         let new_callers =
             proxies.iter().find(|(id, _)| *id == new).map(|(_, callers)| callers.clone()).unwrap_or_default();
         for (other, callers) in proxies.iter().filter(|(id, _)| *id != new) {
-            callers.iter().for_each(|caller| self.tell_of_caller(service, *caller, new));
-            new_callers.iter().for_each(|caller| self.tell_of_caller(service, *caller, *other));
+            callers.iter().for_each(|caller| self.report_caller(service, *caller, new));
+            new_callers.iter().for_each(|caller| self.report_caller(service, *caller, *other));
         }
     }
 
-    fn tell_of_caller(&mut self, service: &str, caller: u32, to: WorkerId) {
+    fn report_caller(&mut self, service: &str, caller: u32, to: WorkerId) {
         if let Some(waker) = self.waker(service, caller) {
             self.order(to, Order::Proxy(ProxyOrder::Caller { caller }), vec![waker]);
         }

@@ -167,7 +167,7 @@ impl Server {
         query: ServiceQuery,
         now: Now,
     ) -> Option<Reply> {
-        self.tell_services_of_tasks();
+        self.notify_services_of_tasks();
         let (services, mut acting) = self.acting();
         let acting = &mut acting;
         let reply = match query {
@@ -271,14 +271,14 @@ impl Server {
         let (services, mut acting) = self.acting();
         deployments::on_exit(services, &mut acting, process, &cause, now);
         if let Some((service, replica)) = place {
-            self.io.tell_callers_of_loss(&service, replica);
+            self.io.notify_callers_of_loss(&service, replica);
         }
         // Whatever it left behind has become the head's.
         self.due.orphans = Some(std::time::Instant::now());
     }
 
     /// Tells services how much of what replicas may have tasks and actors have.
-    fn tell_services_of_tasks(&mut self) {
+    fn notify_services_of_tasks(&mut self) {
         let others = self.state.workers().len().saturating_sub(self.state.settings().workers_wanted);
         self.services.set_others(others);
         self.services.set_held(self.state.held_by_tasks());
@@ -287,14 +287,14 @@ impl Server {
     /// Starts, publishes and ends what is to be, and tells those who follow.
     pub(crate) fn turn_services(&mut self, now: Now) {
         if self.services.is_due(now) {
-            self.tell_services_of_tasks();
+            self.notify_services_of_tasks();
         }
         let (services, mut acting) = self.acting();
         let had_news = services.has_news();
         self.due.services = deployments::turn(services, &mut acting, now);
         if had_news {
             self.state.occupy(self.services.occupied(), self.services.replicas());
-            self.tell_callers();
+            self.notify_callers();
         }
         if had_news {
             self.keep_services();

@@ -26,7 +26,7 @@ impl HeadIo {
             *size = size.plus(OutputSize::of(bytes));
             if backlog + agent.outbox.len() <= AGENT_BACKLOG_LIMIT {
                 let output = SharedOutput { before, worker_pid, stream, bytes: bytes.into() };
-                agent.tell(&ToAgent::Output { id, output });
+                agent.notify(&ToAgent::Output { id, output });
             }
         }
     }
@@ -45,7 +45,7 @@ impl HeadIo {
             if arrived.told.replace(place) != Some(place)
                 && let Some(agent) = &mut self.agent
             {
-                agent.tell(&ToAgent::NotFollowed(task, place));
+                agent.notify(&ToAgent::NotFollowed(task, place));
             }
             return;
         };

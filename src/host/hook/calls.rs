@@ -110,7 +110,7 @@ impl fmt::Debug for ModuleSink {
 }
 
 impl ModuleSink {
-    fn tell(&self, event: &CallEvent) {
+    fn notify(&self, event: &CallEvent) {
         let headers = match event {
             CallEvent::Head(_, headers) | CallEvent::Trailers(headers) => headers.as_slice(),
             _ => &[],
@@ -215,7 +215,7 @@ pub(super) unsafe extern "C" fn host_call(
             let on_event = on_event.ok_or("a call has no function for its events")?;
             let sink = ModuleSink { data, on_event };
             let request = request(&read_sized(call))?;
-            *number = host()?.call(request, Box::new(move |event| sink.tell(&event)))?;
+            *number = host()?.call(request, Box::new(move |event| sink.notify(&event)))?;
             Ok(abi::STATUS_OK)
         })
     }

@@ -294,7 +294,7 @@ unsafe extern "C" fn host_take(
             // A command has no value; its result is the unit.
             // SAFETY: as above.
             (Outcome::Completed, Some(on_value), _) => unsafe { on_value(data, abi::Bytes::new(&[0xc0])) },
-            (Outcome::Failed(failure), _, Some(on_error)) => tell_failure(&failure, |error| {
+            (Outcome::Failed(failure), _, Some(on_error)) => report_failure(&failure, |error| {
                 // SAFETY: as above.
                 unsafe { on_error(data, error) }
             }),
@@ -307,7 +307,7 @@ unsafe extern "C" fn host_take(
 }
 
 /// Puts a failure into the words of the ABI.
-fn tell_failure(failure: &Failure, tell: impl FnOnce(&abi::TaskError)) {
+fn report_failure(failure: &Failure, tell: impl FnOnce(&abi::TaskError)) {
     let (kind, location) = match failure {
         Failure::Error { .. } => (abi::TASK_ERROR_RETURNED, ""),
         Failure::Panic { location, .. } => (abi::TASK_ERROR_PANICKED, location.as_str()),

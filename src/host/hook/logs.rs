@@ -115,7 +115,7 @@ pub(super) fn take_from(settings: LogSettings, spans_dir: &Path, spool: Option<&
 }
 
 /// Fills in what modules are told about log records.
-pub(super) fn tell(host: &mut abi::Host) {
+pub(super) fn notify(host: &mut abi::Host) {
     let Some(logs) = LOGS.get() else { return };
     host.host_log_record = Some(host_log_record);
     host.log_severity = logs.settings.level.severity();

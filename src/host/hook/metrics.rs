@@ -99,7 +99,7 @@ pub fn offer_metrics(place: &Path) {
 }
 
 /// Fills in what modules are told about metrics.
-pub(super) fn tell(host: &mut abi::Host) {
+pub(super) fn notify(host: &mut abi::Host) {
     if METRICS.get().is_some() {
         host.host_instrument = Some(host_instrument);
         host.host_measure = Some(host_measure);

@@ -169,7 +169,7 @@ impl Module {
                 let record = check_record(open(&path, &path)?, path.clone())?;
                 let path = Some(&*Box::leak(path.into_boxed_path()));
                 let module = Module { name: String::leak(name), path, version: None, record };
-                module.tell_of_others();
+                module.report_others();
                 if let Some(state) = state {
                     lock_opened().push((state, module));
                 }
@@ -191,7 +191,7 @@ impl Module {
         let record = check_record(open(&library, &source)?, source.clone())?;
         let path = Some(&*Box::leak(source.into_boxed_path()));
         let module = Module { name: String::leak(name.to_owned()), path, version, record };
-        module.tell_of_others();
+        module.report_others();
         Ok(module)
     }
 
@@ -271,7 +271,7 @@ impl Module {
             return Ok(());
         }
         if tracing.is_some() {
-            self.tell_of_lost_spans();
+            self.report_lost_spans();
         }
         let mut host = Box::new(abi::Host {
             size: size_of::<abi::Host>(),
@@ -282,9 +282,9 @@ impl Module {
             ..super::host::entries()
         });
         if tracing.is_some() {
-            super::logs::tell(&mut host);
+            super::logs::notify(&mut host);
         }
-        super::metrics::tell(&mut host);
+        super::metrics::notify(&mut host);
         let host = Box::leak(host);
         let mut reason = [0; 4096];
         let mut error = abi::TextBuffer::new(&mut reason);
@@ -339,20 +339,20 @@ impl Module {
     }
 
     /// Says once in a session, in the log of this process, that spans of this module are lost.
-    fn tell_of_lost_spans(&self) {
-        self.tell_once("otel", || self.otel_advice());
+    fn report_lost_spans(&self) {
+        self.report_once("otel", || self.otel_advice());
     }
 
     /// Says once in a session, in the log of this process, that others could change what is loaded.
-    fn tell_of_others(&self) {
-        self.tell_once("others", || {
+    fn report_others(&self) {
+        self.report_once("others", || {
             let said = super::trust::changeable_by_others(self.path?)?;
             Some(format!("it runs with your rights, and others can change it: {said}"))
         });
     }
 
     /// Says something of this library in the log of this process, once in a session. `what` is a name for it.
-    fn tell_once(&self, what: &str, advice: impl FnOnce() -> Option<String>) {
+    fn report_once(&self, what: &str, advice: impl FnOnce() -> Option<String>) {
         let (Some(path), Some(folder)) = (self.path, NOTED.get()) else { return };
         let len = path.metadata().map_or(0, |metadata| metadata.len());
         let stem = path.file_stem().and_then(|stem| stem.to_str()).unwrap_or("module");

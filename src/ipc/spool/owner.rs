@@ -563,7 +563,7 @@ impl Spool {
         let further = hooks & !hooks::FILE & !hooks::EXPORTERS;
         if further != 0 && is_sampled {
             slots.ungiven.push_back(index.0);
-            self.tell_of_undelivered(&slots);
+            self.report_undelivered(&slots);
         } else if further != 0 {
             // It is recorded for processors of the first hook to see, and for nobody to export.
             self.settle(&mut slots, index.0, further);
@@ -724,7 +724,7 @@ impl Spool {
             };
             if arrival == Arrival::Returned {
                 slots.returned.push_back(index);
-                self.tell_of_undelivered(&slots);
+                self.report_undelivered(&slots);
                 continue;
             }
             if arrival == Arrival::Refused {
@@ -735,7 +735,7 @@ impl Spool {
     }
 
     /// Wakes whoever brings spans on at the first of them, and when there are enough, and not at each.
-    fn tell_of_undelivered(&self, slots: &Slots) {
+    fn report_undelivered(&self, slots: &Slots) {
         let count = slots.returned.len() + slots.ungiven.len();
         if count == 1 || count == PARCEL_SPANS {
             self.has_undelivered.notify_one();

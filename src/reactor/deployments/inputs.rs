@@ -322,7 +322,7 @@ pub fn on_replica_report(
                 let period = u64::try_from(replica.deployment.health_check_period.as_nanos()).unwrap_or(u64::MAX);
                 replica.health.next_ns = now.monotonic_ns.saturating_add(period);
                 let news = ServiceNews::ReplicaReady { replica: replica.name.clone(), pid: replica.pid };
-                served.tell(news, now);
+                served.notify(news, now);
                 join_replica(served, effects, process);
             }
         }

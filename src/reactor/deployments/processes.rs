@@ -43,7 +43,7 @@ pub(super) fn start_replica(
     match started {
         Ok(pid) => {
             replica.pid = Some(pid);
-            served.tell(ServiceNews::ReplicaStarted { replica: replica.name.clone(), pid }, now);
+            served.notify(ServiceNews::ReplicaStarted { replica: replica.name.clone(), pid }, now);
             served.replicas.insert(process, replica);
             services.by_process.insert(process, service.name.clone());
             Some(process)
@@ -52,7 +52,7 @@ pub(super) fn start_replica(
             served.deaths.entry(replica.index).or_default().add(now.monotonic_ns, None, now);
             let reason = format!("it could not be started: {reason}");
             effects.log(format!("replica {} of service `{}`: {reason}", replica.name, service.name));
-            served.tell(ServiceNews::ReplicaLost { replica: replica.name, pid: None, reason }, now);
+            served.notify(ServiceNews::ReplicaLost { replica: replica.name, pid: None, reason }, now);
             None
         }
     }
@@ -88,7 +88,7 @@ pub(super) fn start_proxy(
                 kill_at_ns: None,
             };
             served.proxies.insert(process, proxy);
-            served.tell(ServiceNews::ProxyStarted { pid }, now);
+            served.notify(ServiceNews::ProxyStarted { pid }, now);
             services.by_process.insert(process, service.name.clone());
             true
         }
@@ -96,7 +96,7 @@ pub(super) fn start_proxy(
             served.proxy_deaths.add(now.monotonic_ns, None, now);
             let reason = format!("it could not be started: {reason}");
             effects.log(format!("the proxy of service `{}`: {reason}", service.name));
-            served.tell(ServiceNews::ProxyLost { pid: None, reason }, now);
+            served.notify(ServiceNews::ProxyLost { pid: None, reason }, now);
             false
         }
     }
@@ -302,7 +302,7 @@ pub(super) fn on_replica_exit(
     }
     let name = replica.name;
     if was_to_end {
-        served.tell(ServiceNews::ReplicaEnded { replica: name, pid: replica.pid }, now);
+        served.notify(ServiceNews::ReplicaEnded { replica: name, pid: replica.pid }, now);
         return;
     }
     let reason = match replica.reason.or(replica.unfit) {
@@ -316,7 +316,7 @@ pub(super) fn on_replica_exit(
         rollout.failure.get_or_insert(format!("replica {name}: {reason}"));
     }
     effects.log(format!("replica {name} of service `{service}` (pid {}): {reason}", replica.pid.unwrap_or(0)));
-    served.tell(ServiceNews::ReplicaLost { replica: name, pid: replica.pid, reason }, now);
+    served.notify(ServiceNews::ReplicaLost { replica: name, pid: replica.pid, reason }, now);
 }
 
 /// Notes that the process of a proxy has ended, and its spans are complete.
@@ -341,5 +341,5 @@ pub(super) fn on_proxy_exit(
     served.proxy_deaths.add(proxy.started_ns, served_since_ns, now);
     let reason = format!("it {cause}");
     effects.log(format!("the proxy of service `{service}` (pid {}): {reason}", proxy.pid));
-    served.tell(ServiceNews::ProxyLost { pid: Some(proxy.pid), reason }, now);
+    served.notify(ServiceNews::ProxyLost { pid: Some(proxy.pid), reason }, now);
 }

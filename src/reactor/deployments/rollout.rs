@@ -51,7 +51,7 @@ fn last_loss(services: &Services, name: &str) -> Option<String> {
 }
 
 /// Brings a rollout as far as it can go now.
-pub(super) fn go_on(services: &mut Services, effects: &mut impl ServiceEffects, name: &str, now: Now) {
+pub(super) fn resume(services: &mut Services, effects: &mut impl ServiceEffects, name: &str, now: Now) {
     ensure_proxy(services, effects, name, now);
     loop {
         let Some(served) = services.all.get_mut(name) else { return };
@@ -336,7 +336,7 @@ fn commit(served: &mut Served, effects: &mut impl ServiceEffects, now: Now) {
     served.remember(version.clone());
     served.serving = Some(version);
     served.untold = Some(number);
-    served.tell_of_version(now);
+    served.report_version(now);
 }
 
 /// Returns the longest that a request of a service may take to end.
@@ -388,5 +388,5 @@ pub(super) fn fail(served: &mut Served, effects: &mut impl ServiceEffects, now: 
     if is_forgotten {
         served.versions.clear();
     }
-    served.tell(ServiceNews::RolloutFailed { version: number, reason }, now);
+    served.notify(ServiceNews::RolloutFailed { version: number, reason }, now);
 }

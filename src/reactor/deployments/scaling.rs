@@ -63,7 +63,7 @@ fn look_at(
         *number_of(served, &key) = next;
         if next != current {
             let (application, deployment) = key.clone();
-            served.tell(ServiceNews::Scaled { application, deployment, from: current, to: next }, now);
+            served.notify(ServiceNews::Scaled { application, deployment, from: current, to: next }, now);
         }
         scale.look_again(&scaling, now.monotonic_ns);
         if scale.is_idle() && may_fall {

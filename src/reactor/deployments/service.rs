@@ -355,7 +355,7 @@ impl Served {
     }
 
     /// Notes that something has happened.
-    pub(super) fn tell(&mut self, what: ServiceNews, now: Now) {
+    pub(super) fn notify(&mut self, what: ServiceNews, now: Now) {
         self.last_event += 1;
         self.events.push_back(ServiceEvent { number: self.last_event, time_unix_nano: now.unix_nano, what });
         if self.events.len() > EVENT_LIMIT {
@@ -365,12 +365,12 @@ impl Served {
 
     /// Tells that a version is rolled out once no proxy of another one accepts connections, so that whoever connects after that is served by it. The next version
     /// does not wait for that, nor does the end.
-    pub(super) fn tell_of_version(&mut self, now: Now) {
+    pub(super) fn report_version(&mut self, now: Now) {
         let is_left = |proxy: &Proxy| proxy.stage != ProxyStage::Draining || proxy.accepts_no_more;
         let is_replaced = self.rollout.is_some() || self.ending.is_some();
         if let Some(version) = self.untold.filter(|_| is_replaced || self.proxies.values().all(is_left)) {
             self.untold = None;
-            self.tell(ServiceNews::RolledOut { version }, now);
+            self.notify(ServiceNews::RolledOut { version }, now);
         }
     }
 

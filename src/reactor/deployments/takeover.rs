@@ -55,12 +55,12 @@ pub fn take_over(
         on_exit(services, effects, *process, "ended when its head did", now);
     }
     for name in &names {
-        go_on(services, effects, name, !served_in_journal.contains(name), now);
+        resume(services, effects, name, !served_in_journal.contains(name), now);
     }
     journaled.into_iter().filter(|version| !services.all.contains_key(&version.service.name)).collect()
 }
 
-fn go_on(services: &mut Services, effects: &mut impl ServiceEffects, name: &str, is_not_in_journal: bool, now: Now) {
+fn resume(services: &mut Services, effects: &mut impl ServiceEffects, name: &str, is_not_in_journal: bool, now: Now) {
     let Some(served) = services.all.get_mut(name) else { return };
     for (id, replica) in &mut served.replicas {
         replica.take_over(effects.state_in_table(name, replica.place), now.monotonic_ns);

@@ -47,7 +47,7 @@ pub fn turn(services: &mut Services, effects: &mut impl ServiceEffects, now: Now
 fn look_at(services: &mut Services, effects: &mut impl ServiceEffects, name: &str, now: Now) {
     kill_overdue(services, effects, name, now);
     if let Some(served) = services.all.get_mut(name) {
-        served.tell_of_version(now);
+        served.report_version(now);
     }
     if services.all.get(name).is_some_and(|served| served.proxies.values().any(|proxy| proxy.is_silent)) {
         // What there is of it is not known yet.
@@ -60,7 +60,7 @@ fn look_at(services: &mut Services, effects: &mut impl ServiceEffects, name: &st
     if services.all.get(name).is_some_and(|served| served.ending.is_some()) {
         return end(services, effects, name, now);
     }
-    rollout::go_on(services, effects, name, now);
+    rollout::resume(services, effects, name, now);
     let Some(served) = services.all.get_mut(name) else { return };
     if served.unheard.as_ref().is_some_and(|unheard| unheard.again_ns <= now.monotonic_ns) {
         listen_again(served, effects, name, now);
@@ -312,7 +312,7 @@ fn end(services: &mut Services, effects: &mut impl ServiceEffects, name: &str, n
         served.scales.clear();
         served.proxy_deaths = Deaths::default();
         served.versions.clear();
-        served.tell(ServiceNews::ShutDown, now);
+        served.notify(ServiceNews::ShutDown, now);
         effects.close_service(name);
         effects.log(format!("service `{name}` is shut down"));
     }

@@ -149,16 +149,16 @@ impl Actors {
     }
 
     fn is_over_with_actors(&self, job: JobId) -> bool {
-        self.bound.contains_key(&job) && !self.goes_on(job)
+        self.bound.contains_key(&job) && !self.resumes(job)
     }
 
-    fn goes_on(&self, job: JobId) -> bool {
+    fn resumes(&self, job: JobId) -> bool {
         self.open.contains_key(&job) || self.connected.contains(&job)
     }
 
     /// Returns the actors that are to end because their job is over.
     pub(crate) fn left_by(&self, job: JobId) -> BTreeSet<TaskId> {
-        self.bound.get(&job).filter(|_| !self.goes_on(job)).cloned().unwrap_or_default()
+        self.bound.get(&job).filter(|_| !self.resumes(job)).cloned().unwrap_or_default()
     }
 
     /// Returns each job that actors end with, with these.

@@ -379,7 +379,7 @@ impl Workers {
     }
 
     /// Returns whether something in any of them may end that others wait for, or a worker itself.
-    pub(crate) fn goes_on(&self) -> bool {
+    pub(crate) fn resumes(&self) -> bool {
         self.totals.go_on > 0
     }
 

@@ -159,7 +159,7 @@ impl Lane {
         let header = lane::data_header(number, is_last, piece.len());
         self.outbox.borrow_mut().put(|out| out.extend_from_slice(&header));
         self.outbox.borrow_mut().put_piece(piece);
-        self.soil();
+        self.mark_dirty();
     }
 
     /// Sends trailers.
@@ -222,11 +222,11 @@ impl Lane {
 
     fn put(self: &Rc<Lane>, put: impl FnOnce(&mut Vec<u8>)) {
         self.outbox.borrow_mut().put(put);
-        self.soil();
+        self.mark_dirty();
     }
 
     /// Marks it to be written at the end of this turn.
-    fn soil(self: &Rc<Lane>) {
+    fn mark_dirty(self: &Rc<Lane>) {
         if !self.is_dirty.replace(true) {
             self.flush.dirty.borrow_mut().push(Rc::clone(self));
             if let Some(waker) = self.flush.waker.borrow_mut().take() {
@@ -257,7 +257,7 @@ impl Lane {
                 drop(tokio::task::spawn_local(async move {
                     lane.writable().await;
                     lane.is_dirty.set(false);
-                    lane.soil();
+                    lane.mark_dirty();
                 }));
             }
             // Whoever reads it sees the end, after what has come before it.

@@ -233,7 +233,7 @@ async fn attempt(
                     }
                     // What would have gone over the connection does not come.
                     (_, Some(_)) => exchange.end_sending(),
-                    (_, None) => go_on_sending(progress, connection, upload, &exchange),
+                    (_, None) => resume_sending(progress, connection, upload, &exchange),
                 }
                 return take_head(progress, parts, status, headers, exchange).await;
             }
@@ -369,7 +369,7 @@ async fn wait_for_head(
 }
 
 /// Sends the rest of a body whose answer has begun.
-fn go_on_sending(progress: &Progress, connection: &Rc<Connection>, mut upload: Upload, exchange: &Rc<Exchange>) {
+fn resume_sending(progress: &Progress, connection: &Rc<Connection>, mut upload: Upload, exchange: &Rc<Exchange>) {
     if upload.is_done() || exchange.is_over() {
         return;
     }

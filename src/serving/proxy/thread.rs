@@ -385,7 +385,7 @@ impl ProxyThread {
     }
 
     /// Says which settings and lanes it has.
-    fn tell(&self, telling: &Telling) {
+    fn notify(&self, telling: &Telling) {
         let revision = self.settings.borrow().as_ref().map_or(0, |settings| settings.revision);
         let lanes = self.lanes.borrow();
         let open = lanes.iter().flatten().filter(|lane| lane.is_open()).map(|lane| lane.replica.get() as u32);

@@ -211,7 +211,7 @@ impl Requests {
             Ok(_) => Ok(()),
             Err(error @ (DriverError::Disconnected(_) | DriverError::Protocol(_))) => Err(error),
             Err(error) => {
-                tell(&answer, Err(LinkError::Invalid(error.to_string())));
+                notify(&answer, Err(LinkError::Invalid(error.to_string())));
                 Ok(())
             }
         }
@@ -238,7 +238,7 @@ struct Acceptances {
 }
 
 impl Acceptances {
-    fn tell(&self) {
+    fn notify(&self) {
         if !self.are_new.swap(true, AcqRel) {
             // Where the queue is full, the thread looks soon.
             let _ = self.commands.try_send(Command::Accepted);
@@ -254,7 +254,7 @@ struct Submitted {
     acceptances: Arc<Acceptances>,
 }
 
-fn tell(answer: &Mutex<Option<Answer<TaskId>>>, accepted: Result<TaskId, LinkError>) {
+fn notify(answer: &Mutex<Option<Answer<TaskId>>>, accepted: Result<TaskId, LinkError>) {
     if let Some(answer) = answer.lock().unwrap_or_else(PoisonError::into_inner).take() {
         let _ = answer.send(accepted);
     }
@@ -265,8 +265,8 @@ impl Follower for Submitted {
         if let Some(outputs) = &self.outputs {
             outputs.begin(task);
         }
-        tell(&self.answer, Ok(task));
-        self.acceptances.tell();
+        notify(&self.answer, Ok(task));
+        self.acceptances.notify();
     }
 
     fn output(&mut self, output: &TaskOutput) -> Option<Waker> {
@@ -285,7 +285,7 @@ impl Follower for Submitted {
             Outcome::Failed(Failure::Refused { code, message }) => Refusal::new(code, message),
             _ => Refusal::new(RefusalCode::Other, "it was not accepted"),
         };
-        tell(&self.answer, Err(LinkError::Refused(refusal)));
+        notify(&self.answer, Err(LinkError::Refused(refusal)));
         None
     }
 }

@@ -18,7 +18,7 @@ use super::convert;
 /// # Safety
 ///
 /// The pointers in `start` are valid during the call.
-pub(super) unsafe fn tell(span: &Span, start: &abi::SpanStart) {
+pub(super) unsafe fn notify(span: &Span, start: &abi::SpanStart) {
     if start.additions.is_null() {
         return;
     }

@@ -210,12 +210,12 @@ impl Delivery {
     fn admit(&self, span: Identity) -> bool {
         let Some(listener) = self.listener.get() else { return true };
         if self.is_handed_back() || listener.quiet_until.is_some_and(|until| Instant::now() < until) {
-            listener.tell(&[span], abi::STATUS_FULL);
+            listener.notify(&[span], abi::STATUS_FULL);
             return false;
         }
         if self.in_flight.fetch_add(1, Ordering::AcqRel) >= listener.in_flight_max {
             self.in_flight.fetch_sub(1, Ordering::AcqRel);
-            listener.tell(&[span], abi::STATUS_FULL);
+            listener.notify(&[span], abi::STATUS_FULL);
             return false;
         }
         if self.routes > 1 {
@@ -227,7 +227,7 @@ impl Delivery {
     /// Says of a span that nobody is to export it.
     fn leave_out(&self, span: Identity) {
         if let Some(listener) = self.listener.get() {
-            listener.tell(&[span], abi::STATUS_OK);
+            listener.notify(&[span], abi::STATUS_OK);
         }
     }
 
@@ -271,12 +271,12 @@ impl Delivery {
         let _ = self
             .in_flight
             .fetch_update(Ordering::AcqRel, Ordering::Acquire, |number| Some(number.saturating_sub(count)));
-        ended.iter().for_each(|(status, spans)| listener.tell(spans, *status));
+        ended.iter().for_each(|(status, spans)| listener.notify(spans, *status));
     }
 }
 
 impl Listener {
-    fn tell(&self, spans: &[Identity], status: u32) {
+    fn notify(&self, spans: &[Identity], status: u32) {
         if !spans.is_empty() {
             // SAFETY: the host's function with the host's data; an `Identity` is a `SpanIdentity`, and lent for the call.
             unsafe { (self.host_delivered)(self.data, spans.as_ptr().cast(), spans.len(), status) };

@@ -56,12 +56,12 @@ pub(super) struct Reply {
 unsafe impl Send for Reply {}
 
 impl Reply {
-    fn tell(self, status: u32) {
-        self.tell_of_refused(status, 0);
+    fn notify(self, status: u32) {
+        self.report_refused(status, 0);
     }
 
     /// The same of spans of which the receiver took all but so many.
-    fn tell_of_refused(self, status: u32, refused: u64) {
+    fn report_refused(self, status: u32, refused: u64) {
         // Those of a batch that is to be sent again may be refused again.
         if let Some(host_refused) = self.host_refused.filter(|_| status == abi::STATUS_OK && refused > 0) {
             // SAFETY: the host's function with the host's data, before that data is given back.
@@ -119,7 +119,7 @@ impl Sink {
             drop(state);
             let Batch { groups, wanted, reply } = batch;
             let (status, refused) = deliver(processors, groups, wanted);
-            reply.tell_of_refused(status, refused);
+            reply.report_refused(status, refused);
             state = lock(&self.state);
             state.is_busy = false;
             self.changed.notify_all();
@@ -139,7 +139,7 @@ impl Sink {
         state.is_shut_down = true;
         let left = std::mem::take(&mut state.queue);
         drop(state);
-        left.into_iter().for_each(|batch| batch.reply.tell(abi::STATUS_ALREADY));
+        left.into_iter().for_each(|batch| batch.reply.notify(abi::STATUS_ALREADY));
     }
 
     /// Takes nothing more, waits for what it has, and gives back what is left after `timeout`.

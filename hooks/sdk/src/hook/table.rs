@@ -413,7 +413,7 @@ unsafe fn build_span(
     };
     if tracer.live.may_add && span.is_recording() {
         // SAFETY: promised by the caller.
-        unsafe { additions::tell(&span, start) };
+        unsafe { additions::notify(&span, start) };
     }
     let has_trace_state = *made.trace_state() != parent_state;
     let started = Started {

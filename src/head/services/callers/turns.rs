@@ -135,7 +135,7 @@ impl HeadIo {
     }
 
     /// Tells those that have lanes to a replica that it is gone and its spans are complete.
-    pub(crate) fn tell_callers_of_loss(&mut self, service: &str, replica: u32) {
+    pub(crate) fn notify_callers_of_loss(&mut self, service: &str, replica: u32) {
         let place = (service.to_owned(), replica);
         let callers = &mut self.services.callers.all;
         let told: Vec<_> =
@@ -146,7 +146,7 @@ impl HeadIo {
     }
 
     /// Tells those that call deployments of a service that it has ended.
-    pub(crate) fn tell_callers_of_end(&mut self, service: &str) {
+    pub(crate) fn notify_callers_of_end(&mut self, service: &str) {
         for caller in self.services.callers.all.values_mut() {
             caller.lanes.retain(|(of, _)| of != service);
         }
@@ -222,7 +222,7 @@ impl Server {
     }
 
     /// Tells callers what has changed of the services whose deployments they call.
-    pub(crate) fn tell_callers(&mut self) {
+    pub(crate) fn notify_callers(&mut self) {
         for service in std::mem::take(&mut self.io.services.callers.changed) {
             let told: Vec<_> = self.io.services.callers.of_service(&service).map(|(id, _)| id).collect();
             for id in told {
@@ -290,14 +290,14 @@ impl Acting<'_> {
         let order = CallerOrder::Service { service: service.to_owned(), caller: number };
         self.io.order_caller(id, order, vec![table, own]);
         for other in others {
-            self.tell_caller_of(service, other, id);
+            self.notify_caller_of(service, other, id);
         }
-        self.tell_all_of(service, number, Some(id));
+        self.notify_all_of(service, number, Some(id));
         Ok(())
     }
 
     /// Tells the proxies and callers of a service of a caller, but for that caller itself.
-    pub(crate) fn tell_all_of(&mut self, service: &str, number: u32, of: Option<u64>) {
+    pub(crate) fn notify_all_of(&mut self, service: &str, number: u32, of: Option<u64>) {
         let proxies: Vec<WorkerId> = self
             .io
             .services
@@ -313,11 +313,11 @@ impl Acting<'_> {
         }
         let callers: Vec<_> = self.io.services.callers.of_service(service).map(|(id, _)| id).collect();
         for id in callers.into_iter().filter(|id| Some(*id) != of) {
-            self.tell_caller_of(service, number, id);
+            self.notify_caller_of(service, number, id);
         }
     }
 
-    fn tell_caller_of(&mut self, service: &str, number: u32, to: u64) {
+    fn notify_caller_of(&mut self, service: &str, number: u32, to: u64) {
         if let Some(wake) = self.waker(service, number) {
             let order = CallerOrder::Caller { service: service.to_owned(), caller: number };
             self.io.order_caller(to, order, vec![wake]);
@@ -325,7 +325,7 @@ impl Acting<'_> {
     }
 
     /// Tells a proxy that has begun of the callers that are no proxies.
-    pub(crate) fn tell_proxy_of_callers(&mut self, proxy: WorkerId, service: &str) {
+    pub(crate) fn notify_proxy_of_callers(&mut self, proxy: WorkerId, service: &str) {
         let numbers: Vec<_> = self.io.services.callers.of_service(service).map(|(_, number)| number).collect();
         for number in numbers {
             if let Some(wake) = self.waker(service, number) {

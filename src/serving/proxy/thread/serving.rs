@@ -88,7 +88,7 @@ async fn follow(begin: Begin, mut orders: UnboundedReceiver<Order>) -> std::io::
             }
             Order::Caller(caller, wake) => thread.admission.add_caller(caller, wake),
             Order::Refresh => thread.refresh(),
-            Order::Tell(telling) => thread.tell(&telling),
+            Order::Tell(telling) => thread.notify(&telling),
             Order::Gone(replica) => {
                 thread.gone(replica);
                 thread.refresh();
@@ -127,7 +127,7 @@ async fn drain(thread: &Rc<ProxyThread>, orders: &mut UnboundedReceiver<Order>, 
         match order.await {
             Some(Order::Gone(replica)) => thread.gone(replica),
             Some(Order::Refresh) => thread.refresh(),
-            Some(Order::Tell(telling)) => thread.tell(&telling),
+            Some(Order::Tell(telling)) => thread.notify(&telling),
             Some(Order::Lane { replica, name, socket, claims, done }) => {
                 thread.take_lane(replica, &name, socket, &claims);
                 drop(done);
