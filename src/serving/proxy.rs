@@ -22,7 +22,7 @@
 //! | `request`, `upload`, `answer` | a request: route, place, attempts; its body in, its answer out |
 //! | `admission` | the router, with those who wait in it |
 //! | `lanes`, `exchange`, `outbox` | frames: a lane, one attempt in it, what is to be written |
-//! | `looking` | when the loop does not sleep |
+//! | `spinning` | when the loop does not sleep |
 //! | `headers`, `grpc`, `refusals` | what goes on, what does not, and what clients are told |
 //! | `progress`, `figures` | spans, the access log, metrics, and what becomes of a request whose client goes |
 //!
@@ -40,7 +40,6 @@ mod headers;
 mod inbox;
 mod lanes;
 mod limits;
-mod looking;
 mod outbox;
 mod pace;
 mod progress;
@@ -50,6 +49,7 @@ mod request;
 mod rounds;
 mod settings;
 mod socket;
+mod spinning;
 mod stream;
 mod thread;
 mod tls;

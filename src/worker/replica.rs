@@ -10,7 +10,7 @@
 //!                                                              host_flush         ─▶ one write for each lane
 //! ```
 //!
-//! While requests follow each other closely, one at a time, the loop does not sleep between them (`looking`).
+//! While requests follow each other closely, one at a time, the loop does not sleep between them (`spinning`).
 //!
 //! No thread is woken for a request, and none handles one but the module's. A request's span begins before its claim, and ends before its
 //! last frame is written.
@@ -18,11 +18,11 @@
 mod commits;
 mod inbox;
 mod lane;
-mod looking;
 mod outbox;
 mod program;
 mod request;
 mod span;
+mod spinning;
 mod tasks;
 mod turn;
 
@@ -36,12 +36,12 @@ use std::{io, mem};
 
 use commits::Commits;
 use lane::Lane;
-use looking::Looking;
 use request::place;
 use rustc_hash::FxHashMap;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, epoll, eventfd, poll};
 use rustix::time::{TimerfdClockId, TimerfdFlags, timerfd_create};
 use span::Names;
+use spinning::Spinning;
 use tasks::HandlerTasks;
 use tracer_core::lock::lock;
 use tracer_core::task::{Failure, ModuleVersion};
@@ -287,7 +287,7 @@ struct Replica {
     /// Lanes that have something to write.
     dirty: Mutex<Vec<Arc<Lane>>>,
     turns: Mutex<Turns>,
-    looking: Looking,
+    spinning: Spinning,
     /// Calls of the handler.
     calls: &'static ProcessCalls,
     /// Orders that the module has not answered.
@@ -336,7 +336,7 @@ impl Replica {
             lanes: RwLock::default(),
             dirty: Mutex::default(),
             turns: Mutex::default(),
-            looking: Looking::default(),
+            spinning: Spinning::default(),
             calls,
             orders: Mutex::default(),
             ready: Mutex::new(Some(ready)),
@@ -528,7 +528,7 @@ impl RequestHost for Replica {
     }
 
     fn end(&self, request: u64, trailers: ModuleHeaders<'_>, span: Option<ActiveSpan>) -> Answered {
-        self.looking.request_ended();
+        self.spinning.request_ended();
         let (Some(lane), id) = self.find(request) else { return Answered::Gone };
         let answered = lane.end(id, trailers, span);
         self.has_ended_spans.store(true, std::sync::atomic::Ordering::Release);
@@ -540,7 +540,7 @@ impl RequestHost for Replica {
     }
 
     fn fail(&self, request: u64, failure: Failure, span: Option<ActiveSpan>) {
-        self.looking.request_ended();
+        self.spinning.request_ended();
         let (Some(lane), id) = self.find(request) else { return };
         lane.fail(id, failure, span);
         self.has_ended_spans.store(true, std::sync::atomic::Ordering::Release);
@@ -585,10 +585,10 @@ impl RequestHost for Replica {
     }
 
     fn look(&self) -> bool {
-        match self.looking.open() {
+        match self.spinning.open() {
             // It may wait for the answer to a call of its own.
             1 => self.calls.look(self.epoll.as_fd()),
-            _ => self.looking.look(),
+            _ => self.spinning.look(),
         }
     }
 }

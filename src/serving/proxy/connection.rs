@@ -104,7 +104,7 @@ impl Serving {
     pub(super) fn begin(connection: &Rc<Connection>, pace: Option<Rc<Pace>>) -> Serving {
         connection.activity.borrow_mut().begin_request();
         connection.resting.is_due.set(false);
-        connection.thread.looking.request_began();
+        connection.thread.spinning.request_began();
         Serving { connection: Rc::clone(connection), pace }
     }
 
@@ -158,7 +158,7 @@ impl Drop for Serving {
             self.connection.paces.borrow_mut().retain(|pace| !Rc::ptr_eq(pace, own));
         }
         self.connection.activity.borrow_mut().end_request(self.connection.thread.look());
-        self.connection.thread.looking.request_ended();
+        self.connection.thread.spinning.request_ended();
         self.connection.was_answered();
     }
 }

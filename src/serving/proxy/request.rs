@@ -338,7 +338,7 @@ async fn send(
         lane.open(number, upload.is_empty() && upgrade.is_none(), &opening, headers::to_replica(&parts.headers, &told));
     place.keep();
     fault::point("request_sent");
-    thread.looking.request_was_sent();
+    thread.spinning.request_was_sent();
     Ok(exchange)
 }
 

@@ -30,10 +30,10 @@ use super::exchange::{End, Exchange};
 use super::figures::Figures;
 use super::lanes::{Flush, Lane, LaneEnd};
 use super::limits::{self, RefusalTurns, Room};
-use super::looking::Looking;
 use super::reports::{Commits, Reports};
 use super::rounds::Rounds;
 use super::settings::Settings;
+use super::spinning::Spinning;
 use super::tls::Certified;
 
 /// Pause when no connection can be accepted.
@@ -108,7 +108,7 @@ pub(super) struct ProxyThread {
     pub(super) recorder: Option<&'static Recorder>,
     pub(super) propagators: Propagators,
     pub(super) old_names: OldNames,
-    pub(super) looking: Looking,
+    pub(super) spinning: Spinning,
     pub(super) figures: Figures,
     log: RefCell<AccessLog>,
     table: Arc<ReplicaTable>,
@@ -343,7 +343,7 @@ impl ProxyThread {
     }
 
     async fn read_lane(self: Rc<Self>, lane: Rc<Lane>, reader: pipe::Receiver) {
-        let end = lane.read(reader, || self.looking.something_came(), |exchange| self.over(exchange)).await;
+        let end = lane.read(reader, || self.spinning.something_came(), |exchange| self.over(exchange)).await;
         if let LaneEnd::Broken(reason) = end {
             self.reports.send(&ProxyReport::LaneBroken { replica: lane.replica.get() as u32, reason });
         }

@@ -465,7 +465,7 @@ impl Replica {
             baggage: &context.baggage,
             is_last: frame.is_last,
         };
-        self.looking.request_began();
+        self.spinning.request_began();
         lane.state().requests.insert(id, Request::new(frame.is_last, facts));
         events.request(new, own.chain(others));
         Ok(())

@@ -21,9 +21,9 @@ use super::super::admission::Admission;
 use super::super::connection::{Connection, conversation};
 use super::super::figures::Figures;
 use super::super::limits::RefusalTurns;
-use super::super::looking::Looking;
 use super::super::refusals;
 use super::super::rounds::{self, Rounds};
+use super::super::spinning::Spinning;
 use super::super::stream::ClientStream;
 use super::super::tls::Certified;
 use super::{ACCEPT_PAUSE, Begin, OldNames, Order, ProxyThread};
@@ -43,7 +43,7 @@ async fn follow(begin: Begin, mut orders: UnboundedReceiver<Order>) -> std::io::
         recorder: begin.recorder,
         propagators: begin.propagators,
         old_names: OldNames::of(&std::env::var("OTEL_SEMCONV_STABILITY_OPT_IN").unwrap_or_default()),
-        looking: Looking::default(),
+        spinning: Spinning::default(),
         figures: Figures::open(&place, &begin.service),
         log: RefCell::new(AccessLog::open(&begin.session_dir, &begin.service, begin.log_limit)),
         settings: RefCell::default(),
@@ -66,8 +66,8 @@ async fn follow(begin: Begin, mut orders: UnboundedReceiver<Order>) -> std::io::
     });
     let flush = Rc::clone(&thread.flush);
     drop(tokio::task::spawn_local(async move { flush.run().await }));
-    let looking = Rc::clone(&thread);
-    drop(tokio::task::spawn_local(async move { looking.looking.run().await }));
+    let spinning = Rc::clone(&thread);
+    drop(tokio::task::spawn_local(async move { spinning.spinning.run().await }));
     drop(tokio::task::spawn_local(collect(Rc::clone(&thread), begin.wake)));
     drop(tokio::task::spawn_local(rounds::look_after(Rc::clone(&thread))));
     let mut listener = Some(begin.listener);

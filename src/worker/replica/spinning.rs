@@ -1,4 +1,4 @@
-//! Looking for the next request before the loop sleeps, by the rule of `src/ipc/spin.rs`, as the proxy does.
+//! Busy-polling for the next request before the loop sleeps, by the rule of `src/ipc/spin.rs`, as the proxy does.
 //!
 //! With one request at a time nearly all of its time is sleep. So while one follows the other closely, the module is told to look for the next
 //! one rather than to sleep. With more than one at a time looking takes requests out of the batch in which they would come, so nobody looks
@@ -14,7 +14,7 @@ const ALONE: u32 = 16;
 
 /// Busy-polling of a replica: whether its module looks. Any thread may end a request.
 #[derive(Debug, Default)]
-pub(super) struct Looking(Mutex<State>);
+pub(super) struct Spinning(Mutex<State>);
 
 #[derive(Debug, Default)]
 struct State {
@@ -26,7 +26,7 @@ struct State {
     look: Option<Look>,
 }
 
-impl Looking {
+impl Spinning {
     /// Notes that a request has come.
     pub(super) fn request_began(&self) {
         let mut state = lock(&self.0);
@@ -79,48 +79,48 @@ impl Looking {
 mod tests {
     use super::*;
 
-    fn always() -> Looking {
-        Looking(Mutex::new(State { spin: Spin::always(), ..State::default() }))
+    fn always() -> Spinning {
+        Spinning(Mutex::new(State { spin: Spin::always(), ..State::default() }))
     }
 
-    fn one_by_one(looking: &Looking, count: u32) {
+    fn one_by_one(spinning: &Spinning, count: u32) {
         for _ in 0..count {
-            looking.request_began();
-            assert!(!looking.look(), "the module is about to answer");
-            looking.request_ended();
+            spinning.request_began();
+            assert!(!spinning.look(), "the module is about to answer");
+            spinning.request_ended();
         }
     }
 
     #[test]
     fn nobody_looks_before_requests_come_one_by_one() {
-        let looking = always();
-        one_by_one(&looking, ALONE - 1);
-        assert!(!looking.look());
-        one_by_one(&looking, 1);
-        assert!(looking.look());
-        looking.request_began();
-        looking.request_began();
-        looking.request_ended();
-        assert!(!looking.look(), "there is another one");
-        looking.request_ended();
-        assert!(!looking.look(), "there were two at a time");
-        one_by_one(&looking, ALONE);
-        assert!(looking.look());
+        let spinning = always();
+        one_by_one(&spinning, ALONE - 1);
+        assert!(!spinning.look());
+        one_by_one(&spinning, 1);
+        assert!(spinning.look());
+        spinning.request_began();
+        spinning.request_began();
+        spinning.request_ended();
+        assert!(!spinning.look(), "there is another one");
+        spinning.request_ended();
+        assert!(!spinning.look(), "there were two at a time");
+        one_by_one(&spinning, ALONE);
+        assert!(spinning.look());
     }
 
     #[test]
     fn a_look_ends_with_the_request_that_it_has_found_or_when_it_has_taken_too_long() {
-        let looking = always();
-        one_by_one(&looking, ALONE);
-        assert!(looking.look());
-        assert!(lock(&looking.0).look.is_some());
-        looking.request_began();
-        assert!(lock(&looking.0).look.is_none(), "it has found one");
-        looking.request_ended();
+        let spinning = always();
+        one_by_one(&spinning, ALONE);
+        assert!(spinning.look());
+        assert!(lock(&spinning.0).look.is_some());
+        spinning.request_began();
+        assert!(lock(&spinning.0).look.is_none(), "it has found one");
+        spinning.request_ended();
         // Nothing comes.
-        while looking.look() {}
-        assert!(lock(&looking.0).look.is_none());
-        let never = Looking::default();
+        while spinning.look() {}
+        assert!(lock(&spinning.0).look.is_none());
+        let never = Spinning::default();
         one_by_one(&never, 1);
         lock(&never.0).alone = ALONE;
         assert!(!never.look(), "one request follows no other");
@@ -128,9 +128,9 @@ mod tests {
 
     #[test]
     fn a_module_that_ends_more_than_has_begun_breaks_nothing() {
-        let looking = always();
-        looking.request_ended();
-        one_by_one(&looking, ALONE);
-        assert!(looking.look());
+        let spinning = always();
+        spinning.request_ended();
+        one_by_one(&spinning, ALONE);
+        assert!(spinning.look());
     }
 }

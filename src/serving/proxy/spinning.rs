@@ -1,10 +1,10 @@
-//! Looking for what comes next before the thread sleeps, while one request follows the other closely, by the rule of `src/ipc/spin.rs`.
+//! Busy-polling for the next frame before `epoll_wait`, while one request follows the other closely, by the rule of `src/ipc/spin.rs`.
 //!
 //! With one request at a time nearly all of its time is sleep: the proxy's, until the answer comes, and until the next request does. So
 //! while that pays a task keeps the loop from sleeping, and lets other processes run in between. With more than one request in flight there is
 //! always something to do, and nobody looks.
 //!
-//! Looking for answers and looking for requests is decided apart: a client may send its next request at once to a replica that takes long.
+//! Spinning for answers and looking for requests is decided apart: a client may send its next request at once to a replica that takes long.
 
 use std::cell::{Cell, RefCell};
 use std::future::poll_fn;
@@ -21,7 +21,7 @@ enum For {
 
 /// Busy-polling of a thread: whether it looks, and for what.
 #[derive(Default)]
-pub(super) struct Looking {
+pub(super) struct Spinning {
     for_answers: RefCell<Spin>,
     for_requests: RefCell<Spin>,
     in_flight: Cell<u32>,
@@ -31,7 +31,7 @@ pub(super) struct Looking {
     waker: RefCell<Option<Waker>>,
 }
 
-impl Looking {
+impl Spinning {
     /// Notes that a request has come.
     pub(super) fn request_began(&self) {
         self.something_came();
