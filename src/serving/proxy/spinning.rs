@@ -2,9 +2,9 @@
 //!
 //! With one request at a time nearly all of its time is sleep: the proxy's, until the answer comes, and until the next request does. So
 //! while that pays a task keeps the loop from sleeping, and lets other processes run in between. With more than one request in flight there is
-//! always something to do, and nobody looks.
+//! always something to do, and nobody spins.
 //!
-//! Spinning for answers and looking for requests is decided apart: a client may send its next request at once to a replica that takes long.
+//! Spinning for answers and for requests is decided apart: a client may send its next request at once to a replica that takes long.
 
 use std::cell::{Cell, RefCell};
 use std::future::poll_fn;
