@@ -89,8 +89,7 @@
 //! | `tracer-head` | `src/head` | [`head`]: the loop around what decides, its journal, its guard |
 //! | `tracer` | `src` | the program: [`cli`] |
 //!
-//! The last six but `tracer` know nothing of each other but what stands above them: proxy, web side, worker and head are four processes, and a change in one
-//! compiles none of the others.
+//! Web side, proxy, worker and head are four processes, and their crates do not use each other: a change in one compiles none of the others.
 //!
 //! A program that submits tasks depends on `tracer` with `default-features = false`: then the program's modules and what only they need
 //! (clap, hyper, tokio, ...) are not built.

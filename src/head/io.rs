@@ -768,7 +768,7 @@ impl HeadIo {
             && let Some(agent) = &mut self.agent
         {
             agent.on_gone();
-            self.give_up_questions();
+            self.fail_questions();
         }
         if !reason.is_empty() && connection.peer != Peer::Unknown {
             self.log(format!("connection {id} is closed: {reason}"));

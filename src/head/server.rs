@@ -655,7 +655,7 @@ impl Server {
             self.due.look = is_again.then(|| now.monotonic_ns + watch::pause().as_nanos() as u64);
         }
         if self.heap.is_due(self.state.open_bytes(), now.monotonic_ns) {
-            tracer_process::allocator::give_back();
+            tracer_process::allocator::trim();
         }
         self.turn_services(now);
         self.io.offer_spans(now.monotonic_ns, false);

@@ -1,7 +1,7 @@
-//! Memory that the allocator of the C library keeps, given back to the system.
+//! Memory that the allocator of the C library keeps, returned to the system.
 
-/// Gives back what the allocator keeps and nobody uses.
-pub fn give_back() {
+/// Returns memory that the allocator keeps and nobody uses to the system.
+pub fn trim() {
     // SAFETY: it takes no pointer, and may be called at any time, from any thread.
     #[cfg(target_env = "gnu")]
     unsafe {
@@ -10,7 +10,7 @@ pub fn give_back() {
 }
 
 /// Makes the allocator release what is large when it is freed, in the whole process.
-/// It would keep up to 32 MiB of each size, once there was such a one.
+/// Without it, up to 32 MiB of each size are kept once such a block was freed.
 pub fn release_at_once() {
     /// The allocator's own bound, which it raises unless it is set.
     #[cfg(target_env = "gnu")]

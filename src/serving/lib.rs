@@ -3,8 +3,8 @@
 //! **For** the program, which runs the proxy as a process. **Uses** `tracer-core`, `tracer-ipc`, the host's recorder of spans, and the client's
 //! choice of replicas.
 //!
-//! **Never** starts a replica, reads `service.toml` (`tracer-settings`), or knows the head's state: it gets orders and gives reports over its socket.
-//! What replicas and the driver library need too is below: the lane, the table of replicas and the router (`tracer-ipc`, `tracer-client`).
+//! **Never** starts a replica, reads `service.toml` (`tracer-settings`), or knows the head's state: orders and reports go over its socket.
+//! Lane and table of replicas, which replicas need too, are in `tracer-ipc`; the router, which the driver library needs too, is in `tracer-client`.
 //!
 //! | | |
 //! |---|---|

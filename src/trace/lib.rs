@@ -6,9 +6,9 @@
 //!
 //! Spans of several nodes are shown on one clock ([`Trace::on_one_clock`]), if the attempts among them say how far their clocks were apart.
 //!
-//! It reads the format that the default hook writes, one object of the OpenTelemetry Python console format per line, and that
-//! format's other layouts: pretty-printed objects one after another, and the older one of SDK 1.1. It reads OTLP in JSON as well, as the hook
-//! `otlp_file` and the collector's file exporter write it. It writes no span file.
+//! Formats that are read: that of the default hook, one object of the OpenTelemetry Python console format per line, and that
+//! format's other layouts: pretty-printed objects one after another, and the older one of SDK 1.1; OTLP in JSON, as the hook
+//! `otlp_file` and the collector's file exporter write it. No span file is written here.
 //!
 //! What runs is in no file yet: [`Live`] reads it from the spools of a session's living processes, and [`Loaded::add`] puts both together.
 //!

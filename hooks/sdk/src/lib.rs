@@ -162,7 +162,7 @@ pub use subscriber::layer;
 pub use tracer_macros::actor;
 /// Makes a function that returns the record of a module which is linked into the host.
 ///
-/// It has what is listed and nothing else, whatever is registered in the program. The record is built at the first
+/// The record holds what is listed and nothing else, whatever is registered in the program. It is built at the first
 /// call and lives as long as the process. Its version is that of the crate where this is written.
 ///
 /// ```

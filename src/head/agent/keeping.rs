@@ -168,7 +168,7 @@ impl HeadIo {
     }
 
     /// Answers the questions that an agent has not, because it is gone.
-    pub(crate) fn give_up_questions(&mut self) {
+    pub(crate) fn fail_questions(&mut self) {
         let open = |agent: &AgentLink| agent.questions.iter().map(|(number, of)| (*number, of.0)).collect::<Vec<_>>();
         for (number, question) in self.agent.as_ref().map(open).unwrap_or_default() {
             match question {

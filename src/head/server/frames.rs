@@ -73,7 +73,7 @@ impl Server {
             && let Some(agent) = &mut self.io.agent
         {
             agent.on_gone();
-            self.io.give_up_questions();
+            self.io.fail_questions();
         }
         if let Peer::Worker(worker) = connection.peer {
             if let Some(process) = self.io.workers.processes.get_mut(&worker) {

@@ -138,7 +138,7 @@ pub(crate) struct Links {
 /// Relation of a task to the queues of an engine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Sharing {
-    /// It is in no queue: this head's workers run it.
+    /// A task in no queue: this head's workers run it.
     Local,
     /// A submission to a queue, from which a node takes it.
     Submitted,

@@ -119,7 +119,7 @@ enum Left {
     Served,
     /// The client is told that it is refused.
     Refused,
-    /// It has nothing to do, and this proxy ends.
+    /// Idle, while this proxy ends.
     Idle,
     /// Rest: the client has asked for nothing for a while.
     Resting,
